@@ -1,0 +1,27 @@
+//! What the proxy says on its own account, in memcached's words.
+
+use crate::{Answer, Refusal};
+
+pub(super) fn write(answer: &Answer<'_>, out: &mut Vec<u8>) {
+    match answer {
+        Answer::End => out.extend_from_slice(b"END\r\n"),
+        Answer::Ok => out.extend_from_slice(b"OK\r\n"),
+        Answer::Version(version) => line(&["VERSION ", version], out),
+        Answer::Stat(name, value) => line(&["STAT ", name, " ", value], out),
+        Answer::Refused(Refusal::Unknown) => out.extend_from_slice(b"ERROR\r\n"),
+        Answer::Refused(Refusal::ByName(why) | Refusal::Bad(why)) => {
+            line(&["CLIENT_ERROR ", why], out)
+        }
+        Answer::Refused(Refusal::TooLarge) => {
+            out.extend_from_slice(b"SERVER_ERROR object too large for cache\r\n");
+        }
+        Answer::Failed(why) => line(&["SERVER_ERROR ", why], out),
+    }
+}
+
+fn line(parts: &[&str], out: &mut Vec<u8>) {
+    for part in parts {
+        out.extend_from_slice(part.as_bytes());
+    }
+    out.extend_from_slice(b"\r\n");
+}

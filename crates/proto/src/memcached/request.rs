@@ -1,0 +1,270 @@
+//! What a client says: one line, and for storage commands a data block.
+//!
+//! Only what is understood byte by byte becomes a request that is forwarded. Whatever a server might
+//! read differently (a signed or overlong number, a control character in a key, a stray argument) is
+//! refused here, since on a shared link a misread byte would become another client's problem.
+
+use super::commands::{self, Shape};
+use crate::scan::{self, Tokens};
+use crate::{Class, Parsed, Refusal, Request, Resume, Span};
+
+/// Longest key, as in memcached.
+const KEY_MAX: usize = 250;
+/// Longest line of a command that does not take any number of keys, as in memcached.
+const LINE_MAX: usize = 2048;
+/// Largest data block that memcached could be told of.
+const BODY_MAX: u64 = i32::MAX as u64 - 2;
+
+const BAD_LINE: &str = "bad command line format";
+const BAD_DELETE: &str = "bad command line format.  Usage: delete <key> [noreply]";
+const BAD_DELTA: &str = "invalid numeric delta argument";
+const BAD_EXPTIME: &str = "invalid exptime argument";
+const LINE_TOO_LONG: &str = "line too long";
+
+pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Parsed<Request> {
+    keys.clear();
+    let Some(len) = scan::line_len(input, resume) else {
+        let hopeless = input.len() > LINE_MAX && !takes_many_keys(input);
+        return if hopeless { Parsed::Malformed(LINE_TOO_LONG) } else { Parsed::Incomplete };
+    };
+    if len > LINE_MAX && !takes_many_keys(input) {
+        return Parsed::Malformed(LINE_TOO_LONG);
+    }
+    let mut line = Line { tokens: Tokens::new(&input[..len]), keys, request: blank(len) };
+    match line.read() {
+        Some(refused) => refused,
+        None => Parsed::Complete(line.request),
+    }
+}
+
+/// The canonical, answering form: single spaces, no `noreply`, no argument that says nothing.
+pub(super) fn write_head(request: &Request, head: &[u8], keys: &[Span], out: &mut Vec<u8>) {
+    let mut tokens = Tokens::new(head);
+    let mut left = match (request.command, request.quiet) {
+        (commands::DELETE, _) => 2,
+        (_, false) => usize::MAX,
+        (_, true) => Tokens::new(head).count() - 1,
+    };
+    debug_assert!(request.class == Class::Broadcast || keys.len() == 1);
+    while left > 0
+        && let Some(token) = tokens.next()
+    {
+        out.extend_from_slice(tokens.text(token));
+        out.push(b' ');
+        left -= 1;
+    }
+    out.pop();
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Whether the line that begins so may be of any length.
+fn takes_many_keys(input: &[u8]) -> bool {
+    [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|word| input.starts_with(word))
+}
+
+fn blank(head: usize) -> Request {
+    Request {
+        command: 0,
+        class: Class::Refuse(Refusal::Unknown),
+        quiet: false,
+        head: head as u32,
+        body: 0,
+        trailer: b"",
+        arguments: Span::default(),
+    }
+}
+
+/// A line being read, token by token. `read_*` return `Some` when the outcome is settled early.
+struct Line<'a> {
+    tokens: Tokens<'a>,
+    keys: &'a mut Vec<Span>,
+    request: Request,
+}
+
+impl Line<'_> {
+    fn read(&mut self) -> Option<Parsed<Request>> {
+        let word = self.tokens.next().map(|token| self.tokens.text(token));
+        let command = word.and_then(commands::lookup);
+        let Some(command) = command else { return self.refuse(Refusal::Unknown) };
+        self.request.command = command;
+        self.request.class = commands::TABLE[usize::from(command)].class;
+        match commands::shape(command) {
+            Shape::Keys => self.read_keys(),
+            Shape::ExptimeKeys => self.read_exptime_keys(),
+            Shape::Store => self.read_store(5, false),
+            Shape::StoreCas => self.read_store(6, true),
+            Shape::Delete => self.read_delete(),
+            Shape::Delta => self.read_delta(),
+            Shape::Touch => self.read_touch(),
+            Shape::Flush => self.read_flush(),
+            Shape::Verbosity => self.read_verbosity(),
+            Shape::MetaStore => self.read_meta_store(),
+            Shape::Bare => None,
+        }
+    }
+
+    fn read_keys(&mut self) -> Option<Parsed<Request>> {
+        while let Some(token) = self.tokens.next() {
+            if !is_key(self.tokens.text(token)) {
+                return self.refuse(Refusal::Bad(BAD_LINE));
+            }
+            self.keys.push(token);
+        }
+        if self.keys.is_empty() { self.refuse(Refusal::Unknown) } else { None }
+    }
+
+    fn read_exptime_keys(&mut self) -> Option<Parsed<Request>> {
+        let Some(exptime) = self.tokens.next() else { return self.refuse(Refusal::Unknown) };
+        if !is_exptime(self.tokens.text(exptime)) {
+            return self.refuse(Refusal::Bad(BAD_EXPTIME));
+        }
+        self.request.arguments = exptime;
+        self.read_keys()
+    }
+
+    /// `count` tokens make the command, its word included; the fifth is the length of the data.
+    fn read_store(&mut self, count: usize, cas: bool) -> Option<Parsed<Request>> {
+        let tokens = self.collect::<7>();
+        let given = tokens.iter().flatten().count();
+        if given + 1 < count || given > count {
+            return self.refuse(Refusal::Unknown);
+        }
+        let text = |at: usize| tokens[at].map_or(&b""[..], |token| self.tokens.text(token));
+        let Some(body) = scan::decimal(text(3), BODY_MAX) else {
+            // Without its length the data block cannot be told from commands.
+            return Some(Parsed::Malformed(BAD_LINE));
+        };
+        self.request.body = body;
+        self.request.trailer = b"\r\n";
+        let noreply = given == count;
+        let good = is_key(text(0))
+            && scan::decimal(text(1), u64::from(u32::MAX)).is_some()
+            && is_exptime(text(2))
+            && (!cas || scan::decimal(text(4), u64::MAX).is_some())
+            && (!noreply || text(count - 1) == b"noreply");
+        self.request.quiet = noreply && text(count - 1) == b"noreply";
+        if !good {
+            return self.refuse(Refusal::Bad(BAD_LINE));
+        }
+        self.keys.extend(tokens[0]);
+        None
+    }
+
+    fn read_delete(&mut self) -> Option<Parsed<Request>> {
+        let tokens = self.collect::<4>();
+        if tokens[0].is_none() {
+            return self.refuse(Refusal::Unknown);
+        }
+        let text = |at: usize| tokens[at].map(|token| self.tokens.text(token));
+        let quiet = match (text(1), text(2), text(3)) {
+            (None | Some(b"0"), None, None) => false,
+            (Some(b"noreply"), None, None) | (Some(b"0"), Some(b"noreply"), None) => true,
+            _ => return self.refuse(Refusal::Bad(BAD_DELETE)),
+        };
+        self.request.quiet = quiet;
+        self.one_key(tokens[0])
+    }
+
+    fn read_delta(&mut self) -> Option<Parsed<Request>> {
+        self.read_key_number(|text| scan::decimal(text, u64::MAX).is_some(), BAD_DELTA)
+    }
+
+    fn read_touch(&mut self) -> Option<Parsed<Request>> {
+        self.read_key_number(is_exptime, BAD_EXPTIME)
+    }
+
+    /// `key number [noreply]`
+    fn read_key_number(
+        &mut self,
+        is_number: fn(&[u8]) -> bool,
+        bad: &'static str,
+    ) -> Option<Parsed<Request>> {
+        let tokens = self.collect::<4>();
+        if tokens[1].is_none() || tokens[3].is_some() {
+            return self.refuse(Refusal::Unknown);
+        }
+        let text = |at: usize| tokens[at].map(|token| self.tokens.text(token));
+        let number = text(1).is_some_and(is_number);
+        let last = text(2);
+        self.request.quiet = last == Some(b"noreply");
+        if last.is_some() && !self.request.quiet {
+            return self.refuse(Refusal::Bad(BAD_LINE));
+        }
+        if !number {
+            return self.refuse(Refusal::Bad(bad));
+        }
+        self.one_key(tokens[0])
+    }
+
+    fn read_flush(&mut self) -> Option<Parsed<Request>> {
+        let tokens = self.collect::<3>();
+        let text = |at: usize| tokens[at].map(|token| self.tokens.text(token));
+        let delay = |text: &[u8]| scan::decimal(text, i32::MAX as u64).is_some();
+        self.request.quiet = match (text(0), text(1), text(2)) {
+            (None, None, None) => false,
+            (Some(b"noreply"), None, None) => true,
+            (Some(number), None, None) if delay(number) => false,
+            (Some(number), Some(b"noreply"), None) if delay(number) => true,
+            _ => return self.refuse(Refusal::Bad(BAD_LINE)),
+        };
+        None
+    }
+
+    fn read_verbosity(&mut self) -> Option<Parsed<Request>> {
+        let tokens = self.collect::<3>();
+        if tokens[0].is_none() {
+            return self.refuse(Refusal::Unknown);
+        }
+        self.request.quiet =
+            tokens.iter().flatten().next_back().map(|token| self.tokens.text(*token))
+                == Some(b"noreply");
+        None
+    }
+
+    /// The command is refused all the same; its data must not be read as commands.
+    fn read_meta_store(&mut self) -> Option<Parsed<Request>> {
+        let tokens = self.collect::<2>();
+        let length = tokens[1].map_or(&b""[..], |token| self.tokens.text(token));
+        match scan::decimal(length, BODY_MAX) {
+            Some(body) => {
+                self.request.body = body;
+                self.request.trailer = b"\r\n";
+                None
+            }
+            None => Some(Parsed::Malformed(BAD_LINE)),
+        }
+    }
+
+    fn one_key(&mut self, key: Option<Span>) -> Option<Parsed<Request>> {
+        if !key.is_some_and(|key| is_key(self.tokens.text(key))) {
+            return self.refuse(Refusal::Bad(BAD_LINE));
+        }
+        self.keys.extend(key);
+        None
+    }
+
+    /// The next `N` tokens; the last place is taken only by a line that has too many.
+    fn collect<const N: usize>(&mut self) -> [Option<Span>; N] {
+        std::array::from_fn(|_| self.tokens.next())
+    }
+
+    fn refuse(&mut self, refusal: Refusal) -> Option<Parsed<Request>> {
+        self.keys.clear();
+        self.request.class = Class::Refuse(refusal);
+        None
+    }
+}
+
+/// 1 to 250 bytes without space, control character or NUL. Bytes from 0x80 up are a key's own affair.
+fn is_key(text: &[u8]) -> bool {
+    !text.is_empty() && text.len() <= KEY_MAX && text.iter().all(|&byte| byte > 0x20 && byte != 0x7f)
+}
+
+/// A signed 32-bit number; a negative one means "expired at once" and is part of the protocol, but
+/// minus zero is read differently by different readers.
+fn is_exptime(text: &[u8]) -> bool {
+    match text.strip_prefix(b"-") {
+        Some(digits) => scan::decimal(digits, i32::MAX as u64).is_some_and(|value| value > 0),
+        None => scan::decimal(text, i32::MAX as u64).is_some(),
+    }
+}

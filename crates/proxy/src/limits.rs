@@ -1,0 +1,43 @@
+//! Every bound of the data plane, and how they relate.
+
+/// Keys in one merged get.
+pub const BATCH_KEYS_MAX: usize = 100;
+/// Bytes of one merged get's line.
+pub const BATCH_BYTES_MAX: usize = 8 * 1024;
+/// Bytes of a request's head. A get may hold any number of keys up to this: 100,000 keys of 250 bytes fit.
+pub const REQUEST_HEAD_MAX: usize = 32 * 1024 * 1024;
+/// Requests of one client that wait for an answer; above it the client is not read.
+pub const PIPELINE_MAX: usize = 4096;
+/// Unsent answer bytes of one client; above it the client is not read.
+pub const CLIENT_OUTBOX_MAX: usize = 1024 * 1024;
+/// Requests that wait for one link, sent or not.
+pub const LINK_QUEUE_MAX: usize = 65_536;
+/// Unsent bytes of one link.
+pub const LINK_OUTBOX_MAX: usize = 64 * 1024 * 1024;
+/// Bytes of a reply's head line.
+pub const REPLY_HEAD_MAX: usize = 2048;
+/// A value at least this long is kept by reference to the block it arrived in; below it is copied.
+pub const REFERENCE_MIN: usize = 4 * 1024;
+/// An empty buffer larger than this goes back to the allocator.
+pub const BUFFER_KEEP_MAX: usize = 64 * 1024;
+/// Bytes that all buffers together may hold, unless the file says otherwise.
+pub const MEMORY_DEFAULT: usize = 1024 * 1024 * 1024;
+/// The largest value, unless the file says otherwise: memcached's own default.
+pub const ITEM_SIZE_DEFAULT: usize = 1024 * 1024;
+/// The largest value that a file may allow.
+pub const ITEM_SIZE_MAX: usize = 128 * 1024 * 1024;
+/// Deadline of a connect where the file names none.
+pub const TIMEOUT_CONNECT_DEFAULT_US: u64 = 1_000_000;
+/// Deadline in the queue where the file names none.
+pub const TIMEOUT_QUEUE_DEFAULT_US: u64 = 1_000_000;
+/// Deadline of a reply where the file names none.
+pub const TIMEOUT_REPLY_DEFAULT_US: u64 = 1_000_000;
+/// The first pause before a lost link is tried again; it doubles with each failure.
+pub const BACKOFF_FIRST_US: u64 = 50_000;
+/// The longest such pause.
+pub const BACKOFF_LAST_US: u64 = 1_000_000;
+
+const _: () = assert!(BATCH_BYTES_MAX < LINK_OUTBOX_MAX);
+const _: () = assert!(ITEM_SIZE_DEFAULT <= ITEM_SIZE_MAX);
+const _: () = assert!(REFERENCE_MIN <= BUFFER_KEEP_MAX);
+const _: () = assert!(REPLY_HEAD_MAX >= 250 + 64);

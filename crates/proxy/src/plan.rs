@@ -1,0 +1,140 @@
+//! What the operator decided, compiled: immutable, complete, free of names to look up.
+//! `config` in the program builds it from a file; the data plane only reads it.
+
+use proto::Protocol;
+use shard::{Distribution, Hash};
+
+use crate::limits;
+
+/// Everything one `Proxy` needs to know.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// In the order of the file; a client belongs to the pool whose listener accepted it.
+    pub pools: Vec<PoolPlan>,
+    /// Bytes that all buffers together may hold. Above it values are refused, never queued.
+    pub memory_max: usize,
+    /// Clients of all pools together; what the descriptor limit leaves room for.
+    pub clients_max: usize,
+}
+
+/// One pool: a listener's rules and the servers behind it.
+#[derive(Clone)]
+pub struct PoolPlan {
+    pub name: String,
+    pub protocol: &'static dyn Protocol,
+    pub hash: Hash,
+    pub distribution: Distribution,
+    /// Only what stands between these two bytes of a key is hashed.
+    pub hash_tag: Option<[u8; 2]>,
+    pub servers: Vec<ServerPlan>,
+    /// Links to each server.
+    pub server_connections: usize,
+    /// Connect before the first request asks for it.
+    pub preconnect: bool,
+    pub timeouts: Timeouts,
+    pub on_failure: OnFailure,
+    /// Failures in a row that take a server out of the ring (`OnFailure::Eject`).
+    pub server_failure_limit: u32,
+    /// How long an ejected server stays out before it is probed, microseconds.
+    pub server_retry_timeout: u64,
+    /// Clients of this pool; one more is refused with a sentence.
+    pub client_connections: usize,
+    /// Gather gets of one loop turn into one multi-key get.
+    pub merge_gets: bool,
+    /// What ends a multi-key get when a server did not answer.
+    pub partial: Partial,
+    /// Broadcast commands that the operator allows, by name.
+    pub allow: Vec<String>,
+    /// The largest value, bytes.
+    pub item_size_max: usize,
+    /// When a client's pending ACK is flushed.
+    pub quickack: QuickAck,
+    /// The same for the pool's links.
+    pub server_quickack: QuickAck,
+}
+
+/// One server as the ring and the operator name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerPlan {
+    /// What the ring hashes: its own name, or twemproxy's default for its address.
+    pub name: String,
+    /// What is shown to people: the name given, or the address.
+    pub label: String,
+    pub weight: u32,
+}
+
+/// Microseconds, each with its own clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From the call to connect until the link stands.
+    pub connect: u64,
+    /// From enqueue until the first byte is handed to the kernel.
+    pub queue: u64,
+    /// Silence of a server that owes an answer: since the request was sent, or the answer before it came.
+    pub reply: u64,
+}
+
+/// What becomes of keys whose server is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    /// The ring is rebuilt without it: its keys move to the others until it is back.
+    Eject,
+    /// The ring stays; requests for its keys fail at once until it is back.
+    FailFast,
+}
+
+/// What ends a multi-key get when a server did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Partial {
+    /// The hits of the living servers, then an error line.
+    Error,
+    /// The hits of the living servers, then a plain end: the rest look like misses.
+    Miss,
+}
+
+/// When the pending ACK is flushed with `TCP_QUICKACK`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuickAck {
+    /// Only when what has arrived cannot be answered yet: free on whole requests.
+    Partial,
+    /// After every read.
+    Always,
+    Off,
+}
+
+impl PoolPlan {
+    /// A pool with twemproxy's defaults where it has them and ours elsewhere.
+    pub fn new(name: &str, protocol: &'static dyn Protocol, servers: Vec<ServerPlan>) -> PoolPlan {
+        PoolPlan {
+            name: name.to_string(),
+            protocol,
+            hash: Hash::Fnv1a_64,
+            distribution: Distribution::Ketama,
+            hash_tag: None,
+            servers,
+            server_connections: 1,
+            preconnect: false,
+            timeouts: Timeouts {
+                connect: limits::TIMEOUT_CONNECT_DEFAULT_US,
+                queue: limits::TIMEOUT_QUEUE_DEFAULT_US,
+                reply: limits::TIMEOUT_REPLY_DEFAULT_US,
+            },
+            on_failure: OnFailure::FailFast,
+            server_failure_limit: 2,
+            server_retry_timeout: 30_000_000,
+            client_connections: usize::MAX,
+            merge_gets: true,
+            partial: Partial::Error,
+            allow: Vec::new(),
+            item_size_max: limits::ITEM_SIZE_DEFAULT,
+            quickack: QuickAck::Partial,
+            server_quickack: QuickAck::Partial,
+        }
+    }
+}
+
+impl std::fmt::Debug for PoolPlan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PoolPlan").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,2 @@
+//! quickack.
+fn main() {}
