@@ -1,1 +1,50 @@
-//! cache
+//! A bounded in-memory store with memcached's rules: what stands behind `servers: [embedded]`.
+//!
+//! Pure: no socket, clock, thread or randomness; time is an argument, in whole seconds since 1970,
+//! as memcached's clock is. The caller speaks a protocol; this room knows items only.
+//!
+//! # Memory
+//!
+//! All of it is taken at the start and none afterwards: one arena of bytes and one index.
+//!
+//! ```text
+//!   index   a twelfth         pairs of 64-byte buckets: key's hash -> place in the arena, or ghost
+//!   arena   the rest          |  small, a tenth  |                  main                    |
+//!                                each a ring: items enter at the head, leave at the tail
+//!
+//!   new key ----------------> small --- asked for again, or main has room ---> main --+
+//!   key whose ghost is found -------------------------------------------------> main  | asked for
+//!                               |                                               ^  |  | since: once
+//!                               +-- never asked for: evicted, leaves a ghost    +--+--+ more round
+//! ```
+//!
+//! That is the S3-FIFO policy. It was chosen over an LRU list because its queues are FIFO, and a FIFO
+//! of items of any size is a ring of bytes: no size classes that starve each other, no free
+//! lists, no list pointers, no fragmentation, and a hit writes two bits. A scan of keys asked once
+//! passes through `small` and leaves `main` alone. An LRU list would have cost eight more bytes an item,
+//! two more cache misses a hit, and an allocator beside it.
+//!
+//! What is overwritten in another size, deleted or expired stays as a dead slot until a tail
+//! passes. Nothing alive is evicted while an eighth of `main` is dead: the tail compacts instead.
+//!
+//! The index never grows, so no request pays for a rehash, and one pair of buckets is all that a
+//! lookup can touch, so keys chosen to collide cost their owner hits but nobody time. With items
+//! below some 80 bytes the index is the tighter bound; then a full pair displaces an item.
+
+mod clock;
+mod hash;
+mod index;
+mod number;
+mod ring;
+mod slot;
+mod store;
+
+pub use clock::NEVER;
+pub use store::{Counted, Item, Mode, NewItem, Outcome, Stats, Store};
+
+/// The longest key, as in memcached.
+pub const KEY_LEN_MAX: usize = 250;
+/// The smallest memory a store is made with; less is raised to this.
+pub const MEMORY_MIN: usize = 64 * 1024;
+/// The largest: a place is 31 bits of 8-byte words.
+pub const MEMORY_MAX: usize = 16 * 1024 * 1024 * 1024;

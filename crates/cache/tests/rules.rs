@@ -1,0 +1,249 @@
+//! memcached's rules one by one, as the server of that name was seen to keep them.
+
+use cache::{Counted, Mode, NewItem, Outcome, Store};
+
+const NOW: u64 = 1_700_000_000;
+const CENTURY: u64 = NOW + 100 * 365 * 86_400;
+
+fn store() -> Store {
+    Store::new(1 << 20, 1 << 20)
+}
+
+fn put(store: &mut Store, mode: Mode, key: &str, exptime: i64, value: &str, now: u64) -> Outcome {
+    let item = NewItem { key: key.as_bytes(), flags: 5, exptime, value: value.as_bytes() };
+    store.store(mode, &item, now)
+}
+
+fn set(store: &mut Store, key: &str, value: &str) {
+    assert_eq!(put(store, Mode::Set, key, 0, value, NOW), Outcome::Stored);
+}
+
+/// The value that a reader finds at `now`.
+fn check(store: &mut Store, key: &str, now: u64, expected: Option<&str>) {
+    let found = store.get(key.as_bytes(), now).map(|item| item.value.to_vec());
+    assert_eq!(found.as_deref(), expected.map(str::as_bytes), "{key}");
+}
+
+fn cas(store: &mut Store, key: &str) -> u64 {
+    store.get(key.as_bytes(), NOW).expect("it was stored").cas
+}
+
+#[test]
+fn an_item_expires_in_the_second_that_was_named() {
+    let mut store = store();
+    for (exptime, last) in
+        [(0, CENTURY), (10, NOW + 9), (2_592_000, NOW + 2_591_999), (NOW as i64 + 7, NOW + 6)]
+    {
+        put(&mut store, Mode::Set, "k", exptime, "v", NOW);
+        check(&mut store, "k", last, Some("v"));
+        if last < CENTURY {
+            check(&mut store, "k", last + 1, None);
+        }
+    }
+    for exptime in [-1, i64::MIN, 2_592_001, NOW as i64] {
+        assert_eq!(put(&mut store, Mode::Set, "k", exptime, "v", NOW), Outcome::Stored);
+        check(&mut store, "k", NOW, None);
+    }
+}
+
+#[test]
+fn an_expired_item_is_absent_to_every_verb() {
+    let mut store = store();
+    let later = NOW + 5;
+    let expired = |store: &mut Store| {
+        put(store, Mode::Set, "k", 5, "1", NOW);
+    };
+    expired(&mut store);
+    assert!(!store.delete(b"k", later));
+    expired(&mut store);
+    assert!(!store.touch(b"k", 100, later));
+    expired(&mut store);
+    assert_eq!(store.incr(b"k", 1, later), Counted::NotFound);
+    expired(&mut store);
+    assert_eq!(put(&mut store, Mode::Append, "k", 0, "x", later), Outcome::NotStored);
+    expired(&mut store);
+    assert_eq!(put(&mut store, Mode::Replace, "k", 0, "x", later), Outcome::NotStored);
+    expired(&mut store);
+    assert_eq!(put(&mut store, Mode::Cas(1), "k", 0, "x", later), Outcome::NotFound);
+    expired(&mut store);
+    assert_eq!(put(&mut store, Mode::Add, "k", 0, "x", later), Outcome::Stored);
+    check(&mut store, "k", later, Some("x"));
+}
+
+#[test]
+fn cas_rises_with_every_change_and_not_with_a_touch() {
+    let mut store = store();
+    set(&mut store, "n", "10");
+    let mut last = cas(&mut store, "n");
+    assert!(store.touch(b"n", 100, NOW));
+    assert_eq!(store.get_and_touch(b"n", 50, NOW).map(|item| item.cas), Some(last));
+    let changes: [fn(&mut Store); 7] = [
+        |store| assert_eq!(store.incr(b"n", 1, NOW), Counted::Now(11)),
+        |store| assert_eq!(store.incr(b"n", 100, NOW), Counted::Now(111)),
+        |store| assert_eq!(store.decr(b"n", 5, NOW), Counted::Now(106)),
+        |store| assert_eq!(put(store, Mode::Append, "n", 0, "1", NOW), Outcome::Stored),
+        |store| assert_eq!(put(store, Mode::Prepend, "n", 0, "1", NOW), Outcome::Stored),
+        |store| assert_eq!(put(store, Mode::Replace, "n", 0, "1", NOW), Outcome::Stored),
+        |store| set(store, "n", "1"),
+    ];
+    for change in changes {
+        change(&mut store);
+        let now = cas(&mut store, "n");
+        assert!(now > last);
+        last = now;
+    }
+    assert_eq!(put(&mut store, Mode::Cas(last - 1), "n", 0, "x", NOW), Outcome::Exists);
+    assert_eq!(put(&mut store, Mode::Cas(last), "n", 0, "x", NOW), Outcome::Stored);
+    assert_eq!(put(&mut store, Mode::Cas(last), "n", 0, "y", NOW), Outcome::Exists);
+    assert_eq!(put(&mut store, Mode::Cas(last), "none", 0, "y", NOW), Outcome::NotFound);
+    check(&mut store, "n", NOW, Some("x"));
+}
+
+#[test]
+fn numbers_wrap_upwards_stop_downwards_and_keep_their_length() {
+    let mut store = store();
+    let max = u64::MAX.to_string();
+    set(&mut store, "n", &max);
+    assert_eq!(store.incr(b"n", 1, NOW), Counted::Now(0));
+    check(&mut store, "n", NOW, Some(&format!("0{}", " ".repeat(19))));
+    assert_eq!(store.incr(b"n", 7, NOW), Counted::Now(7));
+    assert_eq!(store.decr(b"n", 8, NOW), Counted::Now(0));
+    set(&mut store, "n", "9");
+    assert_eq!(store.incr(b"n", 1, NOW), Counted::Now(10));
+    assert_eq!(store.decr(b"n", 1, NOW), Counted::Now(9));
+    check(&mut store, "n", NOW, Some("9 "));
+    assert_eq!(store.incr(b"n", u64::MAX - 9, NOW), Counted::Now(u64::MAX));
+    check(&mut store, "n", NOW, Some(&max));
+    set(&mut store, "n", "12a");
+    assert_eq!(store.incr(b"n", 1, NOW), Counted::NonNumeric);
+    assert_eq!(store.decr(b"none", 1, NOW), Counted::NotFound);
+}
+
+#[test]
+fn a_count_that_outgrows_its_slot_keeps_flags_and_expiry() {
+    let mut store = store();
+    put(&mut store, Mode::Set, "n", 10, "9", NOW);
+    assert_eq!(
+        store.incr(b"n", 9_999_999_999_999_999_999, NOW),
+        Counted::Now(10_000_000_000_000_000_008)
+    );
+    assert_eq!(store.get(b"n", NOW).map(|item| item.flags), Some(5));
+    check(&mut store, "n", NOW + 9, Some("10000000000000000008"));
+    check(&mut store, "n", NOW + 10, None);
+}
+
+#[test]
+fn appending_keeps_flags_and_expiry_in_any_size() {
+    let mut store = store();
+    let long = "y".repeat(50_000);
+    put(&mut store, Mode::Set, "k", 10, "b", NOW);
+    for (mode, value) in [(Mode::Append, "c"), (Mode::Prepend, "a"), (Mode::Append, &long)] {
+        let item = NewItem { key: b"k", flags: 9, exptime: -1, value: value.as_bytes() };
+        assert_eq!(store.store(mode, &item, NOW), Outcome::Stored);
+    }
+    assert_eq!(store.get(b"k", NOW).map(|item| item.flags), Some(5));
+    check(&mut store, "k", NOW + 9, Some(&format!("abc{long}")));
+    check(&mut store, "k", NOW + 10, None);
+}
+
+#[test]
+fn a_flush_ends_what_was_before_it_and_nothing_after() {
+    let mut store = store();
+    set(&mut store, "a", "1");
+    store.flush_all(0, NOW);
+    check(&mut store, "a", NOW, None);
+    set(&mut store, "a", "2");
+    check(&mut store, "a", NOW, Some("2"));
+    store.flush_all(10, NOW);
+    check(&mut store, "a", NOW + 8, Some("2"));
+    check(&mut store, "a", NOW + 9, None);
+    assert_eq!(put(&mut store, Mode::Set, "a", 0, "3", NOW + 9), Outcome::Stored);
+    check(&mut store, "a", NOW + 100, Some("3"));
+    store.flush_all(10, NOW + 100);
+    store.flush_all(1000, NOW + 100);
+    check(&mut store, "a", NOW + 500, Some("3"));
+    store.flush_all(NOW as i64 + 601, NOW + 500);
+    check(&mut store, "a", NOW + 599, Some("3"));
+    check(&mut store, "a", NOW + 600, None);
+}
+
+#[test]
+fn what_is_too_large_is_refused_and_a_set_leaves_no_stale_value() {
+    let mut store = Store::new(8 << 20, 1 << 20);
+    // The largest value that memcached 1.6.18 takes under a key of one byte without flags.
+    let largest = "x".repeat((1 << 20) - 60);
+    let item =
+        |value: &'static str| NewItem { key: b"k", flags: 0, exptime: 0, value: value.as_bytes() };
+    let largest: &'static str = largest.leak();
+    assert_eq!(store.store(Mode::Set, &item(largest), NOW), Outcome::Stored);
+    check(&mut store, "k", NOW, Some(largest));
+    assert_eq!(store.store(Mode::Append, &item("x"), NOW), Outcome::NotStored);
+    check(&mut store, "k", NOW, Some(largest));
+    let larger: &'static str = format!("{largest}x").leak();
+    assert_eq!(store.store(Mode::Replace, &item(larger), NOW), Outcome::TooLarge);
+    check(&mut store, "k", NOW, Some(largest));
+    assert_eq!(store.store(Mode::Set, &item(larger), NOW), Outcome::TooLarge);
+    check(&mut store, "k", NOW, None);
+    let mut tiny = Store::new(1 << 20, 1 << 20);
+    assert_eq!(tiny.store(Mode::Set, &item(largest), NOW), Outcome::NoMemory);
+}
+
+#[test]
+fn keys_of_every_length_are_told_apart() {
+    let mut store = store();
+    let key = "k".repeat(250);
+    for len in 1..=250 {
+        set(&mut store, &key[..len], &len.to_string());
+    }
+    for len in 1..=250 {
+        check(&mut store, &key[..len], NOW, Some(&len.to_string()));
+    }
+    check(&mut store, &"k".repeat(251), NOW, None);
+}
+
+#[test]
+fn expired_items_make_room_before_living_ones() {
+    let mut store = Store::new(1 << 20, 1 << 20);
+    let value = "v".repeat(100);
+    for number in 0..2500 {
+        put(&mut store, Mode::Set, &format!("mortal-{number}"), 5, &value, NOW);
+    }
+    for number in 0..2500 {
+        put(&mut store, Mode::Set, &format!("lasting-{number}"), 0, &value, NOW);
+    }
+    for number in 0..2000 {
+        put(&mut store, Mode::Set, &format!("new-{number}"), 0, &value, NOW + 6);
+    }
+    // The search runs beside the stores, so the first of them may come before it finds anything.
+    assert!(store.stats().evictions < 50, "{:?}", store.stats());
+    let mut found =
+        |number: &u64| store.get(format!("lasting-{number}").as_bytes(), NOW + 6).is_some();
+    assert!((0..2500).filter(&mut found).count() > 2450);
+}
+
+#[test]
+fn a_sweep_finds_all_that_has_expired() {
+    let mut store = store();
+    for number in 0..1000 {
+        let exptime = if number % 2 == 0 { 5 } else { 0 };
+        put(&mut store, Mode::Set, &format!("k{number}"), exptime, "v", NOW);
+    }
+    store.sweep(1000, NOW + 4);
+    assert_eq!((store.stats().items, store.stats().reclaimed), (1000, 0));
+    store.sweep(1000, NOW + 5);
+    assert_eq!((store.stats().items, store.stats().reclaimed), (500, 500));
+}
+
+#[test]
+fn rewriting_in_many_sizes_evicts_nothing_that_fits() {
+    let mut store = Store::new(1 << 20, 1 << 20);
+    // Some 0.7 MiB alive, rewritten a hundred times over in sizes that never fit the old slot.
+    for round in 0..200 {
+        for number in 0..1000 {
+            let len = 400 + (number * 7 + round * 131) % 400;
+            put(&mut store, Mode::Set, &format!("k{number}"), 0, &"v".repeat(len), NOW);
+        }
+    }
+    assert_eq!(store.stats().evictions, 0);
+    assert_eq!(store.stats().items, 1000);
+}
