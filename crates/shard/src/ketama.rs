@@ -70,10 +70,9 @@ fn total_weight(members: &[Member]) -> u32 {
     members.iter().fold(0, |sum: u32, member| sum.saturating_add(member.weight))
 }
 
-/// How many MD5 digests, of four points each, a node gets: 40 times its share. twemproxy
-/// computes the share in single precision and rounds down, so three equal nodes of 1/3 depend on
-/// these very steps (and on the epsilon, which is added in double precision and then mostly
-/// rounded away).
+/// How many MD5 digests, of four points each, a node gets: 40 times its share of the weights,
+/// rounded down. twemproxy computes it in single precision, by these very steps, so that among
+/// 25 equal nodes each gets 39; the epsilon that should prevent it is lost in the rounding.
 fn digests_per_node(weight: u32, total_weight: u32, nodes: usize) -> u32 {
     let share = weight as f32 / total_weight as f32;
     let digests = share * POINTS_PER_NODE / POINTS_PER_DIGEST * nodes as f32;

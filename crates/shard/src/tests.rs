@@ -36,6 +36,33 @@ fn hashes_equal_nutcracker() {
     }
 }
 
+/// All hashes, weights, tags, lines without names, 25 nodes, one to three nodes ejected.
+#[test]
+fn rings_equal_nutcracker() {
+    let table = table(include_str!("../testdata/rings.txt"));
+    let rows = &table[1..];
+    assert_eq!(rows.len(), 70);
+    for row in rows {
+        let &[hash, distribution, tag, weights, alive, names, owners] = row.as_slice() else {
+            panic!("a row has seven columns: {row:?}");
+        };
+        let weights = weights.split(',').map(|weight| weight.parse().unwrap());
+        let nodes: Vec<Node> = names.split(',').zip(weights).map(|(n, w)| node(n, w)).collect();
+        let alive: Vec<bool> = alive.bytes().map(|digit| digit == b'1').collect();
+        let ring = Ring::build(Distribution::from_name(distribution).unwrap(), &nodes, &alive);
+        let hash = Hash::from_name(hash).unwrap();
+        for (index, expected) in owners.chars().enumerate() {
+            let key = match index % 2 {
+                0 => format!("key:{index}"),
+                _ => format!("x:{{u{}}}:y{index}", index / 6),
+            };
+            let hash = hash.hash(tagged(key.as_bytes(), tag.as_bytes().try_into().ok()));
+            let found = ring.locate(hash).and_then(|node| char::from_digit(node as u32, 36));
+            assert_eq!(found, Some(expected), "{key} in {:?}", &row[..6]);
+        }
+    }
+}
+
 #[test]
 fn an_empty_key_hashes_without_panic() {
     let start_values = [Hash::Fnv64, Hash::Fnv64a].map(|hash| hash.hash(b""));
