@@ -1,0 +1,99 @@
+//! Cargo as a child process, and the tests it says it ran.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use crate::{Outcome, root};
+
+/// Tests by outcome, summed over test binaries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    pub passed: u64,
+    pub failed: u64,
+    pub skipped: u64,
+}
+
+impl Count {
+    pub fn add(&mut self, other: Count) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+/// The cargo that runs us, in the workspace's folder.
+pub fn command(arguments: &[&str]) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(arguments).current_dir(root()).stdin(Stdio::null());
+    command
+}
+
+/// Runs to the end; its output is ours.
+pub fn run(command: &mut Command) -> Outcome {
+    let status = command.status().map_err(|error| cannot(command, &error))?;
+    if status.success() { Ok(()) } else { Err(format!("{} ended with {status}", line(command))) }
+}
+
+/// Runs tests: passes the output on and counts what it reports.
+pub fn run_tests(command: &mut Command) -> (Count, Outcome) {
+    let mut count = Count::default();
+    let mut child = match command.stdout(Stdio::piped()).spawn() {
+        Ok(child) => child,
+        Err(error) => return (count, Err(cannot(command, &error))),
+    };
+    let stdout = child.stdout.take().expect("stdout was asked to be a pipe");
+    for text in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
+        let text = String::from_utf8_lossy(&text);
+        println!("{text}");
+        count.add(parse_result(&text).unwrap_or_default());
+    }
+    // A pipe's reader may look at any moment; whole lines are what it should see.
+    let _ = std::io::stdout().flush();
+    let outcome = match child.wait() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{} ended with {status}", line(command))),
+        Err(error) => Err(cannot(command, &error)),
+    };
+    (count, outcome)
+}
+
+/// The counts of one `test result:` line.
+fn parse_result(line: &str) -> Option<Count> {
+    let rest = line.strip_prefix("test result: ")?;
+    let mut count = Count::default();
+    for part in rest.split_once(". ")?.1.split("; ") {
+        let Some((number, word)) = part.split_once(' ') else { continue };
+        let Ok(number) = number.parse() else { continue };
+        match word {
+            "passed" => count.passed = number,
+            "failed" => count.failed = number,
+            "ignored" => count.skipped = number,
+            _ => {}
+        }
+    }
+    Some(count)
+}
+
+fn cannot(command: &Command, error: &std::io::Error) -> String {
+    format!("cannot run {}: {error}", line(command))
+}
+
+fn line(command: &Command) -> String {
+    let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+    format!("cargo {}", words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargos_closing_line_is_counted() {
+        let line = "test result: FAILED. 7 passed; 2 failed; 1 ignored; 0 measured; 3 filtered out; \
+                    finished in 0.01s";
+        let count = parse_result(line).expect("a closing line");
+        assert_eq!(count, Count { passed: 7, failed: 2, skipped: 1 });
+        assert_eq!(parse_result("test a::b ... ok"), None);
+    }
+}

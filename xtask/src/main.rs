@@ -1,0 +1,83 @@
+//! `cargo xtask VERB`: everything a developer or a CI machine does to this project.
+//!
+//! One row a verb in [`VERBS`]; the help is printed from it. The ladder of `test` stands in
+//! `test.rs`, the house rules in `tidy.rs`, the programs that tests talk to in `peers.rs`.
+
+mod cargo;
+mod peers;
+mod test;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// What a verb returns: the sentence that explains the failure.
+type Outcome = Result<(), String>;
+
+/// One verb of the command line.
+struct Verb {
+    name: &'static str,
+    usage: &'static str,
+    run: fn(&[String]) -> Outcome,
+}
+
+const VERBS: &[Verb] = &[
+    Verb {
+        name: "test",
+        usage: "[--long] [--allow-missing] [STEP...]  every test, or only the named steps",
+        run: test::run,
+    },
+    Verb { name: "tidy", usage: "the house rules that no compiler checks", run: tidy::run },
+    Verb { name: "docs", usage: "write docs/reference/ anew from the tables", run: docs },
+    Verb { name: "fuzz", usage: "[ARGUMENT...]  the fuzzers, in release mode", run: fuzz },
+    Verb { name: "sim", usage: "[ARGUMENT...]  the simulator, in release mode", run: sim },
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((name, rest)) = arguments.split_first() else {
+        print!("{}", help());
+        return ExitCode::from(2);
+    };
+    let Some(verb) = VERBS.iter().find(|verb| verb.name == name) else {
+        eprint!("xtask: there is no verb {name:?}\n\n{}", help());
+        return ExitCode::from(2);
+    };
+    match (verb.run)(rest) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask {name}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn help() -> String {
+    let mut text = String::from("usage: cargo xtask VERB\n\n");
+    for verb in VERBS {
+        text.push_str(&format!("  {:6} {}\n", verb.name, verb.usage));
+    }
+    text
+}
+
+/// The folder that holds the workspace.
+fn root() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().expect("xtask stands in the workspace").to_path_buf()
+}
+
+/// The tests that compare a table with its page write the page when this variable is set.
+fn docs(_: &[String]) -> Outcome {
+    let arguments = ["test", "--workspace", "--quiet", "--", "reference_is_current"];
+    cargo::run(cargo::command(&arguments).env("QUICKACK_WRITE_DOCS", "1"))
+}
+
+fn fuzz(arguments: &[String]) -> Outcome {
+    let program = ["run", "--quiet", "--release", "--package", "fuzz", "--"];
+    cargo::run(cargo::command(&program).args(arguments))
+}
+
+fn sim(arguments: &[String]) -> Outcome {
+    let program = ["run", "--quiet", "--release", "--package", "testkit", "--bin", "sim", "--"];
+    cargo::run(cargo::command(&program).args(arguments))
+}

@@ -1,0 +1,167 @@
+//! The real programs that tests talk to: found, installed where that is allowed, or named.
+//!
+//! A test that needs a peer has one of the peer's `tests` fragments in its path, so the tests that a
+//! machine cannot run are left out by name and reported by name. Nothing is left out silently.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::{Outcome, root};
+
+/// One program or module.
+pub struct Peer {
+    pub name: &'static str,
+    /// Succeeds where the peer is there. Words; `@` stands for the workspace's folder.
+    probe: &'static [&'static str],
+    /// Where it comes from.
+    source: Source,
+    /// Fragments of the paths of the tests that need it.
+    pub tests: &'static [&'static str],
+}
+
+enum Source {
+    /// A package of Debian's.
+    Apt(&'static str),
+    /// A package of Python's, in the virtual environment `.venv`.
+    Venv(&'static str),
+}
+
+pub const PEERS: &[Peer] = &[
+    Peer {
+        name: "memcached",
+        probe: &["memcached", "-V"],
+        source: Source::Apt("memcached"),
+        tests: &["memcached", "peers::"],
+    },
+    Peer {
+        name: "nutcracker",
+        probe: &["sh", "-c", "PATH=$PATH:/usr/sbin nutcracker -V"],
+        source: Source::Apt("nutcracker"),
+        tests: &["rings::"],
+    },
+    Peer {
+        name: "libmemcached-tools",
+        probe: &["sh", "-c", "command -v memccapable && command -v memcp && command -v memcat"],
+        source: Source::Apt("libmemcached-tools"),
+        tests: &["memccapable", "memcp"],
+    },
+    Peer {
+        name: "php",
+        probe: &["php", "--version"],
+        source: Source::Apt("php-cli"),
+        tests: &["php"],
+    },
+    Peer {
+        name: "php-memcached",
+        probe: &["php", "-r", "exit(class_exists('Memcached') ? 0 : 1);"],
+        source: Source::Apt("php-memcached"),
+        tests: &["php"],
+    },
+    Peer {
+        name: "strace",
+        probe: &["strace", "--version"],
+        source: Source::Apt("strace"),
+        tests: &["strace"],
+    },
+    Peer {
+        name: "python3",
+        probe: &["python3", "-c", "import venv, ensurepip"],
+        source: Source::Apt("python3-venv"),
+        tests: &["stall::scripts", "pymemcache"],
+    },
+    Peer {
+        name: "pymemcache",
+        probe: &["@/.venv/bin/python", "-c", "import pymemcache"],
+        source: Source::Venv("pymemcache==4.0.0"),
+        tests: &["pymemcache"],
+    },
+];
+
+/// Finds every peer and installs what is missing where that may be done; returns what is still
+/// missing.
+pub fn prepare() -> Vec<&'static Peer> {
+    let missing: Vec<&Peer> = PEERS.iter().filter(|peer| !peer.is_there()).collect();
+    install_packages(&missing);
+    for peer in &missing {
+        if let Source::Venv(package) = peer.source {
+            report(peer.name, install_module(package));
+        }
+    }
+    missing.into_iter().filter(|peer| !peer.is_there()).collect()
+}
+
+impl Peer {
+    fn is_there(&self) -> bool {
+        let folder = root();
+        let words: Vec<String> =
+            self.probe.iter().map(|word| word.replace('@', &folder.to_string_lossy())).collect();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        quietly(&mut command)
+    }
+}
+
+/// One `apt-get update`, then everything in one call.
+fn install_packages(missing: &[&Peer]) {
+    let packages: Vec<&str> = missing
+        .iter()
+        .filter_map(|peer| match peer.source {
+            Source::Apt(package) => Some(package),
+            Source::Venv(_) => None,
+        })
+        .collect();
+    if packages.is_empty() {
+        return;
+    }
+    if !may_install() {
+        println!("peers: not root or no apt-get here; to install by hand: {}", packages.join(" "));
+        return;
+    }
+    println!("peers: installing {}", packages.join(" "));
+    report("apt-get update", apt(&["update"]));
+    let install = ["install", "--yes", "--no-install-recommends"];
+    report("apt-get install", apt(&[&install[..], &packages[..]].concat()));
+}
+
+fn apt(arguments: &[&str]) -> Outcome {
+    let mut command = Command::new("apt-get");
+    command.arg("-qq").args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+    // A package that starts its service would only hold a port that tests might pick.
+    command.env("RUNLEVEL", "1");
+    finish(command.stdin(Stdio::null()))
+}
+
+fn install_module(package: &str) -> Outcome {
+    println!("peers: installing {package} in .venv");
+    let venv = root().join(".venv");
+    if !Path::new(&venv).join("bin/pip").exists() {
+        finish(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+    }
+    let quiet = ["install", "--quiet", "--disable-pip-version-check", package];
+    finish(Command::new(venv.join("bin/pip")).args(quiet))
+}
+
+fn may_install() -> bool {
+    let root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
+    root && quietly(Command::new("apt-get").arg("--version"))
+}
+
+fn quietly(command: &mut Command) -> bool {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn finish(command: &mut Command) -> Outcome {
+    let name = command.get_program().to_string_lossy().into_owned();
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{name} ended with {status}")),
+        Err(error) => Err(format!("cannot run {name}: {error}")),
+    }
+}
+
+fn report(what: &str, outcome: Outcome) {
+    if let Err(why) = outcome {
+        println!("peers: {what}: {why}");
+    }
+}

@@ -1,0 +1,203 @@
+//! The ladder of `cargo xtask test`. Every step runs, also after one has failed; the end says what
+//! ran, how long it took and what was left out.
+
+use std::time::{Duration, Instant};
+
+use crate::cargo::{self, Count};
+use crate::peers::{self, Peer};
+use crate::{Outcome, tidy};
+
+/// One rung.
+struct Step {
+    name: &'static str,
+    /// What it proves.
+    about: &'static str,
+    run: fn(&Request) -> (Count, Outcome),
+    /// Only with `--long`, or when it is named.
+    long: bool,
+}
+
+const STEPS: &[Step] = &[
+    Step { name: "fmt", about: "rustfmt has nothing to change", run: fmt, long: false },
+    Step { name: "clippy", about: "no lint, warnings denied", run: clippy, long: false },
+    Step { name: "tidy", about: "the house rules", run: house_rules, long: false },
+    Step {
+        name: "unit",
+        about: "unit tests, conformance, fuzz smoke, simulator",
+        run: unit,
+        long: false,
+    },
+    Step { name: "bugs", about: "the simulator finds each seeded bug", run: bugs, long: false },
+    Step {
+        name: "it",
+        about: "the program: its own tests, then among real peers",
+        run: integration,
+        long: false,
+    },
+    Step { name: "soak", about: "memory after 10^8 requests", run: soak, long: true },
+];
+
+/// What the command line asked for.
+#[derive(Default)]
+struct Request {
+    long: bool,
+    allow_missing: bool,
+    /// Empty: all.
+    steps: Vec<String>,
+    /// Peers that this machine lacks.
+    missing: Vec<&'static Peer>,
+}
+
+pub fn run(arguments: &[String]) -> Outcome {
+    let mut request = parse(arguments)?;
+    if request.wants("it") || request.wants("soak") {
+        request.missing = peers::prepare();
+    }
+    let mut count = Count::default();
+    let mut report = String::new();
+    for step in STEPS.iter().filter(|step| request.takes(step)) {
+        println!("\n== {}: {}", step.name, step.about);
+        let start = Instant::now();
+        let (ran, outcome) = (step.run)(&request);
+        count.add(ran);
+        // A step that failed before its tests could say so has failed once.
+        count.failed += u64::from(outcome.is_err() && ran.failed == 0);
+        report.push_str(&summary(step, ran, &outcome, start.elapsed()));
+    }
+    println!("\n== summary\n{report}");
+    let left_out = name_left_out(&request);
+    println!("{} passed, {} failed, {} skipped", count.passed, count.failed, count.skipped);
+    match (count.failed, left_out && !request.allow_missing) {
+        (0, false) => Ok(()),
+        (0, true) => {
+            Err("tests were left out; install what is named above, or --allow-missing".into())
+        }
+        (failed, _) => Err(format!("{failed} failed; the summary above says where")),
+    }
+}
+
+fn parse(arguments: &[String]) -> Result<Request, String> {
+    let mut request = Request::default();
+    for argument in arguments {
+        match argument.as_str() {
+            "--long" => request.long = true,
+            "--allow-missing" => request.allow_missing = true,
+            name if STEPS.iter().any(|step| step.name == name) => {
+                request.steps.push(name.to_string());
+            }
+            other => {
+                let names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+                return Err(format!("no option or step {other:?}; steps: {}", names.join(" ")));
+            }
+        }
+    }
+    Ok(request)
+}
+
+impl Request {
+    fn wants(&self, name: &str) -> bool {
+        STEPS.iter().any(|step| step.name == name && self.takes(step))
+    }
+
+    fn takes(&self, step: &Step) -> bool {
+        if self.steps.is_empty() {
+            self.long || !step.long
+        } else {
+            self.steps.iter().any(|name| name == step.name)
+        }
+    }
+}
+
+fn summary(step: &Step, ran: Count, outcome: &Outcome, took: Duration) -> String {
+    let verdict = match outcome {
+        Ok(()) => "ok".to_string(),
+        Err(why) => format!("FAILED: {why}"),
+    };
+    let tests = ran.passed + ran.failed;
+    format!("{:8} {:7.1} s {tests:5} tests  {verdict}\n", step.name, took.as_secs_f64())
+}
+
+/// Prints which tests this machine could not run; true when there are any.
+fn name_left_out(request: &Request) -> bool {
+    for peer in &request.missing {
+        println!("left out, {} is not here: tests named {}", peer.name, peer.tests.join(", "));
+    }
+    !request.missing.is_empty()
+}
+
+/// A step that has no tests of its own counts as one.
+fn one(outcome: Outcome) -> (Count, Outcome) {
+    let passed = u64::from(outcome.is_ok());
+    (Count { passed, ..Count::default() }, outcome)
+}
+
+fn fmt(_: &Request) -> (Count, Outcome) {
+    one(cargo::run(&mut cargo::command(&["fmt", "--all", "--", "--check"])))
+}
+
+fn clippy(_: &Request) -> (Count, Outcome) {
+    let arguments =
+        ["clippy", "--workspace", "--all-targets", "--locked", "--quiet", "--", "-D", "warnings"];
+    one(cargo::run(&mut cargo::command(&arguments)))
+}
+
+fn house_rules(_: &Request) -> (Count, Outcome) {
+    one(tidy::run(&[]))
+}
+
+/// Everything that needs no program of ours: that has a step of its own.
+fn unit(_: &Request) -> (Count, Outcome) {
+    let arguments =
+        ["test", "--workspace", "--exclude", "quickack", "--locked", "--no-fail-fast", "--tests"];
+    cargo::run_tests(&mut cargo::command(&arguments))
+}
+
+/// The bugs are compiled in, so this has a target folder of its own.
+fn bugs(_: &Request) -> (Count, Outcome) {
+    let arguments = [
+        "test",
+        "--locked",
+        "--package",
+        "testkit",
+        "--target-dir",
+        "target/seeded",
+        "--lib",
+        "--",
+    ];
+    let mut command = cargo::command(&arguments);
+    cargo::run_tests(command.arg("seeded").env("RUSTFLAGS", "--cfg seeded_bugs"))
+}
+
+fn integration(request: &Request) -> (Count, Outcome) {
+    let mut command =
+        cargo::command(&["test", "--locked", "--package", "quickack", "--test", "it"]);
+    command.arg("--");
+    for fragment in request.missing.iter().flat_map(|peer| peer.tests) {
+        command.args(["--skip", fragment]);
+    }
+    cargo::run_tests(&mut command)
+}
+
+fn soak(_: &Request) -> (Count, Outcome) {
+    let arguments = ["test", "--locked", "--release", "--package", "quickack", "--test", "it"];
+    let mut command = cargo::command(&arguments);
+    cargo::run_tests(command.args(["--", "--ignored", "--nocapture", "soak"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_string).collect()
+    }
+
+    #[test]
+    fn the_long_set_is_behind_its_switch() {
+        assert!(!parse(&words("")).unwrap().wants("soak"));
+        assert!(parse(&words("--long")).unwrap().wants("soak"));
+        assert!(parse(&words("soak")).unwrap().wants("soak"));
+        assert!(!parse(&words("soak")).unwrap().wants("fmt"));
+        assert!(parse(&words("sok")).is_err());
+    }
+}

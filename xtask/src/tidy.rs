@@ -1,0 +1,170 @@
+//! The house rules that no compiler checks: `cargo xtask tidy`.
+//!
+//! One row a rule in [`RULES`]. A rule reads the [`Tree`] and returns findings, and each finding
+//! says how to mend it. `text.rs` has the rules about one file's text, `walls.rs` those about who
+//! may use what, `pages.rs` those about the documents.
+
+mod pages;
+mod text;
+mod walls;
+
+use std::process::Command;
+
+use crate::{Outcome, root};
+
+/// One thing that is not as it should be, and what to do about it.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    /// Where: a path, or a path and a line.
+    place: String,
+    what: String,
+    fix: &'static str,
+}
+
+/// One rule.
+struct Rule {
+    name: &'static str,
+    check: fn(&Tree) -> Vec<Finding>,
+}
+
+const RULES: &[Rule] = &[
+    Rule { name: "opening", check: text::opening },
+    Rule { name: "width", check: text::width },
+    Rule { name: "length", check: text::length },
+    Rule { name: "leftovers", check: text::leftovers },
+    Rule { name: "names", check: text::names },
+    Rule { name: "purity", check: walls::purity },
+    Rule { name: "crates", check: walls::crates },
+    Rule { name: "modules", check: walls::modules },
+    Rule { name: "links", check: pages::links },
+    Rule { name: "decisions", check: pages::decisions },
+];
+
+/// The project's text files, as git sees them: tracked, and new ones that are not ignored.
+#[derive(Default)]
+struct Tree {
+    files: Vec<File>,
+    /// Every path, also of files that are no text.
+    paths: Vec<String>,
+    /// What `cargo metadata` says, as JSON.
+    metadata: serde_json::Value,
+}
+
+struct File {
+    path: String,
+    text: String,
+}
+
+pub fn run(_: &[String]) -> Outcome {
+    let tree = Tree::read()?;
+    let mut findings = 0;
+    for rule in RULES {
+        for finding in (rule.check)(&tree) {
+            println!("{}: {}: {}", finding.place, rule.name, finding.what);
+            println!("    {}", finding.fix);
+            findings += 1;
+        }
+    }
+    if findings == 0 { Ok(()) } else { Err(format!("{findings} findings")) }
+}
+
+impl Tree {
+    fn read() -> Result<Tree, String> {
+        let listed = output(
+            Command::new("git")
+                .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+                .current_dir(root()),
+        )?;
+        let metadata = output(&mut crate::cargo::command(&[
+            "metadata",
+            "--no-deps",
+            "--format-version=1",
+            "--locked",
+        ]))?;
+        let metadata = serde_json::from_str(&metadata).map_err(|error| error.to_string())?;
+        let mut tree = Tree { metadata, ..Tree::default() };
+        for path in listed.lines() {
+            // A file that was removed and not yet committed is listed but cannot be read.
+            let Ok(bytes) = std::fs::read(root().join(path)) else { continue };
+            tree.paths.push(path.to_string());
+            if let Ok(text) = String::from_utf8(bytes) {
+                tree.files.push(File { path: path.to_string(), text });
+            }
+        }
+        Ok(tree)
+    }
+
+    fn rust(&self) -> impl Iterator<Item = &File> {
+        self.files.iter().filter(|file| file.path.ends_with(".rs"))
+    }
+}
+
+impl File {
+    /// Tests have a file of their own, or a folder.
+    fn is_test(&self) -> bool {
+        self.path.contains("/tests/") || self.path.ends_with("tests.rs")
+    }
+
+    /// Numbered lines of the product: without the tests at the end, and none of a test file.
+    fn product_lines(&self) -> Vec<(usize, &str)> {
+        if self.is_test() {
+            return Vec::new();
+        }
+        let mut lines = Vec::new();
+        let mut rest = self.text.lines().enumerate();
+        while let Some((at, line)) = rest.next() {
+            if line.trim() != "#[cfg(test)]" {
+                lines.push((at + 1, line));
+                continue;
+            }
+            // `mod tests;` points at another file; `mod tests {` lasts to the end of this one.
+            if !rest.next().is_some_and(|(_, next)| next.trim_end().ends_with(';')) {
+                break;
+            }
+        }
+        lines
+    }
+
+    fn place(&self, line: usize) -> String {
+        format!("{}:{line}", self.path)
+    }
+}
+
+/// A line without its comment; a string with two slashes in it loses its end, which no rule minds.
+fn without_comment(line: &str) -> &str {
+    line.split_once("//").map_or(line, |(code, _)| code)
+}
+
+fn output(command: &mut Command) -> Result<String, String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|error| format!("cannot run {name}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn tree(files: &[(&str, &str)]) -> Tree {
+        let files: Vec<File> = files
+            .iter()
+            .map(|(path, text)| File { path: path.to_string(), text: text.to_string() })
+            .collect();
+        let paths = files.iter().map(|file| file.path.clone()).collect();
+        Tree { files, paths, ..Tree::default() }
+    }
+
+    pub(super) fn places(findings: &[Finding]) -> Vec<&str> {
+        findings.iter().map(|finding| finding.place.as_str()).collect()
+    }
+
+    #[test]
+    fn tests_are_no_product() {
+        let text = "a\n#[cfg(test)]\nmod tests;\nb\n#[cfg(test)]\nmod more {\n}\n";
+        let tree = tree(&[("x.rs", text)]);
+        assert_eq!(tree.files[0].product_lines(), [(1, "a"), (4, "b")]);
+    }
+}

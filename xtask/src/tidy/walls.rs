@@ -1,0 +1,222 @@
+//! Rules about who may use what: between crates, inside the two big ones, and towards the world.
+//!
+//! The tables here are the picture in `ARCHITECTURE.md`, written so that a program can read it.
+
+use super::{Finding, Tree, without_comment};
+
+/// Which crates of ours a crate may use.
+const CRATES: &[(&str, &[&str])] = &[
+    ("proto", &[]),
+    ("shard", &[]),
+    ("cache", &[]),
+    ("metrics", &[]),
+    ("sys", &[]),
+    ("proxy", &["proto", "shard", "cache", "metrics"]),
+    ("quickack", &["proxy", "proto", "shard", "cache", "metrics", "sys"]),
+    ("testkit", &["proxy", "proto", "shard", "cache", "metrics"]),
+    ("fuzz", &["testkit", "proxy", "proto", "shard", "cache"]),
+    ("bench", &[]),
+    ("xtask", &["bench"]),
+];
+
+/// Only tests may use these.
+const FOR_TESTS: &[&str] = &["testkit"];
+
+/// A crate whose modules stand in rows: a module uses what stands in the rows below its own.
+struct House {
+    /// The folder that holds its modules.
+    source: &'static str,
+    rows: &'static [&'static [&'static str]],
+}
+
+const HOUSES: &[House] = &[
+    House {
+        source: "crates/proxy/src/",
+        rows: &[
+            &["lib"],
+            &["flow"],
+            &["client", "route", "fanout", "pool", "link", "ring", "stats"],
+            &["request"],
+            &["plan", "timers", "fault", "buffer", "id", "action"],
+            &["limits"],
+        ],
+    },
+    House {
+        source: "crates/quickack/src/",
+        rows: &[
+            &["main"],
+            &["cli"],
+            &["launcher", "worker", "server"],
+            &["route", "check"],
+            &["config"],
+            &["event"],
+            &["log"],
+        ],
+    },
+];
+
+/// Crates that take bytes and time and give bytes and actions.
+const PURE: &[&str] = &["proto", "shard", "cache", "metrics", "proxy"];
+
+/// What a pure crate would reach the world through.
+const WORLD: &[&str] = &[
+    "std::net",
+    "std::fs",
+    "std::env",
+    "std::thread",
+    "std::process",
+    "std::time::Instant",
+    "SystemTime",
+    "Instant::now",
+    "thread::sleep",
+    "RandomState",
+    "println!",
+    "eprintln!",
+];
+
+/// Arrows between crates go the way of the picture.
+pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
+    let packages = tree.metadata["packages"].as_array().map_or(&[][..], |all| all);
+    let ours: Vec<&str> = packages.iter().filter_map(|package| package["name"].as_str()).collect();
+    let mut findings = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some((_, allowed)) = CRATES.iter().find(|(known, _)| *known == name) else {
+            findings.push(Finding {
+                place: name.to_string(),
+                what: "is no crate of the picture".into(),
+                fix: "give it a row in CRATES (xtask/src/tidy/walls.rs) and in ARCHITECTURE.md",
+            });
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let used = dependency["name"].as_str().unwrap_or_default();
+            let in_tests = dependency["kind"] == "dev";
+            let fine = allowed.contains(&used) || in_tests && FOR_TESTS.contains(&used);
+            if ours.contains(&used) && used != name && !fine {
+                findings.push(Finding {
+                    place: format!("{name} -> {used}"),
+                    what: "an arrow that the picture does not have".into(),
+                    fix: "move the code to the side that may use it, or argue the arrow in an ADR",
+                });
+            }
+        }
+    }
+    findings
+}
+
+/// Arrows between the modules of a house go down.
+pub(super) fn modules(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for house in HOUSES {
+        for file in tree.rust() {
+            let Some(inside) = file.path.strip_prefix(house.source) else { continue };
+            let module = inside.split('/').next().unwrap_or_default().trim_end_matches(".rs");
+            let Some(row) = house.row(module) else {
+                findings.push(Finding {
+                    place: file.path.clone(),
+                    what: format!("module `{module}` stands in no row"),
+                    fix: "give it a row in HOUSES (xtask/src/tidy/walls.rs)",
+                });
+                continue;
+            };
+            for (at, line) in file.product_lines() {
+                for used in uses(without_comment(line)).filter(|used| *used != module) {
+                    if house.row(used).is_some_and(|other| other <= row) {
+                        findings.push(Finding {
+                            place: file.place(at),
+                            what: format!("`{module}` uses `{used}`, which is not below it"),
+                            fix: "return an outcome and let the row above decide",
+                        });
+                    }
+                }
+            }
+        }
+    }
+    findings
+}
+
+impl House {
+    fn row(&self, module: &str) -> Option<usize> {
+        self.rows.iter().position(|row| row.contains(&module))
+    }
+}
+
+/// The modules that a line names as `crate::module`.
+fn uses(line: &str) -> impl Iterator<Item = &str> {
+    line.split("crate::").skip(1).map(|rest| {
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        &rest[..end]
+    })
+}
+
+/// Pure crates have no socket, clock, thread, file, log or randomness; also in their tests.
+pub(super) fn purity(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.rust() {
+        let pure = |name: &&str| file.path.starts_with(&format!("crates/{name}/src/"));
+        if !PURE.iter().any(|name| pure(&name)) {
+            continue;
+        }
+        for (at, line) in file.product_lines() {
+            for word in WORLD.iter().filter(|word| without_comment(line).contains(**word)) {
+                findings.push(Finding {
+                    place: file.place(at),
+                    what: format!("`{word}` in a pure crate"),
+                    fix: "take it as an argument, or return an action for the program to do",
+                });
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{places, tree};
+    use super::*;
+
+    #[test]
+    fn a_pure_crate_has_no_clock() {
+        let clock = "//! Fine: std::net in a comment.\nlet now = std::time::Instant::now();\n";
+        let tree = tree(&[("crates/proxy/src/a.rs", clock), ("crates/sys/src/a.rs", clock)]);
+        let findings = purity(&tree);
+        assert_eq!(places(&findings)[0], "crates/proxy/src/a.rs:2");
+        assert!(findings.iter().all(|finding| finding.place == "crates/proxy/src/a.rs:2"));
+    }
+
+    #[test]
+    fn a_module_uses_only_what_is_below() {
+        let tree = tree(&[
+            ("crates/proxy/src/flow.rs", "use crate::link;\nuse crate::limits;\n"),
+            ("crates/proxy/src/link/mod.rs", "use crate::client::Client;\nuse crate::link::X;\n"),
+            ("crates/proxy/src/limits.rs", "use crate::flow;\n"),
+            ("crates/proxy/src/attic.rs", ""),
+        ]);
+        let found = modules(&tree);
+        let expected = [
+            "crates/proxy/src/link/mod.rs:1",
+            "crates/proxy/src/limits.rs:1",
+            "crates/proxy/src/attic.rs",
+        ];
+        assert_eq!(places(&found), expected);
+    }
+
+    #[test]
+    fn an_arrow_between_crates_needs_a_row() {
+        let package = |name: &str, used: &str, kind: &str| {
+            let kind = if kind.is_empty() { serde_json::Value::Null } else { kind.into() };
+            serde_json::json!({"name": name, "dependencies": [{"name": used, "kind": kind}]})
+        };
+        let packages = vec![
+            package("proto", "proxy", ""),
+            package("proxy", "proto", ""),
+            package("quickack", "testkit", "dev"),
+            package("testkit", "serde", ""),
+            package("attic", "proto", ""),
+        ];
+        let tree =
+            Tree { metadata: serde_json::json!({ "packages": packages }), ..Tree::default() };
+        assert_eq!(places(&crates(&tree)), ["proto -> proxy", "attic"]);
+    }
+}
