@@ -130,8 +130,8 @@ pub fn tagged(key: &[u8], tag: Option<[u8; 2]>) -> &[u8] {
 }
 
 /// The name of a server line without one, `host:port:weight`: libmemcached left out memcached's
-/// own port when it hashed a server, and twemproxy follows it. The port is in decimal without
-/// leading zeros (twemproxy would hash the zeros too; a file that writes them needs the name).
+/// own port when it hashed a server, and twemproxy follows it. Any other port is hashed as the
+/// line writes it; a line with zeros before its port has another name than this one.
 pub fn default_node_name(host: &str, port: u16) -> String {
     const MEMCACHED_PORT: u16 = 11211;
     match port {
