@@ -1,1 +1,246 @@
-//! proxy
+//! One worker's whole mind, as one deterministic value.
+//!
+//! [`Proxy`] takes bytes and the time, and gives bytes and actions. It owns no socket, clock, thread,
+//! file or chance of its own, so parsing, routing, pairing and failure are tested, fuzzed and simulated
+//! as plain function calls, and the same seed gives the same run.
+//!
+//! | kind | methods |
+//! |---|---|
+//! | the world speaks | `handle_accept` `handle_received` `handle_transmitted` `handle_connected` `handle_closed` `handle_timeout` |
+//! | the operator speaks | `drain` |
+//! | what to do now | `poll_action` `poll_timeout` `poll_transmit` + `transmit` |
+//!
+//! A driver's turn: hand over everything that is ready; carry out the actions; write the clients that
+//! `poll_transmit` names; when nothing more is ready, `end_turn` and write the links.
+//!
+//! ```text
+//!   client ──handle_received──▶ intake ──▶ row ──route──▶ link queue ──transmit──▶ server
+//!   client ◀──transmit── out ◀──release── row ◀──settle── pair ◀──handle_received── server
+//! ```
+//!
+//! `flow/` is the path, one file a step; the other files are what it moves.
+
+mod buffer;
+mod client;
+mod desk;
+pub mod fault;
+mod flow;
+mod id;
+pub mod limits;
+mod link;
+pub mod plan;
+mod pool;
+mod random;
+mod request;
+mod timers;
+
+use std::io::IoSlice;
+use std::rc::Rc;
+
+use proto::Span;
+
+use buffer::Source;
+use desk::Desk;
+use id::Slab;
+use link::{Batch, Link};
+use plan::Plan;
+use pool::Pool;
+use random::Random;
+use timers::Timers;
+
+pub use flow::stats::ServerView;
+pub use id::{ConnId, Side};
+
+/// Microseconds since a start of the driver's choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// This much later.
+    pub fn after(self, microseconds: u64) -> Time {
+        Time(self.0.saturating_add(microseconds))
+    }
+
+    /// Microseconds since `earlier`.
+    pub fn since(self, earlier: Time) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// The peer sends nothing more; a client is still answered what it asked.
+    Eof,
+    /// The connection is gone, or never came to be.
+    Reset,
+}
+
+/// What the driver must do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Open a connection to a server; answer with `handle_connected` or `handle_closed`.
+    Connect { link: ConnId, pool: usize, server: usize },
+    /// Close the connection; its id is dead already.
+    Close(ConnId),
+    /// Do not read this client.
+    Pause(ConnId),
+    /// Read it again.
+    Resume(ConnId),
+    /// Send the pending ACK now, before waiting for more.
+    FlushAck(ConnId),
+    /// Tell the operator.
+    Log(Event),
+}
+
+/// What an operator should know. Rare: never one for each request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A server failed and will be probed.
+    ServerDown { pool: usize, server: usize, why: &'static str },
+    /// A server left the ring.
+    ServerEjected { pool: usize, server: usize, why: &'static str },
+    /// A server answered its probe.
+    ServerBack { pool: usize, server: usize },
+    /// A server sent what nobody asked for.
+    Poisoned { pool: usize, server: usize, why: &'static str },
+}
+
+/// The data plane of one worker.
+pub struct Proxy {
+    links: Slab<Link>,
+    desk: Desk,
+    timers: Timers,
+    random: Random,
+    /// Counts loop turns; names the turn in which a shared batch was open.
+    turn: u64,
+    dirty_links: Vec<ConnId>,
+    /// Places of the keys of the request being read.
+    keys: Vec<Span>,
+    /// Links to which the request being read added keys of its own.
+    touched: Vec<ConnId>,
+    spare_batches: Vec<Batch>,
+    clients_max: usize,
+    draining: bool,
+    started: Time,
+}
+
+impl Proxy {
+    /// A data plane for `plan`. `seed` decides all its chance: jitter, and the random distribution.
+    pub fn new(plan: Plan, seed: u64, now: Time) -> Proxy {
+        let mut proxy = Proxy {
+            links: Slab::new(Side::Link),
+            desk: Desk::new(plan.pools.into_iter().map(Pool::new).collect(), plan.memory_max),
+            timers: Timers::default(),
+            random: Random::new(seed),
+            turn: 1,
+            dirty_links: Vec::new(),
+            keys: Vec::new(),
+            touched: Vec::new(),
+            spare_batches: Vec::new(),
+            clients_max: plan.clients_max,
+            draining: false,
+            started: now,
+        };
+        proxy.preconnect(now);
+        proxy
+    }
+
+    /// A client arrived at a pool's listener. `Err` is what to send before closing it.
+    pub fn handle_accept(&mut self, pool: usize, now: Time) -> Result<ConnId, Vec<u8>> {
+        self.accept(pool, now)
+    }
+
+    /// `block[..len]` was read from a connection. Large values are kept by cloning the `Rc`.
+    pub fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time) {
+        assert!(len > 0, "an empty read is `handle_closed`");
+        let source = Source::block(block, len);
+        if conn.is_client() {
+            self.receive_client(conn, source, now);
+        } else {
+            self.receive_link(conn, source, now);
+        }
+    }
+
+    /// The kernel took `n` bytes of `transmit`.
+    pub fn handle_transmitted(&mut self, conn: ConnId, n: usize, now: Time) {
+        if conn.is_client() {
+            self.desk.transmitted(conn, n);
+        } else {
+            self.transmitted_link(conn, n, now);
+        }
+    }
+
+    /// A `Connect` succeeded.
+    pub fn handle_connected(&mut self, link: ConnId, now: Time) {
+        self.connected(link, now);
+    }
+
+    /// A connection ended, or a `Connect` failed.
+    pub fn handle_closed(&mut self, conn: ConnId, how: Closed, now: Time) {
+        match (conn.is_client(), how) {
+            (true, Closed::Eof) => self.desk.leave(conn),
+            (true, Closed::Reset) => self.desk.drop_client(conn),
+            (false, _) => self.link_closed(conn, now),
+        }
+    }
+
+    /// Time has passed; call it when `poll_timeout` is due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some(due) = self.timers.pop(now) {
+            self.timer(due, now);
+        }
+    }
+
+    /// Everything that was ready has been handed over: open batches are closed, so that the links
+    /// can be written. Clients that may go on are read again.
+    pub fn end_turn(&mut self, now: Time) {
+        self.resume_clients(now);
+        self.close_batches(now);
+        self.turn += 1;
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.desk.actions.pop_front()
+    }
+
+    /// When `handle_timeout` wants to be called next.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    /// The next connection of a side that has got something to write since it was last named.
+    pub fn poll_transmit(&mut self, side: Side) -> Option<ConnId> {
+        match side {
+            Side::Client => self.desk.next_dirty(),
+            Side::Link => self.next_dirty_link(),
+        }
+    }
+
+    /// What to write to a connection, in order; nothing if it is gone or cannot send yet.
+    pub fn transmit<'a>(&'a self, conn: ConnId, out: &mut Vec<IoSlice<'a>>) {
+        if conn.is_client() {
+            if let Some(client) = self.desk.clients.find(conn) {
+                client.out.slices(out);
+            }
+        } else if let Some(link) = self.links.find(conn)
+            && link.state == link::State::Up
+        {
+            link.out.slices(out);
+        }
+    }
+
+    /// Reads no more requests; each client is closed when it has been answered.
+    pub fn drain(&mut self, _now: Time) {
+        self.draining = true;
+        for client in self.desk.client_ids() {
+            self.desk.leave(client);
+        }
+    }
+
+    /// All clients have gone.
+    pub fn is_drained(&self) -> bool {
+        self.draining && self.desk.clients.len() == 0
+    }
+}

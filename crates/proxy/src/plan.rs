@@ -108,7 +108,7 @@ impl PoolPlan {
         PoolPlan {
             name: name.to_string(),
             protocol,
-            hash: Hash::Fnv1a_64,
+            hash: Hash::Fnv64a,
             distribution: Distribution::Ketama,
             hash_tag: None,
             servers,

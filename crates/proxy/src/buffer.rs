@@ -1,0 +1,308 @@
+//! Bytes on their way out. Small pieces are copied into one buffer (cheaper than an iovec each);
+//! large ones are kept by reference to the block they arrived in.
+//!
+//! ```text
+//!   bytes   [ head | head | END ]          copied, in order
+//!                  ^at    ^at
+//!   shared        [block]  [block]         each goes out before bytes[at..]
+//! ```
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::rc::Rc;
+
+use crate::limits;
+
+/// A part of a block that a read has filled. Holding it holds the block.
+#[derive(Clone, Debug)]
+pub(crate) struct Slice {
+    block: Rc<Vec<u8>>,
+    start: usize,
+    end: usize,
+}
+
+impl Slice {
+    pub(crate) fn new(block: &Rc<Vec<u8>>, start: usize, end: usize) -> Slice {
+        assert!(start <= end && end <= block.len());
+        Slice { block: Rc::clone(block), start, end }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.block[self.start..self.end]
+    }
+}
+
+/// Where bytes stand that the proxy was handed: a plain slice, or a part of a block that may be kept.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// The block, and where in it `bytes` begins.
+    block: Option<(&'a Rc<Vec<u8>>, usize)>,
+}
+
+impl<'a> Source<'a> {
+    pub(crate) fn block(block: &'a Rc<Vec<u8>>, len: usize) -> Source<'a> {
+        Source { bytes: &block[..len], block: Some((block, 0)) }
+    }
+
+    pub(crate) fn plain(bytes: &'a [u8]) -> Source<'a> {
+        Source { bytes, block: None }
+    }
+
+    pub(crate) fn part(self, start: usize, end: usize) -> Source<'a> {
+        let block = self.block.map(|(block, at)| (block, at + start));
+        Source { bytes: &self.bytes[start..end], block }
+    }
+}
+
+/// A queue of bytes, copied and shared.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    bytes: Vec<u8>,
+    /// Bytes of `bytes` that have gone.
+    gone: usize,
+    shared: VecDeque<Shared>,
+    /// Sum of the lengths of `shared`.
+    shared_len: usize,
+}
+
+struct Shared {
+    at: usize,
+    slice: Slice,
+}
+
+impl Outbox {
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() - self.gone + self.shared_len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The buffer that copied bytes are appended to. Only append.
+    pub(crate) fn copied(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Gives an empty outbox a buffer from `spares`; an idle connection holds none.
+    pub(crate) fn open(&mut self, spares: &mut Spares) {
+        if self.bytes.capacity() == 0 {
+            self.bytes = spares.take();
+        }
+    }
+
+    /// Appends by copy.
+    pub(crate) fn copy(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Appends bytes that leave soon: by reference where that is cheaper, else by copy.
+    pub(crate) fn push(&mut self, source: Source<'_>) {
+        self.push_above(limits::REFERENCE_MIN, source);
+    }
+
+    /// Appends bytes that may have to wait: by reference only if they fill much of their block, so
+    /// that what is pinned stays near what is counted.
+    pub(crate) fn keep(&mut self, source: Source<'_>) {
+        self.push_above(limits::KEEP_REFERENCE_MIN, source);
+    }
+
+    fn push_above(&mut self, reference_min: usize, source: Source<'_>) {
+        match source.block {
+            Some((block, at)) if source.bytes.len() >= reference_min => {
+                self.shared_len += source.bytes.len();
+                let slice = Slice::new(block, at, at + source.bytes.len());
+                self.shared.push_back(Shared { at: self.bytes.len(), slice });
+            }
+            _ => self.bytes.extend_from_slice(source.bytes),
+        }
+    }
+
+    /// Moves everything from `other` to the end.
+    pub(crate) fn append(&mut self, other: &mut Outbox) {
+        let mut from = other.gone;
+        for shared in other.shared.drain(..) {
+            self.bytes.extend_from_slice(&other.bytes[from..shared.at]);
+            from = shared.at;
+            self.shared.push_back(Shared { at: self.bytes.len(), slice: shared.slice });
+        }
+        self.bytes.extend_from_slice(&other.bytes[from..]);
+        self.shared_len += std::mem::take(&mut other.shared_len);
+        other.clear();
+    }
+
+    /// The bytes to write, in order; as many slices as one call may carry.
+    pub(crate) fn slices<'a>(&'a self, out: &mut Vec<IoSlice<'a>>) {
+        let mut from = self.gone;
+        for shared in self.shared.iter().take(SLICES_MAX / 2) {
+            if shared.at > from {
+                out.push(IoSlice::new(&self.bytes[from..shared.at]));
+                from = shared.at;
+            }
+            out.push(IoSlice::new(shared.slice.bytes()));
+        }
+        let to = self.shared.get(SLICES_MAX / 2).map_or(self.bytes.len(), |next| next.at);
+        if to > from {
+            out.push(IoSlice::new(&self.bytes[from..to]));
+        }
+    }
+
+    /// The first `n` bytes have gone.
+    pub(crate) fn advance(&mut self, mut n: usize) {
+        assert!(n <= self.len(), "more went than was there");
+        while let Some(shared) = self.shared.front_mut() {
+            let copied = (shared.at - self.gone).min(n);
+            self.gone += copied;
+            n -= copied;
+            if n == 0 && shared.at > self.gone {
+                return;
+            }
+            let gone = n.min(shared.slice.end - shared.slice.start);
+            shared.slice.start += gone;
+            self.shared_len -= gone;
+            n -= gone;
+            if shared.slice.start < shared.slice.end {
+                return;
+            }
+            self.shared.pop_front();
+        }
+        self.gone += n;
+        self.tidy();
+    }
+
+    /// Takes `count` bytes out after the first `skip`: what will not be sent after all.
+    pub(crate) fn cut(&mut self, skip: usize, count: usize) {
+        let mut flat = Vec::with_capacity(self.len());
+        let mut slices = Vec::new();
+        let mut rest = std::mem::take(self);
+        loop {
+            rest.slices(&mut slices);
+            let len = slices.iter().map(|slice| slice.len()).sum();
+            slices.iter().for_each(|slice| flat.extend_from_slice(slice));
+            slices = Vec::new();
+            if len == 0 {
+                break;
+            }
+            rest.advance(len);
+        }
+        flat.drain(skip..skip + count);
+        self.bytes = flat;
+    }
+
+    /// The reader is slow: copies what is held by reference if that pins far more than it holds.
+    pub(crate) fn settle(&mut self) {
+        if self.shared_len < self.shared.len() * limits::KEEP_REFERENCE_MIN {
+            self.cut(0, 0);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.gone = 0;
+        self.shared.clear();
+        self.shared_len = 0;
+    }
+
+    /// Hands the buffer back when nothing is left in it.
+    pub(crate) fn close(&mut self, spares: &mut Spares) {
+        if self.is_empty() {
+            self.clear();
+            spares.give(std::mem::take(&mut self.bytes));
+        }
+    }
+
+    /// Drops the part that has gone when it is most of the buffer, so that a slow reader's buffer
+    /// does not grow with all it ever got.
+    fn tidy(&mut self) {
+        if self.gone == self.bytes.len() && self.shared.is_empty() {
+            self.bytes.clear();
+            self.gone = 0;
+        } else if self.gone > limits::BUFFER_KEEP_MAX && self.gone > self.bytes.len() / 2 {
+            self.bytes.drain(..self.gone);
+            for shared in &mut self.shared {
+                shared.at -= self.gone;
+            }
+            self.gone = 0;
+        }
+    }
+}
+
+/// Empty buffers kept for the next who needs one: the steady state allocates nothing.
+#[derive(Default)]
+pub(crate) struct Spares {
+    buffers: Vec<Vec<u8>>,
+}
+
+impl Spares {
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        self.buffers.pop().unwrap_or_default()
+    }
+
+    pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
+        let fits = (1..=limits::BUFFER_KEEP_MAX).contains(&buffer.capacity());
+        if fits && self.buffers.len() < limits::SPARES_MAX {
+            buffer.clear();
+            self.buffers.push(buffer);
+        }
+    }
+}
+
+/// Slices handed to one write; Linux takes 1024.
+const SLICES_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flat(outbox: &Outbox) -> Vec<u8> {
+        let mut slices = Vec::new();
+        outbox.slices(&mut slices);
+        slices.iter().flat_map(|slice| slice.to_vec()).collect()
+    }
+
+    fn sample() -> (Outbox, Vec<u8>) {
+        let block = Rc::new((0..20_000).map(|n| n as u8).collect::<Vec<u8>>());
+        let mut outbox = Outbox::default();
+        let mut expected = Vec::new();
+        for start in [0, 5_000, 10_000] {
+            outbox.push(Source::plain(b"head"));
+            outbox.push(Source::block(&block, 20_000).part(start, start + 5_000));
+            expected.extend_from_slice(b"head");
+            expected.extend_from_slice(&block[start..start + 5_000]);
+        }
+        outbox.push(Source::plain(b"END"));
+        expected.extend_from_slice(b"END");
+        (outbox, expected)
+    }
+
+    #[test]
+    fn any_advance_leaves_the_rest_in_order() {
+        let len = sample().1.len();
+        for step in [1, 3, 4, 5, 999, 5_004, 7_000, len] {
+            let (mut outbox, expected) = sample();
+            let mut gone = 0;
+            while gone < len {
+                assert_eq!(outbox.len(), len - gone);
+                assert_eq!(flat(&outbox), expected[gone..]);
+                let n = step.min(len - gone);
+                outbox.advance(n);
+                gone += n;
+            }
+            assert!(outbox.is_empty());
+        }
+    }
+
+    #[test]
+    fn append_and_cut_keep_the_order() {
+        let (mut outbox, expected) = sample();
+        let (mut other, _) = sample();
+        other.advance(6_000);
+        outbox.append(&mut other);
+        let whole = [&expected[..], &expected[6_000..]].concat();
+        assert_eq!(flat(&outbox), whole);
+        assert!(other.is_empty());
+        outbox.cut(100, 7_000);
+        assert_eq!(flat(&outbox), [&whole[..100], &whole[7_100..]].concat());
+    }
+}

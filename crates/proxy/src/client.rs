@@ -1,0 +1,167 @@
+//! A client's session: what has arrived and is not a whole request yet, the pipeline of requests that
+//! wait for answers, and what is on its way out.
+//!
+//! ```text
+//!   bytes ─▶ intake ─▶ [head row ─▶ row ─▶ … ─▶ tail row] ─▶ out ─▶ bytes
+//!            (partial)   answers leave at the head only
+//! ```
+
+use proto::{Request, Resume};
+
+use crate::buffer::{Outbox, Spares};
+use crate::limits;
+use crate::request::{NONE, RowId};
+
+/// One client.
+pub(crate) struct Client {
+    pub(crate) pool: u32,
+    pub(crate) state: State,
+    pub(crate) intake: Intake,
+    /// Bytes of an unfinished head, or input that waits because the client is paused.
+    pub(crate) partial: Vec<u8>,
+    pub(crate) resume: Resume,
+    /// The pipeline: rows linked by `next`, quiet ones not among them.
+    pub(crate) head: RowId,
+    pub(crate) tail: RowId,
+    /// Rows in the pipeline.
+    pub(crate) depth: u32,
+    /// Quiet rows, which stand in no pipeline.
+    pub(crate) quiet: u32,
+    pub(crate) out: Outbox,
+    /// In the list of clients to be written.
+    pub(crate) dirty: bool,
+    /// Not read until what it has outstanding shrinks.
+    pub(crate) paused: bool,
+    /// The turn in which it last put a key into a shared batch.
+    pub(crate) batch_turn: u64,
+    /// Bytes held, as last told to the memory account.
+    pub(crate) held: usize,
+}
+
+/// The life of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Requests are read.
+    Open,
+    /// Nothing more is read; closed when everything asked has been answered.
+    Leaving,
+}
+
+/// What the next bytes of a client are.
+pub(crate) enum Intake {
+    /// The head of a request.
+    Head,
+    /// The rest of a body whose head is known.
+    Body(Body),
+    /// The rest of a body that nobody will get.
+    Swallow(u64),
+}
+
+/// A request whose body is still arriving.
+pub(crate) struct Body {
+    pub(crate) request: Request,
+    pub(crate) head: Vec<u8>,
+    /// Body and trailer as far as they have come.
+    pub(crate) data: Outbox,
+    /// Bytes of body and trailer to come.
+    pub(crate) left: u64,
+    /// The last bytes that came; the trailer is judged by them.
+    pub(crate) end: End,
+}
+
+/// The last two bytes of a stream: all that a trailer needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct End([u8; 2]);
+
+impl End {
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
+        match bytes {
+            [] => {}
+            [one] => self.0 = [self.0[1], *one],
+            [.., a, b] => self.0 = [*a, *b],
+        }
+    }
+
+    /// Whether the stream ends with `trailer`, which is empty or two bytes long.
+    pub(crate) fn is(self, trailer: &[u8]) -> bool {
+        assert!(trailer.is_empty() || trailer.len() == 2, "trailers are empty or two bytes");
+        trailer.is_empty() || self.0 == trailer
+    }
+}
+
+impl Client {
+    pub(crate) fn new(pool: u32) -> Client {
+        Client {
+            pool,
+            state: State::Open,
+            intake: Intake::Head,
+            partial: Vec::new(),
+            resume: Resume::default(),
+            head: NONE,
+            tail: NONE,
+            depth: 0,
+            quiet: 0,
+            out: Outbox::default(),
+            dirty: false,
+            paused: false,
+            batch_turn: 0,
+            held: 0,
+        }
+    }
+
+    /// Nothing is asked, nothing is left to say.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.head == NONE && self.quiet == 0 && self.out.is_empty()
+    }
+
+    /// What has arrived cannot be answered before more arrives.
+    pub(crate) fn is_mid_request(&self) -> bool {
+        !self.partial.is_empty() || !matches!(self.intake, Intake::Head)
+    }
+
+    /// What it has outstanding is so much that it is not read further.
+    pub(crate) fn must_pause(&self) -> bool {
+        self.outstanding() >= limits::PIPELINE_MAX || self.out.len() > limits::CLIENT_OUTBOX_MAX
+    }
+
+    /// What it has outstanding has shrunk so far that it is read again.
+    pub(crate) fn may_resume(&self) -> bool {
+        self.outstanding() <= limits::PIPELINE_MAX / 2
+            && self.out.len() <= limits::CLIENT_OUTBOX_MAX / 2
+    }
+
+    fn outstanding(&self) -> usize {
+        self.depth as usize + self.quiet as usize
+    }
+
+    /// Throws away what has arrived and is not a whole request.
+    pub(crate) fn forget_input(&mut self, spares: &mut Spares) {
+        self.intake = Intake::Head;
+        spares.give(std::mem::take(&mut self.partial));
+        self.resume = Resume::default();
+        self.paused = false;
+    }
+
+    /// Bytes held now.
+    pub(crate) fn measure(&self) -> usize {
+        let body = match &self.intake {
+            Intake::Body(body) => body.data.len() + body.head.len(),
+            Intake::Head | Intake::Swallow(_) => 0,
+        };
+        self.out.len() + self.partial.len() + body
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::End;
+
+    #[test]
+    fn the_end_is_told_from_any_pieces() {
+        let mut end = End::default();
+        for piece in [&b"abc\r"[..], b"", b"\n"] {
+            end.feed(piece);
+        }
+        assert!(end.is(b"\r\n") && end.is(b"") && !end.is(b"c\r"));
+    }
+}

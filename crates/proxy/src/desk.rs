@@ -1,0 +1,374 @@
+//! Where answers are put together and handed out: clients, rows and the memory account.
+//!
+//! A row's parts are settled in any order; the row then waits for its turn in its client's pipeline.
+//! That a reply reaches only the client that owns the request, once and in its order, follows from
+//! this file alone.
+
+use std::collections::VecDeque;
+
+use metrics::Pool as Counter;
+use proto::Answer;
+
+use crate::buffer::{Outbox, Source, Spares};
+use crate::client::{Client, State as ClientState};
+use crate::fault::Fault;
+use crate::id::{ConnId, Side, Slab};
+use crate::link::Entry;
+use crate::pool::Pool;
+use crate::request::{NONE, RowId, Rows, State};
+use crate::{Action, limits};
+
+/// Clients, their requests, and what is to be done for them.
+pub(crate) struct Desk {
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) clients: Slab<Client>,
+    pub(crate) rows: Rows,
+    pub(crate) spares: Spares,
+    pub(crate) memory: Memory,
+    pub(crate) actions: VecDeque<Action>,
+    dirty: Vec<ConnId>,
+    /// Paused clients that may go on.
+    pub(crate) resumable: Vec<ConnId>,
+}
+
+/// The account of all bytes held in buffers.
+pub(crate) struct Memory {
+    pub(crate) held: usize,
+    pub(crate) max: usize,
+}
+
+/// The value of a key, as it came from the server.
+pub(crate) enum Value<'a> {
+    /// In one piece.
+    Flat(Source<'a>),
+    /// In several reads.
+    Held(Outbox),
+}
+
+impl Value<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Value::Flat(source) => source.bytes.len(),
+            Value::Held(outbox) => outbox.len(),
+        }
+    }
+
+    fn write(self, out: &mut Outbox) {
+        match self {
+            Value::Flat(source) => out.push(source),
+            Value::Held(mut held) => out.append(&mut held),
+        }
+    }
+
+    /// As `write`, into a place where it may have to wait.
+    fn store(self, out: &mut Outbox) {
+        match self {
+            Value::Flat(source) => out.keep(source),
+            Value::Held(mut held) => out.append(&mut held),
+        }
+    }
+}
+
+impl Memory {
+    /// Whether `more` bytes are within the ceiling.
+    pub(crate) fn has_room(&self, more: usize) -> bool {
+        self.held.saturating_add(more) <= self.max
+    }
+
+    /// A holder that held `*told` now holds `now`.
+    pub(crate) fn change(&mut self, told: &mut usize, now: usize) {
+        self.held = self.held + now - *told;
+        *told = now;
+    }
+}
+
+impl Desk {
+    pub(crate) fn new(pools: Vec<Pool>, memory_max: usize) -> Desk {
+        Desk {
+            pools,
+            clients: Slab::new(Side::Client),
+            rows: Rows::default(),
+            spares: Spares::default(),
+            memory: Memory { held: 0, max: memory_max },
+            actions: VecDeque::new(),
+            dirty: Vec::new(),
+            resumable: Vec::new(),
+        }
+    }
+
+    pub(crate) fn client_ids(&self) -> Vec<ConnId> {
+        self.clients.iter().map(|(id, _)| id).collect()
+    }
+
+    /// A row for a client's request, at the end of its pipeline.
+    pub(crate) fn enqueue(&mut self, id: ConnId, quiet: bool) -> RowId {
+        let client = self.clients.find_mut(id).expect("requests are read from living clients only");
+        let row = self.rows.alloc(id, client.pool);
+        self.rows[row].quiet = quiet;
+        if quiet {
+            client.quiet += 1;
+            return row;
+        }
+        match client.tail {
+            NONE => client.head = row,
+            tail => self.rows[tail].next = row,
+        }
+        client.tail = row;
+        client.depth += 1;
+        row
+    }
+
+    /// An answer that needs no server. It still waits for its turn.
+    pub(crate) fn answer(&mut self, id: ConnId, answer: &Answer<'_>) {
+        self.answer_all(id, std::slice::from_ref(answer));
+    }
+
+    /// As `answer`, of several parts.
+    pub(crate) fn answer_all(&mut self, id: ConnId, answers: &[Answer<'_>]) {
+        let client = self.clients.find_mut(id).expect("requests are read from living clients only");
+        let protocol = self.pools[client.pool as usize].plan.protocol;
+        if client.head == NONE {
+            client.out.open(&mut self.spares);
+            answers.iter().for_each(|answer| protocol.answer(answer, client.out.copied()));
+            self.spoke(id);
+        } else {
+            let row = self.enqueue(id, false);
+            let out = self.rows[row].reply.copied();
+            answers.iter().for_each(|answer| protocol.answer(answer, out));
+            self.account_row(row);
+            self.complete(row);
+        }
+    }
+
+    /// A key of a read has a value.
+    pub(crate) fn hit(&mut self, server: u32, entry: Entry, value: Value<'_>) {
+        let row = &mut self.rows[entry.row];
+        let pool = row.pool;
+        let Some(client) = self.clients.find_mut(row.client) else {
+            return self.part_done(entry.row);
+        };
+        if !self.memory.has_room(value.len()) {
+            return self.fail_part(entry.row, Some(server), Fault::OutOfMemory, false);
+        }
+        let plan = &mut self.pools[pool as usize];
+        plan.counters.add(Counter::Hits, 1);
+        if !row.slots.is_empty() {
+            row.held += value.len();
+            self.memory.held += value.len();
+            match value {
+                Value::Flat(source) if source.bytes.len() < limits::KEEP_REFERENCE_MIN => {
+                    row.keep_small(entry.slot, source.bytes);
+                }
+                large => {
+                    let mut held = Outbox::default();
+                    large.store(&mut held);
+                    row.keep_large(entry.slot, held);
+                }
+            }
+        } else if client.head == entry.row {
+            client.out.open(&mut self.spares);
+            value.write(&mut client.out);
+            plan.plan.protocol.answer(&Answer::End, client.out.copied());
+        } else {
+            value.store(&mut row.reply);
+            plan.plan.protocol.answer(&Answer::End, row.reply.copied());
+            self.account_row(entry.row);
+        }
+        self.part_done(entry.row);
+    }
+
+    /// A key of a read has no value.
+    pub(crate) fn miss(&mut self, entry: Entry) {
+        let row = &mut self.rows[entry.row];
+        if row.slots.is_empty() {
+            self.pools[row.pool as usize].plan.protocol.answer(&Answer::End, row.reply.copied());
+            self.account_row(entry.row);
+        }
+        self.part_done(entry.row);
+    }
+
+    /// The server's own line answers an update; of a broadcast's lines the last good one stays.
+    pub(crate) fn status(&mut self, id: RowId, line: &[u8]) {
+        let row = &mut self.rows[id];
+        row.reply.clear();
+        row.reply.copy(line);
+        self.account_row(id);
+        self.part_done(id);
+    }
+
+    /// The server's own error line takes the place of an answer.
+    pub(crate) fn server_error(&mut self, id: RowId, line: &[u8]) {
+        let row = &mut self.rows[id];
+        if row.error.is_empty() {
+            row.error.extend_from_slice(line);
+        }
+        self.settle_error(id);
+    }
+
+    /// A part of a request met a fault. `sent`: it was an update that may have been executed.
+    pub(crate) fn fail_part(&mut self, id: RowId, server: Option<u32>, fault: Fault, sent: bool) {
+        let row = &mut self.rows[id];
+        let pool = &mut self.pools[row.pool as usize];
+        pool.counters.add(Counter::Failed, 1);
+        let table = fault.row();
+        if let (Some(server), Some(counter)) = (server, table.counter)
+            && fault_is_counted_per_request(fault)
+        {
+            pool.servers[server as usize].counters.add(counter, 1);
+        }
+        if row.error.is_empty() {
+            let words = if sent { table.words_sent } else { table.words };
+            let label =
+                server.map_or(&pool.plan.name, |server| &pool.plan.servers[server as usize].label);
+            let text = format!("{label}: {words}");
+            pool.plan.protocol.answer(&Answer::Failed(&text), &mut row.error);
+        }
+        self.settle_error(id);
+    }
+
+    fn settle_error(&mut self, id: RowId) {
+        let row = &mut self.rows[id];
+        // One error takes the place of the whole answer, but for a read of several keys.
+        row.reply.clear();
+        self.account_row(id);
+        self.part_done(id);
+    }
+
+    /// One part of a request is settled; its last one completes it.
+    pub(crate) fn part_done(&mut self, id: RowId) {
+        let row = &mut self.rows[id];
+        assert!(row.left > 0, "no more parts are settled than were asked");
+        row.left -= 1;
+        if row.left == 0 {
+            self.complete(id);
+        }
+    }
+
+    fn complete(&mut self, id: RowId) {
+        self.rows.set_done(id);
+        let row = &mut self.rows[id];
+        if !row.error.is_empty() && row.slots.is_empty() {
+            row.reply.clear();
+        }
+        let (owner, quiet) = (row.client, row.quiet);
+        let Some(client) = self.clients.find_mut(owner) else { return self.free(id) };
+        if quiet {
+            client.quiet -= 1;
+            self.free(id);
+            self.spoke(owner);
+        } else if client.head == id {
+            self.release(owner);
+        }
+    }
+
+    /// Moves the answers at the head of a client's pipeline to its output.
+    fn release(&mut self, id: ConnId) {
+        let client = self.clients.find_mut(id).expect("the caller found it");
+        let plan = &self.pools[client.pool as usize].plan;
+        client.out.open(&mut self.spares);
+        while client.head != NONE && self.rows[client.head].state == State::Done {
+            let row = client.head;
+            assert_eq!(self.rows[row].client, id, "a reply goes to its owner only");
+            self.rows[row].emit(plan.protocol, plan.partial, &mut client.out);
+            client.head = self.rows[row].next;
+            client.depth -= 1;
+            self.memory.change(&mut self.rows[row].held, 0);
+            self.rows.free(row);
+        }
+        if client.head == NONE {
+            client.tail = NONE;
+        }
+        self.spoke(id);
+    }
+
+    fn free(&mut self, id: RowId) {
+        self.memory.change(&mut self.rows[id].held, 0);
+        self.rows.free(id);
+    }
+
+    /// Something of a client changed: it may have to be written, read again or closed.
+    pub(crate) fn spoke(&mut self, id: ConnId) {
+        let client = self.clients.find_mut(id).expect("the caller found it");
+        let held = client.measure();
+        self.memory.change(&mut client.held, held);
+        if !client.out.is_empty() && !client.dirty {
+            client.dirty = true;
+            self.dirty.push(id);
+        }
+        if client.paused && client.may_resume() {
+            client.paused = false;
+            self.resumable.push(id);
+        }
+        self.close_if_settled(id);
+    }
+
+    pub(crate) fn next_dirty(&mut self) -> Option<ConnId> {
+        while let Some(id) = self.dirty.pop() {
+            if let Some(client) = self.clients.find_mut(id) {
+                client.dirty = false;
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// The kernel took `n` bytes of a client's output.
+    pub(crate) fn transmitted(&mut self, id: ConnId, n: usize) {
+        let Some(client) = self.clients.find_mut(id) else { return };
+        client.out.advance(n);
+        if client.out.is_empty() {
+            client.out.close(&mut self.spares);
+        } else {
+            client.out.settle();
+        }
+        self.spoke(id);
+    }
+
+    /// Nothing more is read from a client; it is closed when it has been answered.
+    pub(crate) fn leave(&mut self, id: ConnId) {
+        let Some(client) = self.clients.find_mut(id) else { return };
+        client.state = ClientState::Leaving;
+        client.forget_input(&mut self.spares);
+        self.spoke(id);
+    }
+
+    fn close_if_settled(&mut self, id: ConnId) {
+        let Some(client) = self.clients.find_mut(id) else { return };
+        if client.state == ClientState::Leaving && client.is_settled() {
+            self.actions.push_back(Action::Close(id));
+            self.drop_client(id);
+        }
+    }
+
+    /// A client is gone; what it asked is settled without it.
+    pub(crate) fn drop_client(&mut self, id: ConnId) {
+        let Some(mut client) = self.clients.remove(id) else { return };
+        client.forget_input(&mut self.spares);
+        client.out.clear();
+        client.out.close(&mut self.spares);
+        self.memory.change(&mut client.held, 0);
+        let pool = &mut self.pools[client.pool as usize];
+        pool.clients -= 1;
+        pool.counters.subtract(Counter::ClientsNow, 1);
+        pool.counters.add(Counter::Abandoned, u64::from(client.depth));
+        let mut row = client.head;
+        while row != NONE {
+            let next = self.rows[row].next;
+            if self.rows[row].state == State::Done {
+                self.free(row);
+            }
+            row = next;
+        }
+    }
+
+    pub(crate) fn account_row(&mut self, id: RowId) {
+        let row = &mut self.rows[id];
+        let held = row.measure();
+        self.memory.change(&mut row.held, held);
+    }
+}
+
+/// Faults of a link are counted once for the link, the others for each request.
+fn fault_is_counted_per_request(fault: Fault) -> bool {
+    matches!(fault, Fault::QueueFull | Fault::QueueTimeout | Fault::Down | Fault::OutOfMemory)
+}

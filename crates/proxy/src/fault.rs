@@ -1,0 +1,158 @@
+//! What can go wrong, by whose fault, in which words and under which counter. One table; the page
+//! `docs/reference/errors.md` is made from it.
+
+use metrics::Server as Counter;
+
+/// Whose fault it is; that decides what happens next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// The server's: it counts towards its ejection.
+    Server,
+    /// Too much at once: the request is shed, nobody is ejected.
+    Overload,
+}
+
+/// A request's failure that is not the client's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    ConnectFailed,
+    ConnectTimeout,
+    QueueTimeout,
+    QueueFull,
+    ReplyTimeout,
+    LinkLost,
+    Poisoned,
+    Down,
+    NoServer,
+    OutOfMemory,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    pub fault: Fault,
+    pub blame: Blame,
+    /// What the client reads after the server's name when nothing of its request was sent, or it was a read.
+    pub words: &'static str,
+    /// What the client reads when its update had been sent and may have been executed.
+    pub words_sent: &'static str,
+    /// Where it is counted; `None` where no server is to be named.
+    pub counter: Option<Counter>,
+    /// What the proxy does, for the reference.
+    pub action: &'static str,
+}
+
+/// Every fault, in the order of the enum.
+pub static FAULTS: &[Row] = &[
+    row(
+        Fault::ConnectFailed,
+        Blame::Server,
+        "connect failed",
+        "connect failed",
+        Some(Counter::ConnectFailed),
+        "nothing was sent; the server is down until a probe succeeds",
+    ),
+    row(
+        Fault::ConnectTimeout,
+        Blame::Server,
+        "connect timed out",
+        "connect timed out",
+        Some(Counter::ConnectFailed),
+        "nothing was sent; the server is down until a probe succeeds",
+    ),
+    row(
+        Fault::QueueTimeout,
+        Blame::Overload,
+        "timed out in the queue, not sent",
+        "timed out in the queue, not sent",
+        Some(Counter::QueueTimeout),
+        "taken out of the queue unsent",
+    ),
+    row(
+        Fault::QueueFull,
+        Blame::Overload,
+        "queue full, not sent",
+        "queue full, not sent",
+        Some(Counter::QueueFull),
+        "refused unsent",
+    ),
+    row(
+        Fault::ReplyTimeout,
+        Blame::Server,
+        "no reply in time",
+        "no reply in time, outcome unknown",
+        Some(Counter::ReplyTimeout),
+        "the link is closed; the server is down until a probe succeeds",
+    ),
+    row(
+        Fault::LinkLost,
+        Blame::Server,
+        "connection lost",
+        "connection lost, outcome unknown",
+        Some(Counter::LinkLost),
+        "a get is asked once more on a new link, everything else fails",
+    ),
+    row(
+        Fault::Poisoned,
+        Blame::Server,
+        "unexpected reply, connection closed",
+        "unexpected reply, connection closed, outcome unknown",
+        Some(Counter::Poisoned),
+        "the link is closed and nothing after the reply is believed; down until a probe succeeds",
+    ),
+    row(
+        Fault::Down,
+        Blame::Server,
+        "down, waiting for it to come back",
+        "down, waiting for it to come back",
+        Some(Counter::Down),
+        "refused unsent; a probe finds the server's return",
+    ),
+    row(
+        Fault::NoServer,
+        Blame::Server,
+        "no server left in the ring",
+        "no server left in the ring",
+        None,
+        "refused unsent: every server of the pool is ejected",
+    ),
+    row(
+        Fault::OutOfMemory,
+        Blame::Overload,
+        "out of memory holding the reply",
+        "out of memory holding the reply",
+        Some(Counter::OutOfMemory),
+        "the reply is read and dropped: `memory_max` is reached",
+    ),
+];
+
+impl Fault {
+    /// Its row.
+    pub fn row(self) -> &'static Row {
+        &FAULTS[self as usize]
+    }
+}
+
+const fn row(
+    fault: Fault,
+    blame: Blame,
+    words: &'static str,
+    words_sent: &'static str,
+    counter: Option<Counter>,
+    action: &'static str,
+) -> Row {
+    Row { fault, blame, words, words_sent, counter, action }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_enum() {
+        for (at, row) in FAULTS.iter().enumerate() {
+            assert_eq!(row.fault as usize, at);
+            assert_eq!(row.fault.row().fault, row.fault);
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Route and enqueue: a request finds its servers and joins their queues.
+//!
+//! One client's requests never change places on a link. Requests of different clients may: gets wait
+//! in the link's open batch until the end of the turn, anything else goes ahead of them, unless its
+//! own client has a get in the batch.
+
+use metrics::{Pool as Counter, Server as ServerCounter};
+use proto::{Answer, Ask, Class, Local, Refusal, Request, Span};
+
+use super::receive::Data;
+use crate::buffer::Outbox;
+use crate::fault::Fault;
+use crate::id::ConnId;
+use crate::link::{Batch, Cargo, Link};
+use crate::pool::Health;
+use crate::request::{RowId, Slot};
+use crate::{Proxy, Time, limits};
+
+impl Proxy {
+    /// A read: each key goes to its server's open batch, or to a message of this request's own.
+    pub(super) fn ask_fetch(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        merge: bool,
+        now: Time,
+    ) {
+        let row = self.desk.enqueue(id, request.quiet);
+        let client = self.desk.clients.find_mut(id).expect("it has just asked");
+        let pool = client.pool as usize;
+        let merge = merge && self.desk.pools[pool].plan.merge_gets;
+        if merge {
+            client.batch_turn = self.turn;
+        }
+        let keys = std::mem::take(&mut self.keys);
+        self.desk.pools[pool].counters.add(Counter::KeysAsked, keys.len() as u64);
+        if keys.len() > 1 {
+            self.desk.rows[row].slots.resize(keys.len(), Slot::Empty);
+            self.desk.account_row(row);
+        }
+        // One part more, so that a fault on the way does not complete the row before its last key.
+        self.desk.rows[row].left = keys.len() as u32 + 1;
+        for (slot, span) in keys.iter().enumerate() {
+            let key = span.of(head);
+            match self.link_for_key(pool, key, id, now) {
+                Ok(link) => self.ask_key(link, request, head, key, (row, slot as u32), merge, now),
+                Err((server, fault)) => self.desk.fail_part(row, server, fault, false),
+            }
+        }
+        while let Some(link) = self.touched.pop() {
+            self.close_own(link, now);
+        }
+        self.keys = keys;
+        self.desk.part_done(row);
+    }
+
+    /// Adds a key to the batch of a link where it belongs.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn ask_key(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        key: &[u8],
+        part: (RowId, u32),
+        merge: bool,
+        now: Time,
+    ) {
+        let spare = &mut self.spare_batches;
+        let link = self.links.find_mut(id).expect("the router found it");
+        let own_begins = !merge && link.own.is_none();
+        let close_shared = own_begins && self.desk.shares_batch(link, part.0, self.turn);
+        let pool = &mut self.desk.pools[link.pool as usize];
+        let protocol = pool.plan.protocol;
+        if close_shared {
+            close(link, pool, now);
+        }
+        if own_begins {
+            self.touched.push(id);
+        }
+        let place = if merge { &mut link.batch } else { &mut link.own };
+        if let Some(batch) = place
+            .take_if(|batch| !batch.has_room(key.len()) || batch.ask.command != request.command)
+        {
+            launch(link, batch, pool, now);
+        }
+        let place = if merge { &mut link.batch } else { &mut link.own };
+        let batch = place.get_or_insert_with(|| {
+            let mut batch = spare.pop().unwrap_or_else(|| Batch::blank(*request));
+            batch.open(*request);
+            protocol.open_fetch(request, head, &mut batch.text);
+            batch
+        });
+        batch.push(protocol, key, part.0, part.1);
+        link.out.open(&mut self.desk.spares);
+        self.mark_dirty(id);
+    }
+
+    /// An update: one key, ahead of the open batch.
+    pub(super) fn ask_update(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        data: Data<'_>,
+        now: Time,
+    ) {
+        let keys = std::mem::take(&mut self.keys);
+        let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
+        let row = self.desk.enqueue(id, request.quiet);
+        self.desk.rows[row].writes = true;
+        self.desk.rows[row].left = 1;
+        match self.link_for_key(pool, keys[0].of(head), id, now) {
+            Ok(link) => self.send_update(link, row, request, head, &keys, data, now),
+            Err((server, fault)) => self.desk.fail_part(row, server, fault, false),
+        }
+        self.keys = keys;
+    }
+
+    /// To every server of the pool, where the operator allows it.
+    pub(super) fn ask_broadcast(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) {
+        let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
+        let plan = &self.desk.pools[pool].plan;
+        let name = plan.protocol.commands()[usize::from(request.command)].name;
+        if !plan.allow.iter().any(|allowed| allowed == name) {
+            self.desk.pools[pool].counters.add(Counter::Refused, 1);
+            if !request.quiet {
+                self.desk.answer(id, &Answer::Refused(Refusal::ByName(NOT_ALLOWED)));
+            }
+            return;
+        }
+        let servers = self.desk.pools[pool].servers.len();
+        let row = self.desk.enqueue(id, request.quiet);
+        self.desk.rows[row].writes = true;
+        self.desk.rows[row].left = servers as u32 + 1;
+        for server in 0..servers {
+            match self.link_for(pool, server, id, now) {
+                Ok(link) => {
+                    let none = Data::Held(Outbox::default());
+                    self.send_update(link, row, request, head, &[], none, now);
+                }
+                Err(fault) => self.desk.fail_part(row, Some(server as u32), fault, false),
+            }
+        }
+        self.desk.part_done(row);
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn send_update(
+        &mut self,
+        id: ConnId,
+        row: RowId,
+        request: &Request,
+        head: &[u8],
+        keys: &[Span],
+        data: Data<'_>,
+        now: Time,
+    ) {
+        let link = self.links.find_mut(id).expect("the router found it");
+        let close_shared = self.desk.shares_batch(link, row, self.turn);
+        let pool = &mut self.desk.pools[link.pool as usize];
+        if close_shared {
+            close(link, pool, now);
+        }
+        let before = link.out.len();
+        link.out.open(&mut self.desk.spares);
+        pool.plan.protocol.write_head(request, head, keys, link.out.copied());
+        match data {
+            // A link that stands is written at the end of this turn; one that does not makes it wait.
+            Data::Flat(source) if link.state == crate::link::State::Up => link.out.push(source),
+            Data::Flat(source) => link.out.keep(source),
+            Data::Held(mut held) => {
+                link.out.append(&mut held);
+                held.close(&mut self.desk.spares);
+            }
+        }
+        link.launch(Cargo::Update(row), Ask { command: request.command }, before, now);
+        pool.servers[link.server as usize].counters.add(ServerCounter::Messages, 1);
+        self.mark_dirty(id);
+    }
+
+    /// What the proxy knows by itself.
+    pub(super) fn answer_local(&mut self, id: ConnId, request: &Request, local: Local) {
+        let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
+        self.desk.pools[pool].counters.add(Counter::Local, 1);
+        match local {
+            _ if request.quiet => {}
+            Local::Version => {
+                self.desk
+                    .answer(id, &Answer::Version(concat!(env!("CARGO_PKG_VERSION"), " quickack")));
+            }
+            Local::Nothing => self.desk.answer(id, &Answer::Ok),
+            Local::Stats => self.answer_stats(id),
+            Local::Quit => self.desk.leave(id),
+        }
+    }
+
+    /// The link that a client uses for a key.
+    pub(super) fn link_for_key(
+        &mut self,
+        pool: usize,
+        key: &[u8],
+        client: ConnId,
+        now: Time,
+    ) -> Result<ConnId, (Option<u32>, Fault)> {
+        let random = &mut self.random;
+        let server = self.desk.pools[pool].route(key, || random.next());
+        let server = server.ok_or((None, Fault::NoServer))?;
+        self.link_for(pool, server, client, now).map_err(|fault| (Some(server as u32), fault))
+    }
+
+    /// The link that a client uses for a server; made now if there is none.
+    fn link_for(
+        &mut self,
+        pool: usize,
+        server: usize,
+        client: ConnId,
+        now: Time,
+    ) -> Result<ConnId, Fault> {
+        let entry = &self.desk.pools[pool].servers[server];
+        if entry.health != Health::Ready {
+            return Err(Fault::Down);
+        }
+        let place = client.index() % entry.links.len();
+        match entry.links[place] {
+            None => Ok(self.connect(pool, server, place, now)),
+            Some(id) => {
+                let link = self.links.find(id).expect("a server knows living links only");
+                if link.has_room() { Ok(id) } else { Err(Fault::QueueFull) }
+            }
+        }
+    }
+
+    /// The end of a turn: what gathered leaves.
+    pub(crate) fn close_batches(&mut self, now: Time) {
+        for at in 0..self.dirty_links.len() {
+            let id = self.dirty_links[at];
+            if let Some(link) = self.links.find_mut(id) {
+                close(link, &mut self.desk.pools[link.pool as usize], now);
+                let held = link.measure();
+                self.desk.memory.change(&mut link.held, held);
+            }
+        }
+    }
+
+    fn close_own(&mut self, id: ConnId, now: Time) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        if let Some(batch) = link.own.take() {
+            launch(link, batch, &mut self.desk.pools[link.pool as usize], now);
+        }
+    }
+
+    /// A batch whose reply is complete is used again.
+    pub(super) fn recycle(&mut self, batch: Batch) {
+        if self.spare_batches.len() < limits::BATCHES_MAX {
+            self.spare_batches.push(batch);
+        }
+    }
+
+    pub(crate) fn mark_dirty(&mut self, id: ConnId) {
+        let link = self.links.find_mut(id).expect("the caller found it");
+        if !link.dirty {
+            link.dirty = true;
+            self.dirty_links.push(id);
+        }
+    }
+
+    /// The next link that has something to send and can.
+    pub(crate) fn next_dirty_link(&mut self) -> Option<ConnId> {
+        while let Some(id) = self.dirty_links.pop() {
+            if let Some(link) = self.links.find_mut(id) {
+                link.dirty = false;
+                if link.state == crate::link::State::Up && !link.out.is_empty() {
+                    return Some(id);
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether asking this again would change nothing.
+    pub(super) fn is_idempotent(request: &Request) -> bool {
+        matches!(request.class, Class::Fetch { idempotent: true, .. })
+    }
+}
+
+impl crate::desk::Desk {
+    /// Whether the client of a request has a get in a link's open batch.
+    fn shares_batch(&self, link: &Link, row: RowId, turn: u64) -> bool {
+        let Some(batch) = &link.batch else { return false };
+        let client = self.rows[row].client;
+        self.clients.find(client).is_some_and(|client| client.batch_turn == turn)
+            && batch.entries.iter().any(|entry| self.rows[entry.row].client == client)
+    }
+}
+
+/// Queues the open batch of a link, if it has one.
+fn close(link: &mut Link, pool: &mut crate::pool::Pool, now: Time) {
+    if let Some(batch) = link.batch.take() {
+        launch(link, batch, pool, now);
+    }
+}
+
+fn launch(link: &mut Link, batch: Batch, pool: &mut crate::pool::Pool, now: Time) {
+    let counters = &mut pool.servers[link.server as usize].counters;
+    counters.add(ServerCounter::Messages, 1);
+    let first = batch.entries[0].row;
+    if batch.entries.iter().any(|entry| entry.row != first) {
+        counters.add(ServerCounter::Merged, batch.entries.len() as u64);
+    }
+    link.launch_batch(batch, pool.plan.protocol, now);
+}
+
+const NOT_ALLOWED: &str = "refused by the proxy: the pool does not say `allow: [flush_all]`";

@@ -1,0 +1,67 @@
+//! The invariants, asserted all at once. For the simulator and the fuzzers: too dear for every event.
+
+use crate::request::{NONE, State};
+use crate::{Proxy, limits};
+
+impl Proxy {
+    /// Panics if anything that must hold does not.
+    pub fn check(&self) {
+        self.check_pipelines();
+        self.check_links();
+        let clients: usize = self.desk.clients.iter().map(|(_, client)| client.measure()).sum();
+        let links: usize = self.links.iter().map(|(_, link)| link.held).sum();
+        let rows: usize = self.desk.rows.iter().map(|row| row.held).sum();
+        assert_eq!(self.desk.memory.held, clients + links + rows, "the memory account adds up");
+    }
+
+    /// Rows in use, connections of clients and of links: all zero when nothing is left behind.
+    pub fn census(&self) -> (usize, usize, usize) {
+        (self.desk.rows.len(), self.desk.clients.len(), self.links.len())
+    }
+
+    fn check_pipelines(&self) {
+        for (id, client) in self.desk.clients.iter() {
+            let mut depth = 0;
+            let mut row = client.head;
+            while row != NONE {
+                let entry = &self.desk.rows[row];
+                assert_eq!(entry.client, id, "a pipeline holds its own client's requests");
+                assert!(!entry.quiet, "a quiet request stands in no pipeline");
+                assert_ne!(entry.state, State::Free, "a pipeline holds requests in use");
+                assert_eq!(entry.state == State::Done, entry.left == 0);
+                assert!(row != client.head || entry.state == State::Waiting, "a done head leaves");
+                if entry.next == NONE {
+                    assert_eq!(client.tail, row, "the tail is the last");
+                }
+                depth += 1;
+                row = entry.next;
+            }
+            assert_eq!(depth, client.depth);
+            let outstanding = (client.depth + client.quiet) as usize;
+            assert!(outstanding <= limits::PIPELINE_MAX, "the pipeline has a bound");
+        }
+        for row in self.desk.rows.iter() {
+            assert_eq!(row.held, row.measure(), "a row's account is exact");
+        }
+    }
+
+    fn check_links(&self) {
+        let mut parts = 0;
+        for (_, link) in self.links.iter() {
+            assert!(link.done <= link.sent && link.sent <= link.queued);
+            assert_eq!(link.out.len() as u64, link.queued - link.sent, "unsent is what is queued");
+            let mut end = link.done;
+            for flight in &link.flights {
+                assert!(flight.end > end, "flights follow each other");
+                end = flight.end;
+                parts += flight.parts();
+            }
+            assert_eq!(end, link.queued, "the queue ends with its last flight");
+            assert!(link.own.is_none(), "a request's own batch leaves with it");
+            parts += link.batch.as_ref().map_or(0, |batch| batch.entries.len() - batch.cursor);
+            parts += usize::from(link.body.as_ref().is_some_and(|body| body.entry.is_some()));
+        }
+        let owed: usize = self.desk.rows.iter().map(|row| row.left as usize).sum();
+        assert_eq!(parts, owed, "each outstanding part is in exactly one queue");
+    }
+}

@@ -1,0 +1,308 @@
+//! Dead links, deadlines and probes. What may have been executed is never sent again: an update that
+//! was in flight is answered with an error that says so. Only a get whose link died may be asked once
+//! more, and only if its client has asked for no change since.
+
+use metrics::Server as Counter;
+
+use crate::fault::{Blame, Fault};
+use crate::id::ConnId;
+use crate::link::{Batch, Body, Cargo, Flight, Link, State};
+use crate::pool::Health;
+use crate::request::{NONE, RowId};
+use crate::timers::Due;
+use crate::{Action, Event, Proxy, Time};
+
+impl Proxy {
+    /// The first links, where the operator wants them before the first request.
+    pub(crate) fn preconnect(&mut self, now: Time) {
+        for pool in 0..self.desk.pools.len() {
+            if !self.desk.pools[pool].plan.preconnect {
+                continue;
+            }
+            for server in 0..self.desk.pools[pool].servers.len() {
+                for place in 0..self.desk.pools[pool].servers[server].links.len() {
+                    self.connect(pool, server, place, now);
+                }
+            }
+        }
+    }
+
+    /// Opens a link in a place of a server.
+    pub(super) fn connect(
+        &mut self,
+        pool: usize,
+        server: usize,
+        place: usize,
+        now: Time,
+    ) -> ConnId {
+        let link = Link::new(pool as u32, server as u32, State::Connecting, now);
+        let id = self.links.insert(link);
+        let entry = &mut self.desk.pools[pool].servers[server];
+        assert!(entry.links[place].is_none(), "a place holds one link");
+        entry.links[place] = Some(id);
+        self.desk.actions.push_back(Action::Connect { link: id, pool, server });
+        self.arm_link(id);
+        id
+    }
+
+    /// Sees to it that a timer looks at a link no later than its next deadline.
+    pub(crate) fn arm_link(&mut self, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let timeouts = &self.desk.pools[link.pool as usize].plan.timeouts;
+        let Some(deadline) = link.deadline(timeouts) else { return };
+        if link.armed.is_none_or(|armed| deadline < armed) {
+            link.armed = Some(deadline);
+            self.timers.set(deadline, Due::Link(id));
+        }
+    }
+
+    pub(crate) fn timer(&mut self, due: Due, now: Time) {
+        match due {
+            Due::Link(id) => self.link_timer(id, now),
+            Due::Probe { pool, server } => self.probe(pool as usize, server as usize, now),
+        }
+    }
+
+    fn link_timer(&mut self, id: ConnId, now: Time) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        link.armed = None;
+        let timeouts = self.desk.pools[link.pool as usize].plan.timeouts;
+        let stands = link.state == State::Up;
+        if !stands && now >= link.since.after(timeouts.connect) {
+            return self.close_link(id, Fault::ConnectTimeout, now);
+        }
+        if stands && link.is_waiting() && now >= link.since.after(timeouts.reply) {
+            return self.close_link(id, Fault::ReplyTimeout, now);
+        }
+        self.expire_pending(id, timeouts.queue, now);
+        self.arm_link(id);
+    }
+
+    /// Requests that waited too long to be sent are taken out of the queue.
+    fn expire_pending(&mut self, id: ConnId, queue: u64, now: Time) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let first = link.first_pending();
+        let late = |flight: &&Flight| now >= flight.since.after(queue);
+        let count = link.flights.iter().skip(first).take_while(late).count();
+        if count == 0 {
+            return;
+        }
+        let server = link.server;
+        for flight in link.withdraw(first, count) {
+            self.fail_flight(flight, server, Fault::QueueTimeout, false);
+        }
+    }
+
+    /// The driver says that a link's connection ended, or never came to be.
+    pub(crate) fn link_closed(&mut self, id: ConnId, now: Time) {
+        let Some(link) = self.links.find(id) else { return };
+        let fault = if link.state == State::Up { Fault::LinkLost } else { Fault::ConnectFailed };
+        self.bury_link(id, fault, now);
+    }
+
+    /// We end a link.
+    pub(super) fn close_link(&mut self, id: ConnId, fault: Fault, now: Time) {
+        self.desk.actions.push_back(Action::Close(id));
+        self.bury_link(id, fault, now);
+    }
+
+    /// A link is dead: its server's health is judged, and what it carried is settled.
+    fn bury_link(&mut self, id: ConnId, fault: Fault, now: Time) {
+        let mut link = self.links.remove(id).expect("the caller found it");
+        self.desk.memory.change(&mut link.held, 0);
+        let (pool, server) = (link.pool as usize, link.server as usize);
+        let entry = &mut self.desk.pools[pool].servers[server];
+        let probing = entry.probe == Some(id);
+        entry.forget(id);
+        if let Some(counter) = fault.row().counter {
+            entry.counters.add(counter, 1);
+        }
+        // A server may close a link that stood idle, and a restart ends links that worked: neither is
+        // a reason to believe it down. If it is, the next connect will say so.
+        let harmless = fault == Fault::LinkLost && link.proven;
+        if (!harmless && fault.row().blame == Blame::Server) || probing {
+            self.server_failed(pool, server, fault, now);
+        }
+        // A value that had begun to arrive is outstanding again.
+        if let Some(Body { entry: Some(_), .. }) = link.body.take()
+            && let Some(Flight { cargo: Cargo::Fetch(batch), .. }) = link.flights.front_mut()
+        {
+            batch.cursor -= 1;
+        }
+        let mut again = Vec::new();
+        let batches = [link.own.take(), link.batch.take()];
+        let sent = link.sent;
+        let mut start = link.done;
+        for flight in std::mem::take(&mut link.flights) {
+            let touched = start < sent;
+            start = flight.end;
+            self.bury_flight(flight, link.server, fault, touched, &mut again);
+        }
+        for batch in batches.into_iter().flatten() {
+            self.bury_batch(batch, link.server, fault, &mut again);
+        }
+        self.ask_again(again, link.server, fault, now);
+    }
+
+    /// What a dead link carried in one message.
+    fn bury_flight(
+        &mut self,
+        flight: Flight,
+        server: u32,
+        fault: Fault,
+        touched: bool,
+        again: &mut Vec<Batch>,
+    ) {
+        match flight.cargo {
+            Cargo::Fetch(batch) => self.bury_batch(batch, server, fault, again),
+            cargo => self.fail_flight(Flight { cargo, ..flight }, server, fault, touched),
+        }
+    }
+
+    fn bury_batch(&mut self, batch: Batch, server: u32, fault: Fault, again: &mut Vec<Batch>) {
+        if fault == Fault::LinkLost && Proxy::is_idempotent(&batch.request) {
+            again.push(batch);
+        } else {
+            self.fail_batch(batch, server, fault);
+        }
+    }
+
+    /// Everything a message carried meets a fault.
+    fn fail_flight(&mut self, flight: Flight, server: u32, fault: Fault, sent: bool) {
+        match flight.cargo {
+            Cargo::Fetch(batch) => self.fail_batch(batch, server, fault),
+            Cargo::Update(row) => self.desk.fail_part(row, Some(server), fault, sent),
+            Cargo::Probe => {}
+        }
+    }
+
+    fn fail_batch(&mut self, batch: Batch, server: u32, fault: Fault) {
+        for entry in &batch.entries[batch.cursor..] {
+            self.desk.fail_part(entry.row, Some(server), fault, false);
+        }
+        self.recycle(batch);
+    }
+
+    /// Gets whose link died are asked once more, where that cannot change what their client sees.
+    fn ask_again(&mut self, again: Vec<Batch>, server: u32, fault: Fault, now: Time) {
+        // First who may, then the asking: the keys of one request are judged alike.
+        let may: Vec<Vec<bool>> = again
+            .iter()
+            .map(|batch| {
+                let rest = &batch.entries[batch.cursor..];
+                rest.iter().map(|entry| self.may_ask_again(entry.row)).collect()
+            })
+            .collect();
+        for (batch, may) in again.into_iter().zip(may) {
+            let prefix = batch.prefix().to_vec();
+            for (entry, may) in batch.entries[batch.cursor..].iter().zip(may) {
+                let owner = self.desk.rows[entry.row].client;
+                let pool = self.desk.rows[entry.row].pool as usize;
+                let key = batch.key(*entry);
+                let link = if may { self.link_for_key(pool, key, owner, now).ok() } else { None };
+                let Some(link) = link else {
+                    self.desk.fail_part(entry.row, Some(server), fault, false);
+                    continue;
+                };
+                self.desk.rows[entry.row].asked_again = true;
+                let entry_of = &mut self.desk.pools[pool].servers[server as usize];
+                entry_of.counters.add(Counter::AskedAgain, 1);
+                self.ask_once_more(link, &batch, &prefix, (entry.row, entry.slot), key, now);
+            }
+            self.recycle(batch);
+        }
+    }
+
+    fn ask_once_more(
+        &mut self,
+        id: ConnId,
+        batch: &Batch,
+        prefix: &[u8],
+        part: (RowId, u32),
+        key: &[u8],
+        now: Time,
+    ) {
+        let link = self.links.find_mut(id).expect("the router found it");
+        let pool = &mut self.desk.pools[link.pool as usize];
+        let mut one = Batch::blank(batch.request);
+        one.text.extend_from_slice(prefix);
+        one.push(pool.plan.protocol, key, part.0, part.1);
+        pool.servers[link.server as usize].counters.add(Counter::Messages, 1);
+        link.launch_batch(one, pool.plan.protocol, now);
+        self.mark_dirty(id);
+        self.arm_link(id);
+    }
+
+    /// A get may be asked once more if it was not yet, its client is there, and that client has asked
+    /// for no change after it: the second asking must not see what the first could not have seen.
+    fn may_ask_again(&self, id: RowId) -> bool {
+        let row = &self.desk.rows[id];
+        let Some(client) = self.desk.clients.find(row.client) else { return false };
+        if row.asked_again || client.quiet > 0 {
+            return false;
+        }
+        let mut later = row.next;
+        while later != NONE {
+            if self.desk.rows[later].writes {
+                return false;
+            }
+            later = self.desk.rows[later].next;
+        }
+        true
+    }
+
+    /// A server failed: no request reaches it until a probe does.
+    fn server_failed(&mut self, pool: usize, server: usize, fault: Fault, now: Time) {
+        let why = fault.row().words;
+        let was = self.desk.pools[pool].servers[server].health;
+        let ejected = self.desk.pools[pool].note_failure(server);
+        if ejected {
+            let event = Event::ServerEjected { pool, server, why };
+            self.desk.actions.push_back(Action::Log(event));
+        } else if was == Health::Ready {
+            let event = Event::ServerDown { pool, server, why };
+            self.desk.actions.push_back(Action::Log(event));
+        }
+        if self.desk.pools[pool].servers[server].probe_due {
+            return;
+        }
+        let jitter = self.random.next();
+        let entry = &mut self.desk.pools[pool];
+        let pause = entry.probe_pause(server, jitter);
+        entry.servers[server].probe_due = true;
+        let due = Due::Probe { pool: pool as u32, server: server as u32 };
+        self.timers.set(now.after(pause), due);
+    }
+
+    /// It is time to ask a server whether it is back.
+    fn probe(&mut self, pool: usize, server: usize, now: Time) {
+        let entry = &mut self.desk.pools[pool].servers[server];
+        entry.probe_due = false;
+        if entry.health == Health::Ready || entry.probe.is_some() {
+            return;
+        }
+        let link = Link::new(pool as u32, server as u32, State::Probing, now);
+        let id = self.links.insert(link);
+        entry.probe = Some(id);
+        self.desk.actions.push_back(Action::Connect { link: id, pool, server });
+        self.arm_link(id);
+    }
+
+    /// A probe was answered: the server is back, and the link that asked serves it.
+    pub(super) fn probe_answered(&mut self, id: ConnId, _now: Time) {
+        let link = self.links.find(id).expect("the caller found it");
+        let (pool, server) = (link.pool as usize, link.server as usize);
+        self.desk.pools[pool].note_return(server);
+        let entry = &mut self.desk.pools[pool].servers[server];
+        entry.probe = None;
+        match entry.links.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(id),
+            None => {
+                let mut link = self.links.remove(id).expect("it has just answered");
+                self.desk.memory.change(&mut link.held, 0);
+                self.desk.actions.push_back(Action::Close(id));
+            }
+        }
+        self.desk.actions.push_back(Action::Log(Event::ServerBack { pool, server }));
+    }
+}

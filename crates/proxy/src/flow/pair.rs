@@ -1,0 +1,309 @@
+//! Pair and settle: a server's bytes are matched with what was asked.
+//!
+//! A server answers in the order asked, so a reply belongs to the first flight. A reply that cannot be
+//! an answer to it, or that nobody asked for, poisons the link: it is closed, and nothing after that
+//! reply is believed.
+
+use metrics::Server as Counter;
+use proto::{Item, ItemKind, Parsed};
+
+use crate::buffer::{Outbox, Source};
+use crate::client::End;
+use crate::desk::Value;
+use crate::fault::Fault;
+use crate::id::ConnId;
+use crate::link::{Batch, Body, Cargo, Entry, Flight, State};
+use crate::plan::QuickAck;
+use crate::{Action, Event, Proxy, Time, limits};
+
+/// How far a look at a link's bytes came.
+enum Step {
+    /// So many bytes were used; look again.
+    Used(usize),
+    /// The head of the next item is not whole.
+    Incomplete,
+}
+
+impl Proxy {
+    pub(crate) fn receive_link(&mut self, id: ConnId, source: Source<'_>, now: Time) {
+        if self.links.find(id).is_none() {
+            return;
+        }
+        match self.pair_all(id, source, now) {
+            Ok(()) => self.after_receive(id),
+            Err(why) => {
+                let Some(link) = self.links.find(id) else { return };
+                let (pool, server) = (link.pool as usize, link.server as usize);
+                let event = Event::Poisoned { pool, server, why };
+                self.desk.actions.push_back(Action::Log(event));
+                self.close_link(id, Fault::Poisoned, now);
+            }
+        }
+    }
+
+    /// Takes all bytes: what was kept of an unfinished head, then the new ones.
+    fn pair_all(&mut self, id: ConnId, source: Source<'_>, now: Time) -> Result<(), &'static str> {
+        let mut at = 0;
+        let link = self.links.find_mut(id).expect("the caller found it");
+        if !link.partial.is_empty() {
+            let mut joined = std::mem::take(&mut link.partial);
+            let kept = joined.len();
+            // A head is shorter than this, so that much more finishes the one that was kept.
+            let more = source.bytes.len().min(limits::REPLY_HEAD_MAX);
+            joined.extend_from_slice(&source.bytes[..more]);
+            let used = self.pair(id, Source::plain(&joined), now)?;
+            if used < kept {
+                assert_eq!(more, source.bytes.len(), "the protocol bounds the length of a head");
+                if let Some(link) = self.links.find_mut(id) {
+                    link.partial = joined;
+                }
+                return Ok(());
+            }
+            at = used - kept;
+            self.desk.spares.give(joined);
+        }
+        at += self.pair(id, source.part(at, source.bytes.len()), now)?;
+        let rest = &source.bytes[at..];
+        if !rest.is_empty()
+            && let Some(link) = self.links.find_mut(id)
+        {
+            link.partial = self.desk.spares.take();
+            link.partial.extend_from_slice(rest);
+        }
+        Ok(())
+    }
+
+    /// Pairs as many items as there are; returns how many bytes they took.
+    fn pair(&mut self, id: ConnId, source: Source<'_>, now: Time) -> Result<usize, &'static str> {
+        let len = source.bytes.len();
+        let mut at = 0;
+        while at < len {
+            let rest = source.part(at, len);
+            // A probe's answer may close the link: then nothing after it matters.
+            let Some(link) = self.links.find(id) else { return Ok(len) };
+            let step = match link.body {
+                Some(_) => self.pair_body(id, rest)?,
+                None => self.pair_item(id, rest, now)?,
+            };
+            match step {
+                Step::Used(used) => at += used,
+                Step::Incomplete => break,
+            }
+        }
+        Ok(at)
+    }
+
+    /// The next item, which belongs to the first flight or to nobody.
+    fn pair_item(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> Result<Step, &'static str> {
+        let link = self.links.find_mut(id).expect("the caller found it");
+        let Some(flight) = link.flights.front_mut() else {
+            return Err("a reply that nobody asked for");
+        };
+        if flight.end > link.sent {
+            return Err("a reply before its request was sent");
+        }
+        let protocol = self.desk.pools[link.pool as usize].plan.protocol;
+        let item = match protocol.parse_reply(flight.ask, rest.bytes) {
+            Parsed::Incomplete => return Ok(Step::Incomplete),
+            Parsed::Malformed(why) => return Err(why),
+            Parsed::Complete(item) => item,
+        };
+        if item.kind != ItemKind::Value {
+            let line = &rest.bytes[..item.head as usize];
+            self.end_reply(id, item.kind, line, now)?;
+            return Ok(Step::Used(line.len()));
+        }
+        let Cargo::Fetch(batch) = &mut flight.cargo else {
+            return Err("a value where none was asked for");
+        };
+        let Some(found) = batch.find(item.key.of(rest.bytes)) else {
+            return Err("the value of a key that was not asked for");
+        };
+        for skipped in batch.cursor..found {
+            self.desk.miss(batch.entries[skipped]);
+        }
+        batch.cursor = found + 1;
+        let entry = batch.entries[found];
+        self.take_value(id, rest, item, entry)
+    }
+
+    /// A value whose head is there: whole, or the beginning of its body.
+    fn take_value(
+        &mut self,
+        id: ConnId,
+        rest: Source<'_>,
+        item: Item,
+        entry: Entry,
+    ) -> Result<Step, &'static str> {
+        let link = self.links.find_mut(id).expect("the caller found it");
+        let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
+        if len <= rest.bytes.len() {
+            if !rest.bytes[..len].ends_with(item.trailer) {
+                return Err("a value that does not end where its head says");
+            }
+            self.desk.hit(link.server, entry, Value::Flat(rest.part(0, len)));
+            return Ok(Step::Used(len));
+        }
+        let mut body = Body {
+            item,
+            entry: Some(entry),
+            data: Outbox::default(),
+            left: item.len(),
+            end: End::default(),
+        };
+        if !self.desk.memory.has_room(len) {
+            self.desk.fail_part(entry.row, Some(link.server), Fault::OutOfMemory, false);
+            body.entry = None;
+        } else if self.desk.clients.find(self.desk.rows[entry.row].client).is_none() {
+            self.desk.part_done(entry.row);
+            body.entry = None;
+        }
+        link.body = Some(body);
+        self.pair_body(id, rest)
+    }
+
+    /// More of a value.
+    fn pair_body(&mut self, id: ConnId, rest: Source<'_>) -> Result<Step, &'static str> {
+        let link = self.links.find_mut(id).expect("the caller found it");
+        let body = link.body.as_mut().expect("the caller looked");
+        let used = rest.bytes.len().min(usize::try_from(body.left).unwrap_or(usize::MAX));
+        let part = rest.part(0, used);
+        body.end.feed(part.bytes);
+        body.left -= used as u64;
+        if body.entry.is_some() {
+            body.data.open(&mut self.desk.spares);
+            body.data.keep(part);
+        }
+        if body.left == 0 {
+            if !body.end.is(body.item.trailer) {
+                return Err("a value that does not end where its head says");
+            }
+            let server = link.server;
+            if let Some(Body { entry: Some(entry), data, .. }) = link.body.take() {
+                self.desk.hit(server, entry, Value::Held(data));
+            }
+        }
+        Ok(Step::Used(used))
+    }
+
+    /// The item that ends a reply.
+    fn end_reply(
+        &mut self,
+        id: ConnId,
+        kind: ItemKind,
+        line: &[u8],
+        now: Time,
+    ) -> Result<(), &'static str> {
+        let link = self.links.find_mut(id).expect("the caller found it");
+        let flight = link.flights.pop_front().expect("the caller looked at it");
+        link.land(flight.end, now);
+        let server = link.server;
+        let entry = &mut self.desk.pools[link.pool as usize].servers[server as usize];
+        entry.counters.add(Counter::Replies, 1);
+        entry.failures = 0;
+        if kind == ItemKind::Error {
+            entry.counters.add(Counter::Errors, 1);
+        }
+        match (flight.cargo, kind) {
+            (Cargo::Fetch(batch), ItemKind::End) => {
+                for entry in &batch.entries[batch.cursor..] {
+                    self.desk.miss(*entry);
+                }
+                self.recycle(batch);
+            }
+            (Cargo::Fetch(batch), ItemKind::Error) => self.ask_alone(id, batch, line, now),
+            (Cargo::Update(row), ItemKind::Status) => self.desk.status(row, line),
+            (Cargo::Update(row), ItemKind::Error) => self.desk.server_error(row, line),
+            // Whatever it says, it speaks: it is back.
+            (Cargo::Probe, ItemKind::Status | ItemKind::Error) => self.probe_answered(id, now),
+            _ => return Err("not a possible answer to what was asked"),
+        }
+        Ok(())
+    }
+
+    /// An error line answered a get of several keys: one of them may be to blame, so each that has no
+    /// answer yet is asked alone. A key that was alone gets the error.
+    fn ask_alone(&mut self, id: ConnId, batch: Batch, line: &[u8], now: Time) {
+        let alone = batch.entries.len() == 1;
+        let link = self.links.find_mut(id).expect("the caller found it");
+        let pool = &mut self.desk.pools[link.pool as usize];
+        for entry in &batch.entries[batch.cursor..] {
+            if alone {
+                self.desk.server_error(entry.row, line);
+                break;
+            }
+            let mut one = self.spare_batches.pop().unwrap_or_else(|| Batch::blank(batch.request));
+            one.open(batch.request);
+            one.text.extend_from_slice(batch.prefix());
+            one.push(pool.plan.protocol, batch.key(*entry), entry.row, entry.slot);
+            link.out.open(&mut self.desk.spares);
+            link.launch_batch(one, pool.plan.protocol, now);
+            let counters = &mut pool.servers[link.server as usize].counters;
+            counters.add(Counter::AskedAlone, 1);
+            counters.add(Counter::Messages, 1);
+        }
+        self.recycle(batch);
+        self.mark_dirty(id);
+    }
+
+    /// After a read: the account, and the QUICKACK rule on the server's side.
+    fn after_receive(&mut self, id: ConnId) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let held = link.measure();
+        self.desk.memory.change(&mut link.held, held);
+        let pool = &mut self.desk.pools[link.pool as usize];
+        let flush = match pool.plan.server_quickack {
+            QuickAck::Partial => link.is_mid_reply(),
+            QuickAck::Always => true,
+            QuickAck::Off => false,
+        };
+        if flush {
+            pool.servers[link.server as usize].counters.add(Counter::AcksFlushed, 1);
+            self.desk.actions.push_back(Action::FlushAck(id));
+        }
+    }
+
+    /// The kernel took bytes of a link.
+    pub(crate) fn transmitted_link(&mut self, id: ConnId, n: usize, now: Time) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        link.advance(n, now);
+        if link.out.is_empty() {
+            link.out.close(&mut self.desk.spares);
+        } else {
+            link.out.settle();
+        }
+        let held = link.measure();
+        self.desk.memory.change(&mut link.held, held);
+        self.arm_link(id);
+    }
+
+    /// A connect succeeded: what waited can be sent.
+    pub(crate) fn connected(&mut self, id: ConnId, now: Time) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let probing = link.state == State::Probing;
+        link.set_state(State::Up);
+        link.since = now;
+        let pool = &mut self.desk.pools[link.pool as usize];
+        let counters = &mut pool.servers[link.server as usize].counters;
+        counters.add(Counter::Connects, 1);
+        if probing {
+            let (text, ask) = pool.plan.protocol.probe();
+            let before = link.out.len();
+            link.out.copy(text);
+            link.launch(Cargo::Probe, ask, before, now);
+            counters.add(Counter::Probes, 1);
+        }
+        self.mark_dirty(id);
+    }
+}
+
+impl Flight {
+    /// Parts of requests that wait for its reply.
+    pub(super) fn parts(&self) -> usize {
+        match &self.cargo {
+            Cargo::Fetch(batch) => batch.entries.len() - batch.cursor,
+            Cargo::Update(_) => 1,
+            Cargo::Probe => 0,
+        }
+    }
+}

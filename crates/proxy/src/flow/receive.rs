@@ -1,0 +1,287 @@
+//! Accept and receive: a client's bytes become requests.
+
+use metrics::Pool as Counter;
+use proto::{Answer, Class, Parsed, Refusal, Request, Resume};
+
+use crate::buffer::{Outbox, Source};
+use crate::client::{Body, Client, End, Intake, State};
+use crate::id::ConnId;
+use crate::plan::QuickAck;
+use crate::{Action, Proxy, Time, limits};
+
+/// The body of a request that has arrived whole, trailer included.
+pub(super) enum Data<'a> {
+    Flat(Source<'a>),
+    Held(Outbox),
+}
+
+impl Proxy {
+    pub(crate) fn accept(&mut self, pool: usize, _now: Time) -> Result<ConnId, Vec<u8>> {
+        let clients = self.desk.clients.len();
+        let entry = &mut self.desk.pools[pool];
+        let limit = entry.plan.client_connections;
+        if self.draining || clients >= self.clients_max || entry.clients >= limit {
+            entry.counters.add(Counter::ClientsRefused, 1);
+            let mut refusal = Vec::new();
+            let why = if self.draining { "shutting down" } else { "too many client connections" };
+            entry.plan.protocol.answer(&Answer::Failed(why), &mut refusal);
+            return Err(refusal);
+        }
+        entry.clients += 1;
+        entry.counters.add(Counter::ClientsNow, 1);
+        entry.counters.add(Counter::ClientsTotal, 1);
+        Ok(self.desk.clients.insert(Client::new(pool as u32)))
+    }
+
+    pub(crate) fn receive_client(&mut self, id: ConnId, source: Source<'_>, now: Time) {
+        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        if client.state != State::Open {
+            return;
+        }
+        if client.partial.is_empty() {
+            let used = self.consume(id, source, now);
+            self.keep_rest(id, &source.bytes[used..]);
+        } else {
+            client.partial.extend_from_slice(source.bytes);
+            if !client.paused {
+                self.consume_partial(id, now);
+            }
+        }
+        self.acknowledge(id);
+    }
+
+    /// Clients that were paused and may go on: first what they had sent already, then their sockets.
+    pub(crate) fn resume_clients(&mut self, now: Time) {
+        while let Some(id) = self.desk.resumable.pop() {
+            if self.desk.clients.find(id).is_none() {
+                continue;
+            }
+            self.consume_partial(id, now);
+            if self.desk.clients.find(id).is_some_and(|client| !client.paused) {
+                self.desk.actions.push_back(Action::Resume(id));
+            }
+        }
+    }
+
+    /// Reads requests from the bytes that were kept.
+    fn consume_partial(&mut self, id: ConnId, now: Time) {
+        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        let mut joined = std::mem::take(&mut client.partial);
+        let used = self.consume(id, Source::plain(&joined), now);
+        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        if client.state != State::Open || used == joined.len() {
+            self.desk.spares.give(joined);
+        } else {
+            joined.drain(..used);
+            client.partial = joined;
+        }
+        self.limit_partial(id);
+    }
+
+    /// Keeps bytes that are no whole request yet.
+    fn keep_rest(&mut self, id: ConnId, rest: &[u8]) {
+        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        if !rest.is_empty() && client.state == State::Open {
+            client.partial = self.desk.spares.take();
+            client.partial.extend_from_slice(rest);
+        }
+        self.limit_partial(id);
+    }
+
+    /// A head that grows past its bound, or past the memory ceiling, ends the conversation.
+    fn limit_partial(&mut self, id: ConnId) {
+        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        let len = client.partial.len();
+        let small = len <= limits::BUFFER_KEEP_MAX;
+        if client.paused
+            || small
+            || (len <= limits::REQUEST_HEAD_MAX && self.desk.memory.has_room(len))
+        {
+            return self.desk.spoke(id);
+        }
+        self.desk.answer(id, &Answer::Refused(Refusal::Bad("line too long")));
+        self.desk.leave(id);
+    }
+
+    /// Reads as many requests as there are; returns how many bytes they took.
+    fn consume(&mut self, id: ConnId, source: Source<'_>, now: Time) -> usize {
+        let len = source.bytes.len();
+        let mut at = 0;
+        while at < len {
+            let Some(client) = self.desk.clients.find_mut(id) else { return len };
+            if client.state != State::Open {
+                return len;
+            }
+            if client.paused {
+                break;
+            }
+            let rest = source.part(at, len);
+            let used = match &mut client.intake {
+                Intake::Swallow(left) => {
+                    let part = rest.bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    *left -= part as u64;
+                    if *left == 0 {
+                        client.intake = Intake::Head;
+                    }
+                    part
+                }
+                Intake::Body(_) => self.consume_body(id, rest, now),
+                Intake::Head => self.consume_head(id, rest, now),
+            };
+            if used == 0 {
+                break;
+            }
+            at += used;
+        }
+        at
+    }
+
+    /// Reads one request, or as much of it as is there; 0 when its head is not whole.
+    fn consume_head(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> usize {
+        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        let pool = client.pool as usize;
+        let protocol = self.desk.pools[pool].plan.protocol;
+        let request = match protocol.parse_request(rest.bytes, &mut client.resume, &mut self.keys) {
+            Parsed::Incomplete => return 0,
+            Parsed::Malformed(why) => {
+                self.desk.pools[pool].counters.add(Counter::Refused, 1);
+                self.desk.answer(id, &Answer::Refused(Refusal::Bad(why)));
+                self.desk.leave(id);
+                return rest.bytes.len();
+            }
+            Parsed::Complete(request) => request,
+        };
+        client.resume = Resume::default();
+        let head = request.head as usize;
+        let tail = request.len() - u64::from(request.head);
+        if let Some(answer) = self.refusal(pool, &request) {
+            if let Some(client) = self.desk.clients.find_mut(id)
+                && tail > 0
+            {
+                client.intake = Intake::Swallow(tail);
+            }
+            self.desk.pools[pool].counters.add(Counter::Refused, 1);
+            if !request.quiet {
+                self.desk.answer(id, &answer);
+            }
+            self.pause_if_full(id);
+            return head;
+        }
+        match usize::try_from(request.len()) {
+            Ok(whole) if whole <= rest.bytes.len() => {
+                let data = Data::Flat(rest.part(head, whole));
+                self.admit(id, &request, &rest.bytes[..head], data, now);
+                whole
+            }
+            _ => {
+                self.begin_body(id, request, &rest.bytes[..head], tail);
+                head
+            }
+        }
+    }
+
+    /// The answer to a request that is refused, or whose body there is no room for.
+    fn refusal(&self, pool: usize, request: &Request) -> Option<Answer<'static>> {
+        if let Class::Refuse(refusal) = request.class {
+            return Some(Answer::Refused(refusal));
+        }
+        if request.body > self.desk.pools[pool].plan.item_size_max as u64 {
+            return Some(Answer::Refused(Refusal::TooLarge));
+        }
+        if request.body > 0 && !self.desk.memory.has_room(request.body as usize) {
+            return Some(Answer::Failed("out of memory storing object"));
+        }
+        None
+    }
+
+    fn begin_body(&mut self, id: ConnId, request: Request, head: &[u8], left: u64) {
+        let mut kept = self.desk.spares.take();
+        kept.extend_from_slice(head);
+        let body = Body { request, head: kept, data: Outbox::default(), left, end: End::default() };
+        if let Some(client) = self.desk.clients.find_mut(id) {
+            client.intake = Intake::Body(body);
+        }
+    }
+
+    /// More of a body; the request is admitted with its last byte.
+    fn consume_body(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> usize {
+        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        let Intake::Body(body) = &mut client.intake else { unreachable!("the caller looked") };
+        let used = rest.bytes.len().min(usize::try_from(body.left).unwrap_or(usize::MAX));
+        let part = rest.part(0, used);
+        body.end.feed(part.bytes);
+        body.data.open(&mut self.desk.spares);
+        body.data.keep(part);
+        body.left -= used as u64;
+        if body.left > 0 {
+            return used;
+        }
+        let Intake::Body(body) = std::mem::replace(&mut client.intake, Intake::Head) else {
+            unreachable!("it was a body a moment ago")
+        };
+        let protocol = self.desk.pools[client.pool as usize].plan.protocol;
+        // The head was understood before its body came; its keys are found again.
+        let again = protocol.parse_request(&body.head, &mut Resume::default(), &mut self.keys);
+        assert_eq!(again, Parsed::Complete(body.request), "the same bytes are the same request");
+        if body.end.is(body.request.trailer) {
+            self.admit(id, &body.request, &body.head, Data::Held(body.data), now);
+        } else {
+            self.refuse_data(id, &body.request);
+        }
+        self.desk.spares.give(body.head);
+        used
+    }
+
+    /// A whole request: judged by its class.
+    fn admit(&mut self, id: ConnId, request: &Request, head: &[u8], data: Data<'_>, now: Time) {
+        if let Data::Flat(source) = &data
+            && !source.bytes.ends_with(request.trailer)
+        {
+            return self.refuse_data(id, request);
+        }
+        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        self.desk.pools[client.pool as usize].counters.add(Counter::Requests, 1);
+        match request.class {
+            Class::Fetch { merge, .. } => self.ask_fetch(id, request, head, merge, now),
+            Class::Update => self.ask_update(id, request, head, data, now),
+            Class::Broadcast => self.ask_broadcast(id, request, head, now),
+            Class::Local(local) => self.answer_local(id, request, local),
+            Class::Refuse(_) => unreachable!("refused before its body was waited for"),
+        }
+        self.pause_if_full(id);
+    }
+
+    /// The data block does not end where its head said.
+    fn refuse_data(&mut self, id: ConnId, request: &Request) {
+        if !request.quiet {
+            self.desk.answer(id, &Answer::Refused(Refusal::Bad("bad data chunk")));
+        }
+    }
+
+    fn pause_if_full(&mut self, id: ConnId) {
+        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        if client.state == State::Open && !client.paused && client.must_pause() {
+            client.paused = true;
+            self.desk.pools[client.pool as usize].counters.add(Counter::Paused, 1);
+            self.desk.actions.push_back(Action::Pause(id));
+        }
+    }
+
+    /// The QUICKACK rule: when what has arrived cannot be answered yet, its sender may be waiting for
+    /// our ACK before it sends the rest, and our kernel would sit on that ACK for 40 ms.
+    fn acknowledge(&mut self, id: ConnId) {
+        let Some(client) = self.desk.clients.find(id) else { return };
+        let pool = &mut self.desk.pools[client.pool as usize];
+        let flush = match pool.plan.quickack {
+            QuickAck::Partial => {
+                client.is_mid_request() || (client.depth == 0 && client.out.is_empty())
+            }
+            QuickAck::Always => true,
+            QuickAck::Off => false,
+        };
+        if flush {
+            pool.counters.add(Counter::AcksFlushed, 1);
+            self.desk.actions.push_back(Action::FlushAck(id));
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Names that cannot go stale: a slot and the generation that lived in it.
+
+/// A connection, client's or link's. Safe to keep after the connection has gone: it then names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnId {
+    /// Slot; the top bit says "link".
+    slot: u32,
+    generation: u32,
+}
+
+const LINK_BIT: u32 = 1 << 31;
+
+impl ConnId {
+    pub fn is_client(self) -> bool {
+        self.slot & LINK_BIT == 0
+    }
+
+    /// Index among the clients or among the links; reused after the connection has gone.
+    pub fn index(self) -> usize {
+        (self.slot & !LINK_BIT) as usize
+    }
+
+    /// The id as one number, for a kernel's event.
+    pub fn to_u64(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+
+    /// The id that `to_u64` made a number of.
+    pub fn from_u64(number: u64) -> ConnId {
+        ConnId { slot: number as u32, generation: (number >> 32) as u32 }
+    }
+}
+
+/// Which half of the connections a slab holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Client,
+    Link,
+}
+
+/// Connections by id.
+pub(crate) struct Slab<T> {
+    side: Side,
+    places: Vec<Place<T>>,
+    free: Vec<u32>,
+    len: usize,
+}
+
+struct Place<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+impl<T> Slab<T> {
+    pub(crate) fn new(side: Side) -> Slab<T> {
+        Slab { side, places: Vec::new(), free: Vec::new(), len: 0 }
+    }
+
+    pub(crate) fn insert(&mut self, value: T) -> ConnId {
+        self.len += 1;
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                assert!(self.places.len() < LINK_BIT as usize, "ids are exhausted");
+                self.places.push(Place { generation: 0, value: None });
+                (self.places.len() - 1) as u32
+            }
+        };
+        let place = &mut self.places[slot as usize];
+        assert!(place.value.is_none(), "a free slot is empty");
+        place.value = Some(value);
+        let bit = if self.side == Side::Link { LINK_BIT } else { 0 };
+        ConnId { slot: slot | bit, generation: place.generation }
+    }
+
+    pub(crate) fn remove(&mut self, id: ConnId) -> Option<T> {
+        let place = self.places.get_mut(id.index())?;
+        if place.generation != id.generation {
+            return None;
+        }
+        let value = place.value.take()?;
+        // Half of all numbers: the driver has other uses for the rest.
+        place.generation = (place.generation + 1) & (u32::MAX >> 1);
+        self.free.push(id.index() as u32);
+        self.len -= 1;
+        Some(value)
+    }
+
+    pub(crate) fn find(&self, id: ConnId) -> Option<&T> {
+        let place = self.places.get(id.index())?;
+        if place.generation == id.generation { place.value.as_ref() } else { None }
+    }
+
+    pub(crate) fn find_mut(&mut self, id: ConnId) -> Option<&mut T> {
+        let place = self.places.get_mut(id.index())?;
+        if place.generation == id.generation { place.value.as_mut() } else { None }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnId, &T)> {
+        let bit = if self.side == Side::Link { LINK_BIT } else { 0 };
+        self.places.iter().enumerate().filter_map(move |(slot, place)| {
+            let id = ConnId { slot: slot as u32 | bit, generation: place.generation };
+            place.value.as_ref().map(|value| (id, value))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reused_slot_does_not_answer_to_its_old_name() {
+        let mut slab = Slab::new(Side::Link);
+        let first = slab.insert('a');
+        assert_eq!(slab.remove(first), Some('a'));
+        let second = slab.insert('b');
+        assert_eq!(first.index(), second.index());
+        assert_eq!(slab.find(first), None);
+        assert_eq!(slab.remove(first), None);
+        assert_eq!(slab.find(second), Some(&'b'));
+        assert_eq!(ConnId::from_u64(second.to_u64()), second);
+        assert!(!second.is_client());
+    }
+}

@@ -1,0 +1,294 @@
+//! One connection to a server, shared by many clients: what waits to be sent, what waits for an
+//! answer, and the pairing of the two streams.
+//!
+//! ```text
+//!             batch (open get, leaves last)
+//!               │ end of turn
+//!               ▼
+//!   flights: [ in flight ............ | pending ...... ]     oldest first
+//!            ^ done      ^ sent                        ^ queued      offsets in the sent stream
+//!            │
+//!            └── the next reply belongs to the first flight, and to nobody else
+//! ```
+//!
+//! A flight is one message: a get of one or many keys, an update, a probe. `end` is where it ends in
+//! the stream of sent bytes; so what was handed to the kernel, and may have been executed, is told
+//! from what was not by comparing two numbers.
+
+use std::collections::VecDeque;
+
+use proto::{Ask, Item, Protocol, Request};
+
+use crate::Time;
+use crate::buffer::Outbox;
+use crate::client::End;
+use crate::limits;
+use crate::plan::Timeouts;
+use crate::request::RowId;
+
+/// One link.
+pub(crate) struct Link {
+    pub(crate) pool: u32,
+    pub(crate) server: u32,
+    pub(crate) state: State,
+    pub(crate) out: Outbox,
+    pub(crate) flights: VecDeque<Flight>,
+    /// The open batch: gets of this turn that will leave as one.
+    pub(crate) batch: Option<Batch>,
+    /// A read that is not merged, while its keys are being added.
+    pub(crate) own: Option<Batch>,
+    /// Offset up to which replies are complete.
+    pub(crate) done: u64,
+    /// Offset up to which bytes were handed to the kernel.
+    pub(crate) sent: u64,
+    /// Offset up to which bytes were queued.
+    pub(crate) queued: u64,
+    /// Bytes of an unfinished reply head.
+    pub(crate) partial: Vec<u8>,
+    /// A value whose body is still arriving.
+    pub(crate) body: Option<Body>,
+    /// When it began to connect, or the server began to owe the reply that is next.
+    pub(crate) since: Time,
+    /// The earliest timer that will look at this link.
+    pub(crate) armed: Option<Time>,
+    /// In the list of links to be written.
+    pub(crate) dirty: bool,
+    /// It has answered something: its loss is not a failure to connect.
+    pub(crate) proven: bool,
+    /// Bytes held, as last told to the memory account.
+    pub(crate) held: usize,
+}
+
+/// The life of a link. A link that has died is not in the table any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Requests may queue; nothing can be sent.
+    Connecting,
+    /// Like `Connecting`, to find out whether a server is back: carries no request.
+    Probing,
+    /// Established.
+    Up,
+}
+
+/// One message in the queue or on the wire.
+pub(crate) struct Flight {
+    pub(crate) cargo: Cargo,
+    pub(crate) ask: Ask,
+    /// Where it ends in the stream.
+    pub(crate) end: u64,
+    /// When it was queued.
+    pub(crate) since: Time,
+}
+
+/// What a message carries.
+pub(crate) enum Cargo {
+    Fetch(Batch),
+    Update(RowId),
+    Probe,
+}
+
+/// The keys of one get, in the order asked, and for whom.
+pub(crate) struct Batch {
+    /// The message, whose bytes the entries point into.
+    pub(crate) text: Vec<u8>,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) ask: Ask,
+    /// The request whose form it has; rows of other requests joined it because theirs is the same.
+    pub(crate) request: Request,
+    /// Length of what stands in `text` before the first key.
+    prefix_len: usize,
+    /// Entries before this one are settled.
+    pub(crate) cursor: usize,
+}
+
+/// One key of a batch.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) row: RowId,
+    pub(crate) slot: u32,
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+}
+
+/// A value on its way in.
+pub(crate) struct Body {
+    pub(crate) item: Item,
+    /// Whom it is for; `None` drops it.
+    pub(crate) entry: Option<Entry>,
+    /// Head, body and trailer as far as they have come.
+    pub(crate) data: Outbox,
+    /// Bytes to come.
+    pub(crate) left: u64,
+    pub(crate) end: End,
+}
+
+impl Batch {
+    /// An empty batch for keys of `request`'s form.
+    pub(crate) fn blank(request: Request) -> Batch {
+        let ask = Ask { command: request.command };
+        Batch { text: Vec::new(), entries: Vec::new(), ask, request, prefix_len: 0, cursor: 0 }
+    }
+
+    /// Makes a used batch as good as a blank one; its buffers stay.
+    pub(crate) fn open(&mut self, request: Request) {
+        self.text.clear();
+        self.entries.clear();
+        self.ask = Ask { command: request.command };
+        self.request = request;
+        self.cursor = 0;
+    }
+
+    /// What stands before the first key: the command and its arguments.
+    pub(crate) fn prefix(&self) -> &[u8] {
+        &self.text[..self.prefix_len]
+    }
+
+    pub(crate) fn key(&self, entry: Entry) -> &[u8] {
+        &self.text[entry.start as usize..entry.end as usize]
+    }
+
+    /// Whether one more key of this length is within the bounds of a batch.
+    pub(crate) fn has_room(&self, key_len: usize) -> bool {
+        self.entries.len() < limits::BATCH_KEYS_MAX
+            && self.text.len() + key_len + 3 <= limits::BATCH_BYTES_MAX
+    }
+
+    pub(crate) fn push(&mut self, protocol: &dyn Protocol, key: &[u8], row: RowId, slot: u32) {
+        if self.entries.is_empty() {
+            self.prefix_len = self.text.len();
+        }
+        protocol.push_fetch(key, &mut self.text);
+        let end = self.text.len() as u32;
+        self.entries.push(Entry { row, slot, start: end - key.len() as u32, end });
+    }
+
+    /// The place of the entry that a value with this key answers: a server answers in the order
+    /// asked and leaves out misses, so it is the next one with that key.
+    pub(crate) fn find(&self, key: &[u8]) -> Option<usize> {
+        (self.cursor..self.entries.len()).find(|&at| self.key(self.entries[at]) == key)
+    }
+}
+
+impl Link {
+    pub(crate) fn new(pool: u32, server: u32, state: State, now: Time) -> Link {
+        Link {
+            pool,
+            server,
+            state,
+            out: Outbox::default(),
+            flights: VecDeque::new(),
+            batch: None,
+            own: None,
+            done: 0,
+            sent: 0,
+            queued: 0,
+            partial: Vec::new(),
+            body: None,
+            since: now,
+            armed: None,
+            dirty: false,
+            proven: false,
+            held: 0,
+        }
+    }
+
+    /// Moves to the next state; a link lives once, forwards.
+    pub(crate) fn set_state(&mut self, next: State) {
+        assert_eq!(next, State::Up, "a link is born connecting and can only come up");
+        assert_ne!(self.state, State::Up, "a link comes up once");
+        self.state = next;
+    }
+
+    /// Messages that wait, and the bytes of those that were not handed over yet, are within bounds.
+    pub(crate) fn has_room(&self) -> bool {
+        self.flights.len() < limits::LINK_QUEUE_MAX && self.out.len() < limits::LINK_OUTBOX_MAX
+    }
+
+    /// The end of what was just written to `out` becomes a flight. `before` is what `out` held.
+    pub(crate) fn launch(&mut self, cargo: Cargo, ask: Ask, before: usize, now: Time) {
+        let len = self.out.len() - before;
+        assert!(len > 0, "a message has bytes");
+        self.queued += len as u64;
+        self.flights.push_back(Flight { cargo, ask, end: self.queued, since: now });
+    }
+
+    /// Queues a whole get.
+    pub(crate) fn launch_batch(&mut self, mut batch: Batch, protocol: &dyn Protocol, now: Time) {
+        protocol.close_fetch(&mut batch.text);
+        let before = self.out.len();
+        self.out.copied().extend_from_slice(&batch.text);
+        let ask = batch.ask;
+        self.launch(Cargo::Fetch(batch), ask, before, now);
+    }
+
+    /// Whether the server owes a reply, or the kernel owes us the sending of what it took.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.sent > self.done
+    }
+
+    /// When this link must be looked at, if nothing happens before.
+    pub(crate) fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
+        let owed = match self.state {
+            State::Connecting | State::Probing => Some(self.since.after(timeouts.connect)),
+            State::Up if self.is_waiting() => Some(self.since.after(timeouts.reply)),
+            State::Up => None,
+        };
+        let pending = self.flights.get(self.first_pending());
+        let queued = pending.map(|flight| flight.since.after(timeouts.queue));
+        owed.into_iter().chain(queued).min()
+    }
+
+    /// Bytes were taken by the kernel.
+    pub(crate) fn advance(&mut self, n: usize, now: Time) {
+        let first_was_whole = self.flights.front().is_some_and(|first| first.end <= self.sent);
+        if !self.is_waiting() || !first_was_whole {
+            self.since = now;
+        }
+        self.sent += n as u64;
+        self.out.advance(n);
+        assert!(self.sent <= self.queued, "only queued bytes are sent");
+    }
+
+    /// The first flight's reply is complete.
+    pub(crate) fn land(&mut self, end: u64, now: Time) {
+        assert!(self.done < end && end <= self.sent, "a reply follows its request");
+        self.done = end;
+        self.since = now;
+        self.proven = true;
+    }
+
+    /// Index of the first flight of which nothing was sent.
+    pub(crate) fn first_pending(&self) -> usize {
+        // The flight in which `sent` falls has begun to leave; it starts where the one before ends.
+        let whole = self.flights.partition_point(|flight| flight.end <= self.sent);
+        let start = if whole == 0 { self.done } else { self.flights[whole - 1].end };
+        if start < self.sent { whole + 1 } else { whole }
+    }
+
+    /// Takes the flights `at..at + count`, none of them sent, out of the queue.
+    pub(crate) fn withdraw(&mut self, at: usize, count: usize) -> Vec<Flight> {
+        let from = if at == 0 { self.done } else { self.flights[at - 1].end };
+        assert!(from >= self.sent, "what was sent cannot be taken back");
+        let taken: Vec<Flight> = self.flights.drain(at..at + count).collect();
+        let len = taken.last().map_or(0, |last| last.end - from);
+        self.out.cut((from - self.sent) as usize, len as usize);
+        self.queued -= len;
+        self.flights.iter_mut().skip(at).for_each(|flight| flight.end -= len);
+        taken
+    }
+
+    /// A reply has begun and is not complete.
+    pub(crate) fn is_mid_reply(&self) -> bool {
+        let begun = match self.flights.front() {
+            Some(Flight { cargo: Cargo::Fetch(batch), .. }) => batch.cursor > 0,
+            _ => false,
+        };
+        begun || self.body.is_some() || !self.partial.is_empty()
+    }
+
+    /// Bytes held now.
+    pub(crate) fn measure(&self) -> usize {
+        let body = self.body.as_ref().map_or(0, |body| body.data.len());
+        self.out.len() + self.partial.len() + body
+    }
+}

@@ -1,0 +1,213 @@
+//! The request table: one row for each request that is not answered yet. A row belongs to a client's
+//! pipeline (unless it is quiet) and to as many places in links' queues as it has parts outstanding.
+//!
+//! ```text
+//!   alloc ──▶ Waiting(parts left) ──last part settled──▶ Done ──head of its pipeline──▶ emit, free
+//! ```
+
+use proto::{Answer, Protocol};
+
+use crate::buffer::Outbox;
+use crate::id::ConnId;
+use crate::plan::Partial;
+
+/// Index of a row. Rows are freed only when no queue names them any more.
+pub(crate) type RowId = u32;
+
+/// No row.
+pub(crate) const NONE: RowId = u32::MAX;
+
+/// One request.
+pub(crate) struct Row {
+    pub(crate) state: State,
+    /// Who asked; may have left.
+    pub(crate) client: ConnId,
+    /// The next row of the same client's pipeline.
+    pub(crate) next: RowId,
+    pub(crate) pool: u32,
+    /// The client wants no answer.
+    pub(crate) quiet: bool,
+    /// An update or broadcast, which changes something.
+    pub(crate) writes: bool,
+    /// A part of it was asked once more; that happens once.
+    pub(crate) asked_again: bool,
+    /// Keys or servers that have not answered.
+    pub(crate) left: u32,
+    /// The error line that the client gets (in place of the end of a read).
+    pub(crate) error: Vec<u8>,
+    /// The answer, where it could not go to the client at once.
+    pub(crate) reply: Outbox,
+    /// What each key of a read of several keys got.
+    pub(crate) slots: Vec<Slot>,
+    /// Small values of such a read, as they came.
+    values: Vec<u8>,
+    /// Its large values.
+    large: Vec<Outbox>,
+    /// Bytes held, as told to the memory account.
+    pub(crate) held: usize,
+}
+
+/// The life of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// In the free list.
+    Free,
+    /// Parts are outstanding.
+    Waiting,
+    /// Every part is settled; waits for its turn in the pipeline.
+    Done,
+}
+
+/// What a key of a read got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slot {
+    /// Nothing (so far).
+    Empty,
+    /// `values[start..end]`.
+    Small { start: u32, end: u32 },
+    /// `large[index]`.
+    Large { index: u32 },
+}
+
+impl Row {
+    /// Bytes that this row holds; what `held` must say.
+    pub(crate) fn measure(&self) -> usize {
+        let large: usize = self.large.iter().map(Outbox::len).sum();
+        self.reply.len() + self.values.len() + self.slots.len() * size_of::<Slot>() + large
+    }
+
+    pub(crate) fn keep_small(&mut self, slot: u32, value: &[u8]) {
+        let start = self.values.len() as u32;
+        self.values.extend_from_slice(value);
+        self.slots[slot as usize] = Slot::Small { start, end: self.values.len() as u32 };
+    }
+
+    pub(crate) fn keep_large(&mut self, slot: u32, value: Outbox) {
+        self.slots[slot as usize] = Slot::Large { index: self.large.len() as u32 };
+        self.large.push(value);
+    }
+
+    /// Writes the whole answer of a row that is done.
+    pub(crate) fn emit(&mut self, protocol: &dyn Protocol, partial: Partial, out: &mut Outbox) {
+        assert_eq!(self.state, State::Done, "only a settled request has an answer");
+        if self.slots.is_empty() {
+            out.append(&mut self.reply);
+            out.copy(&self.error);
+            return;
+        }
+        for slot in &self.slots {
+            match *slot {
+                Slot::Empty => {}
+                Slot::Small { start, end } => {
+                    out.copy(&self.values[start as usize..end as usize]);
+                }
+                Slot::Large { index } => out.append(&mut self.large[index as usize]),
+            }
+        }
+        if self.error.is_empty() || partial == Partial::Miss {
+            protocol.answer(&Answer::End, out.copied());
+        } else {
+            out.copy(&self.error);
+        }
+    }
+}
+
+/// The table.
+#[derive(Default)]
+pub(crate) struct Rows {
+    rows: Vec<Row>,
+    free: Vec<RowId>,
+}
+
+impl Rows {
+    /// A row in the state `Waiting`, in no queue yet.
+    pub(crate) fn alloc(&mut self, client: ConnId, pool: u32) -> RowId {
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.rows.push(Row::blank(client));
+            (self.rows.len() - 1) as RowId
+        });
+        let row = &mut self.rows[id as usize];
+        assert_eq!(row.state, State::Free, "a free row is in nobody's queue");
+        row.state = State::Waiting;
+        row.client = client;
+        row.pool = pool;
+        row.next = NONE;
+        row.quiet = false;
+        row.writes = false;
+        row.asked_again = false;
+        row.left = 0;
+        id
+    }
+
+    /// The last part of the row is settled.
+    pub(crate) fn set_done(&mut self, id: RowId) {
+        let row = &mut self.rows[id as usize];
+        assert_eq!(row.state, State::Waiting, "a request is settled once");
+        assert_eq!(row.left, 0, "a settled request has no part outstanding");
+        row.state = State::Done;
+    }
+
+    pub(crate) fn free(&mut self, id: RowId) {
+        let row = &mut self.rows[id as usize];
+        assert_eq!(row.state, State::Done, "a request is freed once, after it was settled");
+        row.state = State::Free;
+        row.error.clear();
+        row.slots.clear();
+        row.values.clear();
+        row.large.clear();
+        row.reply.clear();
+        row.held = 0;
+        if row.values.capacity() + row.reply.copied().capacity() > ROW_KEEP_MAX
+            || row.slots.capacity() > ROW_KEEP_MAX
+        {
+            *row = Row::blank(row.client);
+        }
+        self.free.push(id);
+    }
+
+    /// Rows in use.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len() - self.free.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| row.state != State::Free)
+    }
+}
+
+impl std::ops::Index<RowId> for Rows {
+    type Output = Row;
+    fn index(&self, id: RowId) -> &Row {
+        &self.rows[id as usize]
+    }
+}
+
+impl std::ops::IndexMut<RowId> for Rows {
+    fn index_mut(&mut self, id: RowId) -> &mut Row {
+        &mut self.rows[id as usize]
+    }
+}
+
+impl Row {
+    fn blank(client: ConnId) -> Row {
+        Row {
+            state: State::Free,
+            client,
+            next: NONE,
+            pool: 0,
+            quiet: false,
+            writes: false,
+            asked_again: false,
+            left: 0,
+            error: Vec::new(),
+            reply: Outbox::default(),
+            slots: Vec::new(),
+            values: Vec::new(),
+            large: Vec::new(),
+            held: 0,
+        }
+    }
+}
+
+/// A freed row keeps buffers up to this size for its next life.
+const ROW_KEEP_MAX: usize = 16 * 1024;

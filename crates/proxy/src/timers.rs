@@ -1,0 +1,41 @@
+//! What is due when. A timer may come too early, never too late: whoever is called looks at its own
+//! deadline and asks again. So a deadline that moves with every reply costs nothing to move.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::Time;
+use crate::id::ConnId;
+
+/// Whom a timer wakes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Due {
+    /// A link's deadlines.
+    Link(ConnId),
+    /// The probe of a server, by pool and server.
+    Probe { pool: u32, server: u32 },
+}
+
+/// All timers.
+#[derive(Default)]
+pub(crate) struct Timers {
+    heap: BinaryHeap<Reverse<(Time, Due)>>,
+}
+
+impl Timers {
+    pub(crate) fn set(&mut self, at: Time, due: Due) {
+        self.heap.push(Reverse((at, due)));
+    }
+
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.heap.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// The next timer that is due.
+    pub(crate) fn pop(&mut self, now: Time) -> Option<Due> {
+        if self.next()? > now {
+            return None;
+        }
+        self.heap.pop().map(|Reverse((_, due))| due)
+    }
+}
