@@ -1,0 +1,188 @@
+//! One row: all peers started afresh, their windows interleaved, disturbed windows run again.
+
+use std::path::Path;
+
+use crate::load::{Arrival, Corpus, Workload};
+use crate::options::Options;
+use crate::peers::{Endpoint, Peer, Place};
+use crate::rows::Row;
+use crate::servers::Servers;
+use crate::window::{Bench, Lengths, Window};
+
+/// What a row has shown.
+pub struct Outcome {
+    pub row: Row,
+    pub rounds: Vec<Round>,
+    /// Peers that failed, with the reason; their windows are thrown out.
+    pub faults: Vec<(Peer, String)>,
+    /// Windows that were run again because others used the CPUs.
+    pub reruns: usize,
+    /// Requests a second offered (open loop).
+    pub rate: Option<f64>,
+}
+
+/// One window of each peer, close to each other in time.
+pub type Round = Vec<Window>;
+
+/// A window in which others had more than this share of a CPU is run again.
+pub const ELSEWHERE_MAX: f64 = 0.06;
+
+impl Outcome {
+    pub fn windows(&self, peer: Peer) -> Vec<&Window> {
+        self.rounds.iter().flatten().filter(|window| window.peer == peer).collect()
+    }
+
+    /// The median over a peer's windows.
+    pub fn median(&self, peer: Peer, figure: impl Fn(&Window) -> f64) -> Option<f64> {
+        median(self.windows(peer).into_iter().map(figure).collect())
+    }
+
+    /// The ratios quickack / nutcracker of the rounds that have both.
+    pub fn ratios(&self, figure: impl Fn(&Window) -> f64) -> Vec<f64> {
+        let of = |round: &Round, peer| round.iter().find(|w| w.peer == peer).map(&figure);
+        let pair = |round| of(round, Peer::Quickack).zip(of(round, Peer::Nutcracker));
+        self.rounds.iter().filter_map(pair).map(|(ours, theirs)| ours / theirs).collect()
+    }
+}
+
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+/// Servers that hold every key of a row, and the load for them.
+pub struct Stage {
+    pub servers: Servers,
+    pub corpus: Corpus,
+    pub work: Workload,
+}
+
+impl Stage {
+    pub fn build(row: &Row, options: &Options, folder: &Path) -> Result<Stage, String> {
+        let servers = Servers::start(row.backend, row.servers, &options.quickack(), folder)?;
+        let work = Workload { verify: options.verify, ..row.work.clone() };
+        let corpus = Corpus::new(work.key_count, work.value_len);
+        servers.fill(&corpus, work.key_count)?;
+        Ok(Stage { servers, corpus, work })
+    }
+
+    /// Starts a peer in front of the servers; `wrapper` is a command it runs under, mostly none.
+    pub fn endpoint(
+        &self,
+        peer: Peer,
+        row: &Row,
+        options: &Options,
+        folder: &Path,
+        wrapper: &[String],
+    ) -> Result<Endpoint, String> {
+        let quickack = &options.quickack();
+        let (servers, merge_gets) = (&self.servers.ports, row.merge_gets);
+        Endpoint::start(peer, &Place { folder, quickack, servers, merge_gets, wrapper })
+    }
+
+    pub fn bench<'a>(&'a self, endpoint: &'a Endpoint) -> Bench<'a> {
+        Bench { endpoint, servers: &self.servers, corpus: &self.corpus, work: &self.work }
+    }
+}
+
+/// Runs one row to its end.
+pub fn run(row: Row, options: &Options, folder: &Path) -> Result<Outcome, String> {
+    let stage = Stage::build(&row, options, folder)?;
+    let (mut endpoints, mut faults) = (Vec::new(), Vec::new());
+    for &peer in row.peers.iter().filter(|peer| options.peers.contains(peer)) {
+        match stage.endpoint(peer, &row, options, folder, &[]) {
+            Ok(endpoint) => endpoints.push(endpoint),
+            Err(fault) => faults.push((peer, fault)),
+        }
+    }
+    let outcome = Outcome { row, rounds: Vec::new(), faults, reruns: 0, rate: None };
+    Contest { outcome, endpoints, stage, options }.run()
+}
+
+struct Contest<'a> {
+    outcome: Outcome,
+    endpoints: Vec<Endpoint>,
+    stage: Stage,
+    options: &'a Options,
+}
+
+impl Contest<'_> {
+    fn run(mut self) -> Result<Outcome, String> {
+        if let Some(share) = self.outcome.row.load_share {
+            let rate = share * self.nutcracker_rate()?;
+            self.stage.work.arrival = Arrival::Poisson(rate);
+            self.outcome.rate = Some(rate);
+        }
+        for index in 0..self.options.runs {
+            let round = self.round(index);
+            self.outcome.rounds.push(round);
+        }
+        let failed = self.outcome.faults.iter().map(|(peer, _)| *peer).collect::<Vec<_>>();
+        for round in &mut self.outcome.rounds {
+            round.retain(|window| !failed.contains(&window.peer));
+        }
+        Ok(self.outcome)
+    }
+
+    /// Requests a second that nutcracker can answer in closed loop, in this run.
+    fn nutcracker_rate(&mut self) -> Result<f64, String> {
+        let endpoint = self.endpoints.iter().find(|each| each.peer == Peer::Nutcracker);
+        let endpoint = endpoint.ok_or("this row needs nutcracker among the peers")?;
+        let mut rates = Vec::new();
+        for seed in 0..3 {
+            let (window, reruns) = self.calm_window(endpoint, seed)?;
+            self.outcome.reruns += reruns;
+            rates.push(window.requests_per_s);
+        }
+        Ok(median(rates).expect("three windows have a median"))
+    }
+
+    /// One window of each peer; who goes first changes from round to round.
+    fn round(&mut self, index: usize) -> Round {
+        let mut round = Round::new();
+        let count = self.endpoints.len();
+        for at in 0..count {
+            let endpoint = &self.endpoints[(index + at) % count];
+            if self.outcome.faults.iter().any(|(peer, _)| *peer == endpoint.peer) {
+                continue;
+            }
+            match self.calm_window(endpoint, index as u64) {
+                Ok((window, reruns)) => {
+                    self.outcome.reruns += reruns;
+                    round.push(window);
+                }
+                Err(fault) => self.outcome.faults.push((endpoint.peer, fault)),
+            }
+        }
+        round
+    }
+
+    /// The first undisturbed window, or the calmest of a few; and how many were thrown away.
+    fn calm_window(&self, endpoint: &Endpoint, seed: u64) -> Result<(Window, usize), String> {
+        let bench = self.stage.bench(endpoint);
+        let disturbance = |window: &Window| window.elsewhere[0].max(window.elsewhere[1]);
+        let mut best: Option<Window> = None;
+        for attempt in 0..self.options.attempts {
+            let window = bench.measure(self.options.lengths, seed * 2 + 1)?;
+            let calm = disturbance(&window) <= ELSEWHERE_MAX;
+            if best.as_ref().is_none_or(|best| disturbance(&window) < disturbance(best)) {
+                best = Some(window);
+            }
+            if calm {
+                return Ok((best.expect("just set"), attempt));
+            }
+        }
+        Ok((best.expect("at least one attempt"), self.options.attempts - 1))
+    }
+}
+
+impl Default for Lengths {
+    fn default() -> Self {
+        Lengths { warm_up_s: 0.5, measure_s: 1.75 }
+    }
+}

@@ -1,0 +1,139 @@
+//! `cargo xtask bench`: quickack beside nutcracker, HAProxy and direct servers, in one run.
+//!
+//! ```text
+//!  options --> contest (a row: servers, peers, rounds) --> window --> load (the generator)
+//!                 |                                           \-----> process, machine (readings)
+//!                 v
+//!              report (table, bars, docs/benchmarks.md)
+//!  seed: the stall between Nagle and delayed ACK.   trace: system calls, instructions.
+//! ```
+
+mod contest;
+mod load;
+mod machine;
+mod options;
+mod peers;
+mod process;
+mod report;
+mod rows;
+mod seed;
+mod servers;
+mod trace;
+mod window;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use machine::Description;
+use options::{Options, Verb, workspace};
+use peers::Peer;
+use report::Half;
+use rows::Row;
+
+/// Runs the benchmark: 0 all bars met, 1 a bar missed or a row thrown out, 2 it could not run.
+pub fn run(arguments: &[String]) -> ExitCode {
+    match Options::parse(arguments).and_then(|options| obey(&options)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(fault) => {
+            eprintln!("bench: {fault}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn obey(options: &Options) -> Result<bool, String> {
+    match &options.verb {
+        Verb::Help => print!("{}", options::HELP),
+        Verb::List => list(),
+        _ => {
+            let folder = Folder::create()?;
+            build_quickack(options)?;
+            process::settle()?;
+            return match &options.verb {
+                Verb::Table => table(options, &folder.0),
+                Verb::Seed => seed::run(options, &folder.0),
+                Verb::Strace => trace::strace(&chosen(options)?, options, &folder.0),
+                Verb::Callgrind(name) => trace::callgrind(&named(name)?, options, &folder.0),
+                Verb::Help | Verb::List => unreachable!("handled above"),
+            };
+        }
+    }
+    Ok(true)
+}
+
+fn list() {
+    for row in rows::rows() {
+        println!("{:<8} {:<45} {:?}", row.name, row.what, row.bar);
+    }
+}
+
+fn table(options: &Options, folder: &Path) -> Result<bool, String> {
+    let machine = Description::read(options.date.as_deref());
+    for line in &machine.lines {
+        println!("{line}");
+    }
+    print!("\n{}", report::heading());
+    let mut outcomes = Vec::new();
+    for row in chosen(options)? {
+        let outcome = contest::run(row, options, folder)?;
+        print!("{}", report::text(&outcome));
+        outcomes.push(outcome);
+    }
+    if options.write {
+        report::write(Half::Table, &report::page(&outcomes, &machine, options))?;
+    }
+    let met = |outcome| report::verdicts(outcome).iter().all(report::Verdict::met);
+    Ok(outcomes.iter().all(|outcome| outcome.faults.is_empty() && met(outcome)))
+}
+
+fn named(name: &str) -> Result<Row, String> {
+    let row = rows::rows().into_iter().find(|row| row.name == name);
+    row.ok_or_else(|| format!("unknown row `{name}`; `cargo xtask bench --list`"))
+}
+
+/// The rows asked for.
+fn chosen(options: &Options) -> Result<Vec<Row>, String> {
+    let mut rows = match &options.rows {
+        Some(names) => names.iter().map(|name| named(name)).collect::<Result<_, _>>()?,
+        None => rows::rows(),
+    };
+    if options.batch {
+        rows.iter_mut().for_each(|row| row.work.arrival = load::Arrival::Batch);
+    }
+    Ok(rows)
+}
+
+fn build_quickack(options: &Options) -> Result<(), String> {
+    if options.quickack.is_some() || !options.peers.contains(&Peer::Quickack) {
+        return Ok(());
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["build", "--quiet", "--release", "--package", "quickack"])
+        .current_dir(workspace())
+        .status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err("quickack does not build (leave it out with --peers)".into()),
+        Err(error) => Err(format!("cannot start cargo: {error}")),
+    }
+}
+
+/// A folder for configurations and logs, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn create() -> Result<Folder, String> {
+        let path = std::env::temp_dir().join(format!("quickack-bench-{}", std::process::id()));
+        let created = std::fs::create_dir(&path);
+        created.map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

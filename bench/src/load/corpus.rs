@@ -1,0 +1,130 @@
+//! Keys, requests and values as bytes, made once so that asking costs a copy.
+
+use std::ops::Range;
+
+/// `key:` and eight digits.
+pub const KEY_LEN: usize = 12;
+
+/// The bytes of every request and of every reply that is right.
+pub struct Corpus {
+    /// ` key:00000000 key:00000001 …`: any run of keys is one slice of it.
+    keys: Vec<u8>,
+    /// What follows the key in a set's header.
+    set_rest: Vec<u8>,
+    /// What follows the key in a value's header.
+    value_rest: Vec<u8>,
+    /// Every value is this, with its key written over the first bytes.
+    value: Vec<u8>,
+}
+
+impl Corpus {
+    pub fn new(key_count: u32, value_len: usize) -> Self {
+        assert!(value_len >= KEY_LEN, "a value carries its key");
+        let keys = (0..key_count).flat_map(|index| format!(" key:{index:08}").into_bytes());
+        // Printable and not periodic in a power of two, so that a shifted value is seen.
+        let value = (0..value_len).map(|at| b'a' + (at * 7 % 23) as u8).collect();
+        Corpus {
+            keys: keys.collect(),
+            set_rest: format!(" 0 0 {value_len}\r\n").into_bytes(),
+            value_rest: format!(" 0 {value_len}\r\n").into_bytes(),
+            value,
+        }
+    }
+
+    pub fn key(&self, index: u32) -> &[u8] {
+        let start = index as usize * (KEY_LEN + 1) + 1;
+        &self.keys[start..start + KEY_LEN]
+    }
+
+    pub fn value_len(&self) -> usize {
+        self.value.len()
+    }
+
+    /// Bytes of `VALUE … CRLF`.
+    pub fn header_len(&self) -> usize {
+        b"VALUE ".len() + KEY_LEN + self.value_rest.len()
+    }
+
+    /// Appends a get of a run of keys; returns the end of its first piece when it is sent split.
+    pub fn push_get(&self, out: &mut Vec<u8>, run: Range<u32>) -> usize {
+        let stride = KEY_LEN + 1;
+        out.extend_from_slice(b"get");
+        out.extend_from_slice(&self.keys[run.start as usize * stride..run.end as usize * stride]);
+        let cut = out.len();
+        out.extend_from_slice(b"\r\n");
+        cut
+    }
+
+    /// Appends a set; returns the end of its first piece when it is sent split.
+    pub fn push_set(&self, out: &mut Vec<u8>, index: u32) -> usize {
+        out.extend_from_slice(b"set ");
+        out.extend_from_slice(self.key(index));
+        out.extend_from_slice(&self.set_rest);
+        let cut = out.len();
+        out.extend_from_slice(self.key(index));
+        out.extend_from_slice(&self.value[KEY_LEN..]);
+        out.extend_from_slice(b"\r\n");
+        cut
+    }
+
+    /// Whether `header` is the first line of this key's value.
+    #[inline]
+    pub fn is_header(&self, header: &[u8], index: u32) -> bool {
+        let (word, rest) = header.split_at(6);
+        word == b"VALUE "
+            && &rest[..KEY_LEN] == self.key(index)
+            && rest[KEY_LEN..] == self.value_rest
+    }
+
+    /// The key named by a value's header, if the header is one of ours.
+    pub fn header_index(&self, header: &[u8]) -> Option<u32> {
+        let digits = header.get(10..6 + KEY_LEN)?;
+        let index = std::str::from_utf8(digits).ok()?.parse().ok()?;
+        let known = (index as usize) < self.keys.len() / (KEY_LEN + 1);
+        (header.len() == self.header_len() && known && self.is_header(header, index))
+            .then_some(index)
+    }
+
+    /// Whether `bytes` stand at `offset` in the value of this key.
+    pub fn is_value(&self, bytes: &[u8], offset: usize, index: u32) -> bool {
+        let key_part = KEY_LEN.saturating_sub(offset).min(bytes.len());
+        let (front, back) = bytes.split_at(key_part);
+        let start = offset + key_part;
+        front == &self.key(index)[KEY_LEN.min(offset)..KEY_LEN.min(offset) + key_part]
+            && back == &self.value[start..start + back.len()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_memcached_text() {
+        let corpus = Corpus::new(3, 14);
+        let mut out = Vec::new();
+        assert_eq!(corpus.push_get(&mut out, 1..3), 29);
+        corpus.push_set(&mut out, 2);
+        let text = String::from_utf8(out).unwrap();
+        let (get, set) = text.split_once("\r\n").unwrap();
+        assert_eq!(get, "get key:00000001 key:00000002");
+        assert!(set.starts_with("set key:00000002 0 0 14\r\nkey:00000002"), "{set}");
+        assert_eq!(set.len(), "set key:00000002 0 0 14\r\n".len() + 16);
+    }
+
+    #[test]
+    fn a_value_is_known_piece_by_piece_and_a_wrong_byte_is_seen() {
+        let corpus = Corpus::new(3, 40);
+        let mut out = Vec::new();
+        let cut = corpus.push_set(&mut out, 1);
+        let value = &out[cut..cut + 40];
+        for at in 0..=40 {
+            assert!(corpus.is_value(&value[..at], 0, 1));
+            assert!(corpus.is_value(&value[at..], at, 1));
+        }
+        assert!(!corpus.is_value(value, 0, 2));
+        let mut wrong = value.to_vec();
+        wrong[30] ^= 1;
+        assert!(!corpus.is_value(&wrong[20..], 20, 1));
+    }
+}

@@ -1,0 +1,134 @@
+//! The command line of `cargo xtask bench`.
+
+use std::path::{Path, PathBuf};
+
+use crate::peers::{PEERS, Peer};
+use crate::window::Lengths;
+
+pub const HELP: &str = "\
+cargo xtask bench [options]    quickack beside nutcracker, HAProxy and nobody, on loopback
+
+  --rows A,B       only these rows (see --list)
+  --peers A,B      only these: nutcracker, quickack, haproxy, direct
+  --runs N         windows of each peer in each row (5)
+  --seconds S      measured seconds of each window (1.75)
+  --quick          3 windows of 0.7 s: a look, not a result
+  --attempts N     times a disturbed window is tried (4); 1 keeps whatever comes
+  --verify         compare every byte of every value
+  --write          write docs/benchmarks.md
+  --date D         the date written there (today)
+  --strace         instead: system calls per request of each proxy in each row
+  --callgrind ROW  instead: instructions per request of quickack in this row
+  --seed           instead: 6,000 requests/s open loop, clean and split clients
+  --minutes M      minutes of each part of --seed (10)
+  --batch          send a whole depth of requests only after all replies, as redis-benchmark does
+  --quickack FILE  this binary instead of building one
+  --list           the rows and their bars
+";
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub rows: Option<Vec<String>>,
+    pub peers: Vec<Peer>,
+    pub runs: usize,
+    pub lengths: Lengths,
+    pub attempts: usize,
+    pub verify: bool,
+    pub write: bool,
+    pub date: Option<String>,
+    pub batch: bool,
+    pub minutes: f64,
+    pub quickack: Option<PathBuf>,
+    pub verb: Verb,
+    /// The words as typed, for the record.
+    pub typed: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Table,
+    List,
+    Help,
+    Seed,
+    Strace,
+    Callgrind(String),
+}
+
+impl Options {
+    pub fn parse(arguments: &[String]) -> Result<Options, String> {
+        let mut options = Options {
+            rows: None,
+            peers: PEERS.to_vec(),
+            runs: 5,
+            lengths: Lengths::default(),
+            attempts: 4,
+            verify: false,
+            write: false,
+            date: None,
+            batch: false,
+            minutes: 10.0,
+            quickack: None,
+            verb: Verb::Table,
+            typed: arguments.join(" "),
+        };
+        let mut words = arguments.iter();
+        while let Some(word) = words.next() {
+            options.parse_option(word, &mut words)?;
+        }
+        Ok(options)
+    }
+
+    fn parse_option<'a>(
+        &mut self,
+        word: &str,
+        rest: &mut impl Iterator<Item = &'a String>,
+    ) -> Result<(), String> {
+        let mut value = || rest.next().cloned().ok_or(format!("{word} needs a value"));
+        match word {
+            "--rows" => self.rows = Some(value()?.split(',').map(str::to_string).collect()),
+            "--peers" => {
+                self.peers = value()?.split(',').map(Peer::parse).collect::<Result<_, _>>()?;
+            }
+            "--runs" => self.runs = number(word, &value()?, 1.0)? as usize,
+            "--attempts" => self.attempts = number(word, &value()?, 1.0)? as usize,
+            "--seconds" => self.lengths.measure_s = number(word, &value()?, 0.05)?,
+            "--minutes" => self.minutes = number(word, &value()?, 0.01)?,
+            "--quick" => {
+                self.runs = 3;
+                self.lengths = Lengths { warm_up_s: 0.2, measure_s: 0.7 };
+            }
+            "--verify" => self.verify = true,
+            "--write" => self.write = true,
+            "--date" => self.date = Some(value()?),
+            "--batch" => self.batch = true,
+            "--quickack" => self.quickack = Some(value()?.into()),
+            "--seed" => self.verb = Verb::Seed,
+            "--strace" => self.verb = Verb::Strace,
+            "--callgrind" => self.verb = Verb::Callgrind(value()?),
+            "--list" => self.verb = Verb::List,
+            "--help" | "-h" | "help" => self.verb = Verb::Help,
+            _ => return Err(format!("unknown option `{word}`; `cargo xtask bench --help`")),
+        }
+        Ok(())
+    }
+
+    /// The quickack binary: the one asked for, or this workspace's release build.
+    pub fn quickack(&self) -> PathBuf {
+        let built = || target_folder().join("release/quickack");
+        self.quickack.clone().unwrap_or_else(built)
+    }
+}
+
+fn number(word: &str, text: &str, least: f64) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| *number >= least);
+    number.ok_or_else(|| format!("{word}: `{text}` is not a number from {least} up"))
+}
+
+/// The workspace this program was built from.
+pub fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in its workspace")
+}
+
+fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
+}

@@ -1,0 +1,163 @@
+//! Child processes: started on one CPU, measured, and never left behind.
+//!
+//! Three things end a child: `Drop` (also while a panic unwinds), the parent-death signal that
+//! `setpriv` arms (so a killed benchmark takes its children along), and the terminal's own Ctrl-C.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+use rustix::thread::CpuSet;
+
+/// The proxy's CPU; the load generator and the servers share the other.
+pub const PROXY_CPU: usize = 0;
+pub const LOAD_CPU: usize = 1;
+
+pub struct Process {
+    pub name: String,
+    child: Child,
+}
+
+impl Process {
+    /// Starts `command` pinned to `cpu`, its output in `log`.
+    pub fn start(name: &str, command: &[String], cpu: usize, log: &Path) -> Result<Self, String> {
+        let fault = |what: &str, error: std::io::Error| format!("{name}: {what}: {error}");
+        let output =
+            fs::File::create(log).map_err(|error| fault("cannot create its log", error))?;
+        let errors = output.try_clone().map_err(|error| fault("cannot share its log", error))?;
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "taskset", "-c", &cpu.to_string()])
+            .args(command)
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors)
+            // Ctrl-C then reaches the benchmark alone, which ends its children by their ids.
+            .process_group(0)
+            .spawn()
+            .map_err(|error| fault("cannot start it through setpriv and taskset", error))?;
+        Ok(Process { name: name.into(), child })
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until somebody accepts on `port`.
+    pub fn wait_for_port(&mut self, port: u16, log: &Path) -> Result<(), String> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            if TcpStream::connect(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)).is_ok() {
+                return Ok(());
+            }
+            let said = || fs::read_to_string(log).unwrap_or_default();
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(format!("{} ended with {status}: {}", self.name, said().trim_end()));
+            }
+            if Instant::now() > deadline {
+                return Err(format!("{} does not listen on {port}: {}", self.name, said()));
+            }
+            // Between two attempts only: what is waited for is the accepted connection.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The process and its descendants.
+    pub fn tree(&self) -> Vec<u32> {
+        let mut known = BTreeSet::new();
+        let mut open = vec![self.id()];
+        while let Some(id) = open.pop() {
+            if known.insert(id) {
+                open.extend(children(id));
+            }
+        }
+        known.into_iter().collect()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Asked first, so that a proxy may end its own children; then made to.
+        if let Some(id) = Pid::from_raw(self.id() as i32)
+            && self.child.try_wait().is_ok_and(|status| status.is_none())
+        {
+            let _ = rustix::process::kill_process(id, Signal::TERM);
+            let deadline = Instant::now() + Duration::from_secs(2);
+            while Instant::now() < deadline && self.child.try_wait().is_ok_and(|s| s.is_none()) {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn children(id: u32) -> Vec<u32> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{id}/task")) else { return Vec::new() };
+    let lists = tasks.flatten().map(|task| fs::read_to_string(task.path().join("children")));
+    lists
+        .flatten()
+        .flat_map(|list| {
+            list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Nanoseconds these processes have run, all threads, user and system. The scheduler counts them
+/// exactly and brings a running thread's count up to date at each tick, here every 4 ms.
+pub fn cpu_ns(ids: &[u32]) -> u64 {
+    ids.iter().map(|&id| threads_ns(id)).sum()
+}
+
+fn threads_ns(id: u32) -> u64 {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{id}/task")) else { return 0 };
+    let times = tasks.flatten().filter_map(|task| {
+        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    times.sum()
+}
+
+/// Resident and proportional memory in kilobytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Memory {
+    pub resident_kb: u64,
+    pub proportional_kb: u64,
+}
+
+pub fn memory(ids: &[u32]) -> Memory {
+    let field = |path: String, name: &str| -> u64 {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
+        line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
+    };
+    let sum = |file: &str, name: &str| {
+        ids.iter().map(|id| field(format!("/proc/{id}/{file}"), name)).sum()
+    };
+    Memory { resident_kb: sum("status", "VmRSS:"), proportional_kb: sum("smaps_rollup", "Pss:") }
+}
+
+/// A port of 127.0.0.1 that was free a moment ago.
+pub fn free_port() -> Result<u16, String> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let address = listener.and_then(|listener| listener.local_addr());
+    address.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
+}
+
+/// Makes this process the measuring one: on the load's CPU, with descriptors enough, and gone when
+/// its parent is.
+pub fn settle() -> Result<(), String> {
+    let mut cpus = CpuSet::new();
+    cpus.set(LOAD_CPU);
+    rustix::thread::sched_setaffinity(None, &cpus)
+        .map_err(|errno| format!("cannot stay on CPU {LOAD_CPU} (two CPUs are needed): {errno}"))?;
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let _ = rustix::process::setrlimit(Resource::Nofile, raised);
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
+        .map_err(|errno| format!("cannot arm the parent-death signal: {errno}"))
+}

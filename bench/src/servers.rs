@@ -1,0 +1,139 @@
+//! The servers behind the proxies: Debian's memcached, or quickack's own cache process. Filled
+//! before the first window, and asked for their own counts around each.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::load::Corpus;
+use crate::process::{self, LOAD_CPU, Process};
+
+/// Which server program stands behind the proxies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    Memcached,
+    /// `quickack cache`: it answers pipelined gets in batches, as memcached 1.6.45 does.
+    Embedded,
+}
+
+pub struct Servers {
+    processes: Vec<Process>,
+    pub ports: Vec<u16>,
+}
+
+/// What the servers say they have done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub get_keys: u64,
+    pub sets: u64,
+}
+
+impl Servers {
+    pub fn start(
+        backend: Backend,
+        count: usize,
+        quickack: &Path,
+        folder: &Path,
+    ) -> Result<Self, String> {
+        let mut servers = Servers { processes: Vec::new(), ports: Vec::new() };
+        for index in 0..count {
+            let port = process::free_port()?;
+            let (name, command) = match backend {
+                Backend::Memcached => ("memcached", memcached(port)),
+                Backend::Embedded => ("quickack cache", embedded(quickack, port)),
+            };
+            let log = folder.join(format!("server-{index}.log"));
+            let mut process = Process::start(name, &command, LOAD_CPU, &log)?;
+            process.wait_for_port(port, &log)?;
+            servers.processes.push(process);
+            servers.ports.push(port);
+        }
+        Ok(servers)
+    }
+
+    pub fn ids(&self) -> Vec<u32> {
+        self.processes.iter().flat_map(Process::tree).collect()
+    }
+
+    /// Stores every key on every server, so that gets hit wherever a ring sends them.
+    pub fn fill(&self, corpus: &Corpus, key_count: u32) -> Result<(), String> {
+        for &port in &self.ports {
+            fill(port, corpus, key_count)
+                .map_err(|fault| format!("cannot fill {port}: {fault}"))?;
+        }
+        Ok(())
+    }
+
+    /// The counts of all servers together; none where a server does not keep them.
+    pub fn counts(&self) -> Result<Option<Counts>, String> {
+        let mut sum = Counts::default();
+        for &port in &self.ports {
+            let Some(counts) = counts(port).map_err(|error| format!("stats of {port}: {error}"))?
+            else {
+                return Ok(None);
+            };
+            sum.get_keys += counts.get_keys;
+            sum.sets += counts.sets;
+        }
+        Ok(Some(sum))
+    }
+}
+
+fn memcached(port: u16) -> Vec<String> {
+    let words = "memcached -l 127.0.0.1 -t 1 -m 1024 -I 2m -c 8192 -b 4096 -u root -U 0 -p";
+    words.split(' ').map(str::to_string).chain([port.to_string()]).collect()
+}
+
+fn embedded(quickack: &Path, port: u16) -> Vec<String> {
+    let address = format!("127.0.0.1:{port}");
+    let words = ["cache", "--listen", &address, "--memory", "512m"].map(str::to_string);
+    [quickack.display().to_string()].into_iter().chain(words).collect()
+}
+
+fn connect(port: u16) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    Ok(stream)
+}
+
+fn fill(port: u16, corpus: &Corpus, key_count: u32) -> Result<(), String> {
+    const STORED: &[u8] = b"STORED\r\n";
+    let mut stream = connect(port).map_err(|error| error.to_string())?;
+    let per_write = (16 * 1024 / corpus.value_len()).clamp(1, 64) as u32;
+    let (mut requests, mut replies) = (Vec::new(), Vec::new());
+    for first in (0..key_count).step_by(per_write as usize) {
+        let count = per_write.min(key_count - first);
+        requests.clear();
+        for index in first..first + count {
+            corpus.push_set(&mut requests, index);
+        }
+        replies.resize(count as usize * STORED.len(), 0);
+        let exchange = stream.write_all(&requests).and_then(|()| stream.read_exact(&mut replies));
+        exchange.map_err(|error| error.to_string())?;
+        if replies.chunks(STORED.len()).any(|reply| reply != STORED) {
+            return Err(format!("a set was answered {}", replies.escape_ascii()));
+        }
+    }
+    Ok(())
+}
+
+fn counts(port: u16) -> std::io::Result<Option<Counts>> {
+    let mut stream = connect(port)?;
+    stream.write_all(b"stats\r\n")?;
+    let (mut get_keys, mut sets) = (None, None);
+    for line in BufReader::new(stream).lines() {
+        let line = line?;
+        let mut words = line.split(' ').skip(1);
+        match (words.next(), words.next().and_then(|value| value.parse::<u64>().ok())) {
+            (Some("cmd_get"), value) => get_keys = value,
+            (Some("cmd_set"), value) => sets = value,
+            _ => {}
+        }
+        if !line.starts_with("STAT ") {
+            break;
+        }
+    }
+    Ok(get_keys.zip(sets).map(|(get_keys, sets)| Counts { get_keys, sets }))
+}

@@ -1,0 +1,145 @@
+//! One measured window: warm up, measure, drain, and check the counts against the servers' own.
+
+use crate::load::{Corpus, Generator, Tally, Workload};
+use crate::machine::Witness;
+use crate::peers::{Endpoint, Peer};
+use crate::process::{self, Memory};
+use crate::servers::{Counts, Servers};
+
+/// How long a window's parts last.
+#[derive(Clone, Copy, Debug)]
+pub struct Lengths {
+    pub warm_up_s: f64,
+    pub measure_s: f64,
+}
+
+/// What one window has shown.
+#[derive(Clone, Debug)]
+pub struct Window {
+    pub peer: Peer,
+    pub requests_per_s: f64,
+    /// CPU of the proxy per request.
+    pub proxy_us: f64,
+    /// CPU of the servers per request.
+    pub servers_us: f64,
+    /// CPU of the load generator per request.
+    pub load_us: f64,
+    pub latency: Percentiles,
+    /// From the write instead of the due time; differs in open loop only.
+    pub service: Percentiles,
+    pub memory: Memory,
+    pub misses: u64,
+    /// All requests answered, also before and after the measured time.
+    pub answered: u64,
+    /// Due and not even sent when the window ended (open loop).
+    pub waiting: usize,
+    /// The share of the proxy's and the load's CPU that went to others.
+    pub elsewhere: [f64; 2],
+    /// False where the servers keep no counts to compare with.
+    pub counts_checked: bool,
+}
+
+/// Microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Percentiles {
+    pub p50: f64,
+    pub p99: f64,
+    pub p999: f64,
+    pub max: f64,
+}
+
+impl Percentiles {
+    fn of(histogram: &hdrhistogram::Histogram<u64>) -> Self {
+        let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
+        Percentiles { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: at(1.0) }
+    }
+}
+
+/// One peer under one kind of load.
+pub struct Bench<'a> {
+    pub endpoint: &'a Endpoint,
+    pub servers: &'a Servers,
+    pub corpus: &'a Corpus,
+    pub work: &'a Workload,
+}
+
+/// Readings taken at the borders of the measured time.
+struct Border {
+    at_ns: u64,
+    proxy_ns: u64,
+    servers_ns: u64,
+    load_ns: u64,
+}
+
+impl Bench<'_> {
+    /// `seed` chooses the keys: the same for all peers of a round.
+    pub fn measure(&self, lengths: Lengths, seed: u64) -> Result<Window, String> {
+        let (proxy_ids, server_ids) = (self.endpoint.ids(), self.servers.ids());
+        let before = self.servers.counts()?;
+        let mut generator = Generator::start(self.work, self.corpus, self.endpoint.address, seed)?;
+        generator.run_until(later(lengths.warm_up_s))?;
+
+        let witness = Witness::start(&proxy_ids, &server_ids);
+        let begin = Border::read(&proxy_ids, &server_ids);
+        generator.tally.recording = true;
+        generator.run_until(later(lengths.measure_s))?;
+        generator.tally.recording = false;
+        let end = Border::read(&proxy_ids, &server_ids);
+        let elsewhere = witness.elsewhere();
+        let memory = process::memory(&proxy_ids);
+        let waiting = generator.waiting();
+        generator.drain()?;
+
+        let counts_checked = self.check_counts(before, &generator.tally)?;
+        let tally = &generator.tally;
+        let per_request_us = |ns: u64| ns as f64 / 1000.0 / tally.recorded.max(1) as f64;
+        let latency = Percentiles::of(&tally.latency_ns);
+        let service =
+            if tally.service_ns.is_empty() { latency } else { Percentiles::of(&tally.service_ns) };
+        Ok(Window {
+            peer: self.endpoint.peer,
+            requests_per_s: tally.recorded as f64 / ((end.at_ns - begin.at_ns) as f64 / 1e9),
+            proxy_us: per_request_us(end.proxy_ns - begin.proxy_ns),
+            servers_us: per_request_us(end.servers_ns - begin.servers_ns),
+            load_us: per_request_us(end.load_ns - begin.load_ns),
+            latency,
+            service,
+            memory,
+            misses: tally.misses,
+            answered: tally.requests(),
+            waiting,
+            elsewhere,
+            counts_checked,
+        })
+    }
+
+    /// The servers must have done exactly what the generator had answered.
+    fn check_counts(&self, before: Option<Counts>, tally: &Tally) -> Result<bool, String> {
+        if let Some(error) = &tally.first_error {
+            return Err(format!("{} requests failed, the first with: {error}", tally.errors));
+        }
+        let Some((before, after)) = before.zip(self.servers.counts()?) else { return Ok(false) };
+        let served =
+            Counts { get_keys: after.get_keys - before.get_keys, sets: after.sets - before.sets };
+        let answered = Counts { get_keys: tally.get_keys, sets: tally.sets };
+        if served != answered {
+            return Err(format!("counts disagree: servers {served:?}, generator {answered:?}"));
+        }
+        Ok(true)
+    }
+}
+
+impl Border {
+    fn read(proxy_ids: &[u32], server_ids: &[u32]) -> Self {
+        Border {
+            at_ns: crate::load::now_ns(),
+            proxy_ns: process::cpu_ns(proxy_ids),
+            servers_ns: process::cpu_ns(server_ids),
+            load_ns: process::cpu_ns(&[std::process::id()]),
+        }
+    }
+}
+
+fn later(seconds: f64) -> u64 {
+    crate::load::now_ns() + (seconds * 1e9) as u64
+}
