@@ -18,12 +18,13 @@ mod table;
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use testkit::process::{DEADLINE, Process, free_address};
 
 use field::Field;
 use table::Row;
@@ -47,53 +48,42 @@ fn every_key_stays_where_twemproxy_put_it() {
 /// So many keys of each row are asked for alone, the rest many to a line.
 const SINGLE_COUNT: usize = 2_000;
 const KEYS_PER_LINE: usize = 100;
-/// What has not come by then never comes.
-const DEADLINE: Duration = Duration::from_secs(30);
 
 struct Proxy {
-    child: Child,
-    /// What it printed, and then its sockets.
+    _process: Process,
+    /// Its sockets.
     folder: PathBuf,
 }
 
 impl Proxy {
     fn nutcracker(field: &Field) -> Proxy {
-        // Its statistics need a port: this one was free a moment ago.
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = Command::new("nutcracker");
         command.env("PATH", "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin");
-        command.arg("-c").arg(field.yml()).args(["-a", "127.0.0.1", "-s", &free.to_string()]);
-        Proxy::start(command, field, "nutcracker")
+        let statistics_port = free_address().port().to_string();
+        command.arg("-c").arg(field.yml()).args(["-a", "127.0.0.1", "-s", &statistics_port]);
+        Proxy::start("nutcracker", command, field)
     }
 
     fn quickack(field: &Field) -> Proxy {
         let mut command = Command::new(env!("CARGO_BIN_EXE_quickack"));
         command.args(["run", "-c"]).arg(field.yml());
-        Proxy::start(command, field, "quickack")
+        Proxy::start("quickack", command, field)
     }
 
     /// Returns when every pool can be connected to. The sockets then move to a folder of the
     /// proxy's own, where they still work: the next proxy finds their places free.
-    fn start(mut command: Command, field: &Field, name: &str) -> Proxy {
-        let folder = field.folder.path().join(name);
+    fn start(name: &str, mut command: Command, field: &Field) -> Proxy {
         fs::create_dir(field.listen()).unwrap();
-        let log = fs::File::create(field.listen().join("log")).unwrap();
-        let child = command.stdout(log.try_clone().unwrap()).stderr(log).spawn();
-        let child = child.unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
-        let mut proxy = Proxy { child, folder };
-        let start = Instant::now();
-        for row in &field.rows {
-            while let Err(error) = UnixStream::connect(field.listen().join(&row.socket)) {
-                let ended = proxy.child.try_wait().unwrap();
-                if ended.is_some() || start.elapsed() > DEADLINE {
-                    let log = fs::read_to_string(field.listen().join("log")).unwrap();
-                    panic!("{command:?}: pool {}: {error}, {ended:?}\n{log}", row.name);
-                }
-                thread::sleep(Duration::from_millis(1));
-            }
-        }
-        fs::rename(field.listen(), &proxy.folder).unwrap();
-        proxy
+        let sockets: Vec<_> =
+            field.rows.iter().map(|row| field.listen().join(&row.socket)).collect();
+        let mut process = Process::start(name, &mut command);
+        // What it says does not matter, but how long it may take and whether it ends do.
+        process.wait_for("that it accepts", |_| {
+            sockets.iter().all(|socket| UnixStream::connect(socket).is_ok()).then_some(())
+        });
+        let folder = field.folder.path().join(name);
+        fs::rename(field.listen(), &folder).unwrap();
+        Proxy { _process: process, folder }
     }
 
     /// For each row and key, the number of the server that answered.
@@ -109,13 +99,6 @@ impl Proxy {
                 ask(&stream, &row.name, keys, &places)
             })
             .collect()
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
     }
 }
 
