@@ -36,7 +36,7 @@ pub struct Server {
 /// Neither sorted nor of one length: twemproxy sorts a pool by name, the shorter first.
 const NAMES: [&str; 5] = ["cache-b", "cache-10", "z", "cache-a", "Cache-a"];
 
-/// The 48 rows that are promised: each hash, ketama and modula, weights, names.
+/// The 96 rows that are promised: each hash, ketama and modula, weights, names.
 pub fn promised_rows(field: &mut Field) {
     for &hash in Hash::ALL {
         for distribution in [Distribution::Ketama, Distribution::Modula] {
