@@ -41,8 +41,8 @@ pub trait Protocol: Sync {
     fn commands(&self) -> &'static [Command];
 
     /// Reads one request at the start of `input`, its head only. `keys` is cleared and then holds
-    /// the place of each key in the head. `resume` must be `default()` at the start of each frame and
-    /// be given back unchanged with the same, longer input after `Incomplete`.
+    /// the place of each key in the head. `resume` must be `default()` at the start of each frame
+    /// and be given back unchanged with the same, longer input after `Incomplete`.
     fn parse_request(
         &self,
         input: &[u8],

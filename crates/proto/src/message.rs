@@ -33,8 +33,8 @@ pub enum Parsed<T> {
     Complete(T),
     /// The head is not whole yet.
     Incomplete,
-    /// This can never become a message. For a request the text is the refusal; the connection cannot
-    /// be read further. For a reply the text is the reason why the link is closed.
+    /// This can never become a message. For a request the text is the refusal; the connection
+    /// cannot be read further. For a reply the text is the reason why the link is closed.
     Malformed(&'static str),
 }
 

@@ -1,4 +1,5 @@
-//! The byte-level helpers that every text protocol shares: find a line's end, cut tokens, read decimals.
+//! The byte-level helpers that every text protocol shares: find a line's end, cut tokens, read
+//! decimals.
 
 use crate::{Resume, Span};
 
@@ -19,6 +20,7 @@ pub fn line_len(input: &[u8], resume: &mut Resume) -> Option<usize> {
 pub struct Tokens<'a> {
     line: &'a [u8],
     at: usize,
+    clean: bool,
 }
 
 impl<'a> Tokens<'a> {
@@ -28,32 +30,73 @@ impl<'a> Tokens<'a> {
         if end > 0 && line[end - 1] == b'\r' {
             end -= 1;
         }
-        Tokens { line: &line[..end], at: 0 }
+        Tokens { line: &line[..end], at: 0, clean: true }
     }
 
     /// The text of a token of this line.
     pub fn text(&self, token: Span) -> &'a [u8] {
         token.of(self.line)
     }
+
+    /// Whether the tokens cut so far are free of control characters, NUL and DEL. It falls out of
+    /// the search for their ends, so that nobody looks at a key's bytes twice.
+    pub fn are_clean(&self) -> bool {
+        self.clean
+    }
 }
 
 impl Iterator for Tokens<'_> {
     type Item = Span;
 
+    // Measured: as a call of its own it costs a third of the time of a `set` line.
+    #[inline(always)]
     fn next(&mut self) -> Option<Span> {
         let mut start = self.at;
         while self.line.get(start) == Some(&b' ') {
             start += 1;
         }
-        if start == self.line.len() {
-            self.at = start;
-            return None;
+        let mut end = printable_end(self.line, start);
+        while self.line.get(end).is_some_and(|&byte| byte != b' ') {
+            self.clean = false;
+            end = printable_end(self.line, end + 1);
         }
-        let rest = &self.line[start..];
-        let len = rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len());
-        self.at = start + len;
-        Some(Span::new(start, self.at))
+        self.at = end;
+        (start < end).then(|| Span::new(start, end))
     }
+}
+
+/// Where the run of bytes above space, DEL excluded, that begins at `from` ends: eight bytes a
+/// step.
+#[inline]
+fn printable_end(line: &[u8], from: usize) -> usize {
+    let mut at = from;
+    while let Some(&eight) = line[at..].first_chunk::<8>() {
+        let ends = run_ends(u64::from_le_bytes(eight));
+        if ends != 0 {
+            return at + ends.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    let left = line.len() - at;
+    match line.last_chunk::<8>() {
+        // The line's last eight bytes, those before `at` shifted out: the zeros shifted in end the
+        // run.
+        Some(&eight) if left > 0 => {
+            let ends = run_ends(u64::from_le_bytes(eight) >> (64 - 8 * left));
+            at + ends.trailing_zeros() as usize / 8
+        }
+        _ => at + line[at..].iter().take_while(|&&byte| byte > b' ' && byte != 0x7f).count(),
+    }
+}
+
+/// Marks the bytes of `word` that end a run, in their highest bits. Only the lowest mark is exact:
+/// a borrow may set others above it.
+fn run_ends(word: u64) -> u64 {
+    const ONES: u64 = u64::MAX / 0xff;
+    let below = word.wrapping_sub(ONES * 0x21) & !word;
+    let other = word ^ (ONES * 0x7f);
+    let del = other.wrapping_sub(ONES) & !other;
+    (below | del) & (ONES * 0x80)
 }
 
 /// An unsigned decimal: digits only, no sign, no space, at most `max`.
@@ -107,6 +150,31 @@ mod tests {
         assert_eq!(line_len(b"get a", &mut resume), None);
         assert_eq!(resume.scanned, 5);
         assert_eq!(line_len(b"get a\r\nrest", &mut resume), Some(7));
+    }
+
+    #[test]
+    fn tokens_are_cut_at_spaces_wherever_they_stand() {
+        for (pad, len) in (0..20).flat_map(|pad| (1..20).map(move |len| (pad, len))) {
+            let line = format!("{}{} b \r\n", " ".repeat(pad), "a".repeat(len));
+            let mut tokens = Tokens::new(line.as_bytes());
+            assert_eq!(tokens.next(), Some(Span::new(pad, pad + len)));
+            assert_eq!(tokens.next(), Some(Span::new(pad + len + 1, pad + len + 2)));
+            assert_eq!(tokens.next(), None);
+            assert!(tokens.are_clean());
+        }
+    }
+
+    #[test]
+    fn every_byte_is_known_as_clean_or_not_at_every_place() {
+        for (byte, at) in (0..=255u8).flat_map(|byte| (0..18).map(move |at| (byte, at))) {
+            let mut line = [b'k'; 20];
+            line[at] = byte;
+            line[18..].copy_from_slice(b"\r\n");
+            let mut tokens = Tokens::new(&line);
+            let cut = tokens.by_ref().count();
+            assert_eq!(tokens.are_clean(), byte >= b' ' && byte != 0x7f, "{byte:#x} at {at}");
+            assert_eq!(cut, if byte == b' ' && at > 0 && at < 17 { 2 } else { 1 });
+        }
     }
 
     #[test]

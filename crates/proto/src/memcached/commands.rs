@@ -43,7 +43,11 @@ const fn row(name: &'static str, class: Class, note: &'static str) -> Command {
 
 /// The rows, in the order of [`SHAPES`].
 pub(super) static TABLE: &[Command] = &[
-    row("get", FETCH, "any number of keys; split by server, gathered in the client's order; merged"),
+    row(
+        "get",
+        FETCH,
+        "any number of keys; split by server, gathered in the client's order; merged",
+    ),
     row("gets", FETCH_CAS, "as get, with the cas number; not merged"),
     row("gat", FETCH_TOUCH, "as get, and sets the expiry; never asked twice"),
     row("gats", FETCH_TOUCH, "as gat, with the cas number"),

@@ -1,7 +1,8 @@
-//! memcached's classic text protocol (source: memcached's `doc/protocol.txt`, and what 1.6.18 does).
+//! memcached's classic text protocol (source: memcached's `doc/protocol.txt`, and what 1.6.18
+//! does).
 //!
-//! `commands.rs` is the table · `request.rs` reads what a client says · `reply.rs` reads what a server
-//! says · `answer.rs` writes what the proxy says.
+//! `commands.rs` is the table · `request.rs` reads what a client says · `reply.rs` reads what a
+//! server says · `answer.rs` writes what the proxy says.
 
 mod answer;
 mod commands;

@@ -1,5 +1,6 @@
 //! What a server says. Anything that cannot answer what was asked is `Malformed`, and the caller
-//! believes nothing after it: one misread byte on a shared link would hand clients each other's values.
+//! believes nothing after it: one misread byte on a shared link would hand clients each other's
+//! values.
 
 use super::commands::{self, CAS, DECR, DELETE, FLUSH_ALL, GATS, GETS, INCR, SET, TOUCH, VERSION};
 use crate::scan::{self, Tokens};
@@ -17,7 +18,11 @@ const BAD_VALUE: &str = "a malformed VALUE line";
 pub(super) fn parse(ask: Ask, input: &[u8]) -> Parsed<Item> {
     let head = &input[..input.len().min(LINE_MAX)];
     let Some(len) = scan::line_len(head, &mut Resume::default()) else {
-        return if input.len() >= LINE_MAX { Parsed::Malformed(TOO_LONG) } else { Parsed::Incomplete };
+        return if input.len() >= LINE_MAX {
+            Parsed::Malformed(TOO_LONG)
+        } else {
+            Parsed::Incomplete
+        };
     };
     let line = &input[..len];
     if !line.ends_with(b"\r\n") {
@@ -82,8 +87,9 @@ fn answers(command: u8, text: &[u8]) -> bool {
 }
 
 fn error_or_malformed(text: &[u8], len: usize) -> Parsed<Item> {
-    let error =
-        text == b"ERROR" || text.starts_with(b"CLIENT_ERROR ") || text.starts_with(b"SERVER_ERROR ");
+    let error = text == b"ERROR"
+        || text.starts_with(b"CLIENT_ERROR ")
+        || text.starts_with(b"SERVER_ERROR ");
     if error { item(ItemKind::Error, len) } else { Parsed::Malformed(NO_ANSWER) }
 }
 

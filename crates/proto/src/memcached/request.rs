@@ -1,8 +1,8 @@
 //! What a client says: one line, and for storage commands a data block.
 //!
-//! Only what is understood byte by byte becomes a request that is forwarded. Whatever a server might
-//! read differently (a signed or overlong number, a control character in a key, a stray argument) is
-//! refused here, since on a shared link a misread byte would become another client's problem.
+//! Only what is understood byte by byte becomes a request that is forwarded. Whatever a server
+//! might read differently (a signed or overlong number, a control character in a key, a stray
+//! argument) is refused here, since on a shared link a misread byte would become another client's problem.
 
 use super::commands::{self, Shape};
 use crate::scan::{self, Tokens};
@@ -19,6 +19,7 @@ const BAD_LINE: &str = "bad command line format";
 const BAD_DELETE: &str = "bad command line format.  Usage: delete <key> [noreply]";
 const BAD_DELTA: &str = "invalid numeric delta argument";
 const BAD_EXPTIME: &str = "invalid exptime argument";
+const NOT_HTTP: &str = "this is no HTTP server";
 const LINE_TOO_LONG: &str = "line too long";
 
 pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Parsed<Request> {
@@ -83,9 +84,9 @@ struct Line<'a> {
 
 impl Line<'_> {
     fn read(&mut self) -> Option<Parsed<Request>> {
-        let word = self.tokens.next().map(|token| self.tokens.text(token));
-        let command = word.and_then(commands::lookup);
-        let Some(command) = command else { return self.refuse(Refusal::Unknown) };
+        let Some(word) = self.tokens.next() else { return self.refuse(Refusal::Unknown) };
+        let command = commands::lookup(self.tokens.text(word));
+        let Some(command) = command else { return self.unknown(word) };
         self.request.command = command;
         self.request.class = commands::TABLE[usize::from(command)].class;
         match commands::shape(command) {
@@ -103,9 +104,19 @@ impl Line<'_> {
         }
     }
 
+    /// A browser that was sent here by a hostile page must not get as far as the lines of its body.
+    #[cold]
+    fn unknown(&mut self, word: Span) -> Option<Parsed<Request>> {
+        let last = self.tokens.by_ref().last().unwrap_or(word);
+        if self.tokens.text(last).starts_with(b"HTTP/") {
+            return Some(Parsed::Malformed(NOT_HTTP));
+        }
+        self.refuse(Refusal::Unknown)
+    }
+
     fn read_keys(&mut self) -> Option<Parsed<Request>> {
         while let Some(token) = self.tokens.next() {
-            if !is_key(self.tokens.text(token)) {
+            if !self.is_key(token) {
                 return self.refuse(Refusal::Bad(BAD_LINE));
             }
             self.keys.push(token);
@@ -137,7 +148,7 @@ impl Line<'_> {
         self.request.body = body;
         self.request.trailer = b"\r\n";
         let noreply = given == count;
-        let good = is_key(text(0))
+        let good = tokens[0].is_some_and(|key| self.is_key(key))
             && scan::decimal(text(1), u64::from(u32::MAX)).is_some()
             && is_exptime(text(2))
             && (!cas || scan::decimal(text(4), u64::MAX).is_some())
@@ -152,17 +163,17 @@ impl Line<'_> {
 
     fn read_delete(&mut self) -> Option<Parsed<Request>> {
         let tokens = self.collect::<4>();
-        if tokens[0].is_none() {
+        if tokens[0].is_none() || tokens[3].is_some() {
             return self.refuse(Refusal::Unknown);
         }
+        self.request.quiet = self.ends_with_noreply(&tokens[1..]);
         let text = |at: usize| tokens[at].map(|token| self.tokens.text(token));
-        let quiet = match (text(1), text(2), text(3)) {
-            (None | Some(b"0"), None, None) => false,
-            (Some(b"noreply"), None, None) | (Some(b"0"), Some(b"noreply"), None) => true,
-            _ => return self.refuse(Refusal::Bad(BAD_DELETE)),
-        };
-        self.request.quiet = quiet;
-        self.one_key(tokens[0])
+        match (text(1), text(2)) {
+            (None | Some(b"0" | b"noreply"), None) | (Some(b"0"), Some(b"noreply")) => {
+                self.one_key(tokens[0])
+            }
+            _ => self.refuse(Refusal::Bad(BAD_DELETE)),
+        }
     }
 
     fn read_delta(&mut self) -> Option<Parsed<Request>> {
@@ -198,27 +209,31 @@ impl Line<'_> {
 
     fn read_flush(&mut self) -> Option<Parsed<Request>> {
         let tokens = self.collect::<3>();
+        if tokens[2].is_some() {
+            return self.refuse(Refusal::Unknown);
+        }
+        self.request.quiet = self.ends_with_noreply(&tokens);
         let text = |at: usize| tokens[at].map(|token| self.tokens.text(token));
         let delay = |text: &[u8]| scan::decimal(text, i32::MAX as u64).is_some();
-        self.request.quiet = match (text(0), text(1), text(2)) {
-            (None, None, None) => false,
-            (Some(b"noreply"), None, None) => true,
-            (Some(number), None, None) if delay(number) => false,
-            (Some(number), Some(b"noreply"), None) if delay(number) => true,
-            _ => return self.refuse(Refusal::Bad(BAD_LINE)),
-        };
-        None
+        match (text(0), text(1)) {
+            (None | Some(b"noreply"), None) => None,
+            (Some(number), None | Some(b"noreply")) if delay(number) => None,
+            (Some(number), _) if delay(number) => self.refuse(Refusal::Bad(BAD_LINE)),
+            _ => self.refuse(Refusal::Bad(BAD_EXPTIME)),
+        }
     }
 
     fn read_verbosity(&mut self) -> Option<Parsed<Request>> {
         let tokens = self.collect::<3>();
-        if tokens[0].is_none() {
+        if tokens[0].is_none() || tokens[2].is_some() {
             return self.refuse(Refusal::Unknown);
         }
-        self.request.quiet =
-            tokens.iter().flatten().next_back().map(|token| self.tokens.text(*token))
-                == Some(b"noreply");
-        None
+        self.request.quiet = self.ends_with_noreply(&tokens);
+        let level = tokens[0].map_or(&b""[..], |token| self.tokens.text(token));
+        match scan::decimal(level, u64::from(u32::MAX)) {
+            Some(_) => None,
+            None => self.refuse(Refusal::Bad(BAD_LINE)),
+        }
     }
 
     /// The command is refused all the same; its data must not be read as commands.
@@ -236,11 +251,25 @@ impl Line<'_> {
     }
 
     fn one_key(&mut self, key: Option<Span>) -> Option<Parsed<Request>> {
-        if !key.is_some_and(|key| is_key(self.tokens.text(key))) {
+        if !key.is_some_and(|key| self.is_key(key)) {
             return self.refuse(Refusal::Bad(BAD_LINE));
         }
         self.keys.extend(key);
         None
+    }
+
+    /// Whether the last of these tokens asks for silence. It does so for a refusal too: a client
+    /// that wants no answer would take one for the answer to its next request.
+    fn ends_with_noreply(&self, tokens: &[Option<Span>]) -> bool {
+        tokens.iter().flatten().next_back().map(|token| self.tokens.text(*token))
+            == Some(&b"noreply"[..])
+    }
+
+    /// 1 to 250 bytes without space, control character, NUL or DEL; bytes from 0x80 up are a key's
+    /// own affair. An unclean byte anywhere before it in the line refuses the key as well: no
+    /// argument may have one either.
+    fn is_key(&self, token: Span) -> bool {
+        self.tokens.are_clean() && self.tokens.text(token).len() <= KEY_MAX
     }
 
     /// The next `N` tokens; the last place is taken only by a line that has too many.
@@ -250,14 +279,10 @@ impl Line<'_> {
 
     fn refuse(&mut self, refusal: Refusal) -> Option<Parsed<Request>> {
         self.keys.clear();
+        self.request.arguments = Span::default();
         self.request.class = Class::Refuse(refusal);
         None
     }
-}
-
-/// 1 to 250 bytes without space, control character or NUL. Bytes from 0x80 up are a key's own affair.
-fn is_key(text: &[u8]) -> bool {
-    !text.is_empty() && text.len() <= KEY_MAX && text.iter().all(|&byte| byte > 0x20 && byte != 0x7f)
 }
 
 /// A signed 32-bit number; a negative one means "expired at once" and is part of the protocol, but
