@@ -92,9 +92,17 @@ impl Stage {
 
 /// Runs one row to its end.
 pub fn run(row: Row, options: &Options, folder: &Path) -> Result<Outcome, String> {
-    let stage = Stage::build(&row, options, folder)?;
+    let peers: Vec<Peer> =
+        row.peers.iter().copied().filter(|peer| options.peers.contains(peer)).collect();
     let (mut endpoints, mut faults) = (Vec::new(), Vec::new());
-    for &peer in row.peers.iter().filter(|peer| options.peers.contains(peer)) {
+    let stage = match Stage::build(&row, options, folder) {
+        Ok(stage) => stage,
+        Err(fault) => {
+            let faults = peers.into_iter().map(|peer| (peer, fault.clone())).collect();
+            return Ok(Outcome { row, rounds: Vec::new(), faults, reruns: 0, rate: None });
+        }
+    };
+    for peer in peers {
         match stage.endpoint(peer, &row, options, folder, &[]) {
             Ok(endpoint) => endpoints.push(endpoint),
             Err(fault) => faults.push((peer, fault)),

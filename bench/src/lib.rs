@@ -53,7 +53,9 @@ fn obey(options: &Options) -> Result<bool, String> {
             return match &options.verb {
                 Verb::Table => table(options, &folder.0),
                 Verb::Seed => seed::run(options, &folder.0),
-                Verb::Strace => trace::strace(&chosen(options)?, options, &folder.0),
+                Verb::SystemCalls(counter) => {
+                    trace::system_calls(*counter, &chosen(options)?, options, &folder.0)
+                }
                 Verb::Callgrind(name) => trace::callgrind(&named(name)?, options, &folder.0),
                 Verb::Help | Verb::List => unreachable!("handled above"),
             };

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::peers::{PEERS, Peer};
+use crate::trace::Counter;
 use crate::window::Lengths;
 
 pub const HELP: &str = "\
@@ -18,6 +19,7 @@ cargo xtask bench [options]    quickack beside nutcracker, HAProxy and nobody, o
   --write          write docs/benchmarks.md
   --date D         the date written there (today)
   --strace         instead: system calls per request of each proxy in each row
+  --syscalls       the same by perf's tracepoints, which do not slow the proxy
   --callgrind ROW  instead: instructions per request of quickack in this row
   --seed           instead: 6,000 requests/s open loop, clean and split clients
   --minutes M      minutes of each part of --seed (10)
@@ -50,7 +52,7 @@ pub enum Verb {
     List,
     Help,
     Seed,
-    Strace,
+    SystemCalls(Counter),
     Callgrind(String),
 }
 
@@ -103,7 +105,8 @@ impl Options {
             "--batch" => self.batch = true,
             "--quickack" => self.quickack = Some(value()?.into()),
             "--seed" => self.verb = Verb::Seed,
-            "--strace" => self.verb = Verb::Strace,
+            "--strace" => self.verb = Verb::SystemCalls(Counter::Strace),
+            "--syscalls" => self.verb = Verb::SystemCalls(Counter::Perf),
             "--callgrind" => self.verb = Verb::Callgrind(value()?),
             "--list" => self.verb = Verb::List,
             "--help" | "-h" | "help" => self.verb = Verb::Help,

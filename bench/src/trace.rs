@@ -1,9 +1,9 @@
-//! What a proxy does for a request: its system calls (strace) and its instructions (callgrind).
-//! Both slow it down, so the windows here are no measure of time.
+//! What a proxy does for a request: its system calls (strace, perf) and its instructions
+//! (callgrind). Most of this slows it down, so the windows here are no measure of time.
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
@@ -16,79 +16,168 @@ use crate::window::Lengths;
 
 const LENGTHS: Lengths = Lengths { warm_up_s: 0.1, measure_s: 1.0 };
 
+/// Who counts system calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counter {
+    /// Counts every call by name and stops the proxy at each, so that it finds more to do in each
+    /// turn than it would by itself.
+    Strace,
+    /// Counts the calls of [`WATCHED`] by the kernel's tracepoints and hardly disturbs.
+    Perf,
+}
+
+/// The calls a proxy makes for a request, and all calls together.
+const WATCHED: [&str; 21] = [
+    "raw_syscalls:sys_enter",
+    "read",
+    "readv",
+    "recvfrom",
+    "recvmsg",
+    "write",
+    "writev",
+    "sendto",
+    "sendmsg",
+    "epoll_wait",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "epoll_ctl",
+    "setsockopt",
+    "getsockopt",
+    "socket",
+    "connect",
+    "accept",
+    "accept4",
+    "close",
+    "fcntl",
+];
+
 /// System calls per request of each proxy in each row.
-pub fn strace(rows: &[Row], options: &Options, folder: &Path) -> Result<bool, String> {
+pub fn system_calls(
+    counter: Counter,
+    rows: &[Row],
+    options: &Options,
+    folder: &Path,
+) -> Result<bool, String> {
     println!("system calls per request");
     for row in rows {
         let stage = Stage::build(row, options, folder)?;
         for peer in PEERS.into_iter().filter(|&peer| peer != Peer::Direct) {
-            if !row.peers.contains(&peer) || !options.peers.contains(&peer) {
-                continue;
+            if row.peers.contains(&peer) && options.peers.contains(&peer) {
+                let endpoint = stage.endpoint(peer, row, options, folder, &[])?;
+                let (calls, answered) = counted(counter, &stage, &endpoint, folder)?;
+                println!("{:<8} {:<11}{}", row.name, peer.name(), line(&calls, answered));
             }
-            let endpoint = stage.endpoint(peer, row, options, folder, &[])?;
-            let (calls, answered) = traced(&stage, &endpoint, folder)?;
-            let per_request = |count: u64| count as f64 / answered as f64;
-            let total: u64 = calls.iter().map(|(_, count)| count).sum();
-            print!("{:<8} {:<11} {:>6.2} :", row.name, peer.name(), per_request(total));
-            for (name, count) in calls.iter().filter(|(_, count)| per_request(*count) >= 0.005) {
-                print!("  {name} {:.2}", per_request(*count));
-            }
-            println!();
         }
     }
     Ok(true)
 }
 
-/// One window under strace: calls by name, most frequent first, and the requests answered.
-fn traced(
+fn line(calls: &[(String, u64)], answered: u64) -> String {
+    let mut text = String::new();
+    for (name, count) in calls {
+        let per_request = *count as f64 / answered as f64;
+        if per_request >= 0.005 {
+            text.push_str(&format!("  {name} {per_request:.2}"));
+        }
+    }
+    text
+}
+
+/// One window under a counter: calls by name, most frequent first, and the requests answered.
+fn counted(
+    counter: Counter,
     stage: &Stage,
     endpoint: &Endpoint,
     folder: &Path,
 ) -> Result<(Vec<(String, u64)>, u64), String> {
-    let summary = folder.join("strace.txt");
+    let summary = folder.join("calls.txt");
     let ids = endpoint.ids();
-    let mut command = Command::new("strace");
-    command.args(["-c", "-f", "-o"]).arg(&summary);
-    for id in &ids {
-        command.args(["-p", &id.to_string()]);
-    }
-    let started = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn();
-    let mut strace = started.map_err(|error| format!("cannot start strace: {error}"))?;
-    let result = wait_until_traced(&ids).and_then(|()| stage.bench(endpoint).measure(LENGTHS, 1));
-    if let Some(id) = Pid::from_raw(strace.id() as i32) {
+    let mut child = counter.start(&ids, &summary)?;
+    let result = counter
+        .wait_until_attached(child.id(), &ids)
+        .and_then(|()| stage.bench(endpoint).measure(LENGTHS, 1));
+    if let Some(id) = Pid::from_raw(child.id() as i32) {
         let _ = rustix::process::kill_process(id, Signal::INT);
     }
-    let _ = strace.wait();
+    let _ = child.wait();
     let text = fs::read_to_string(&summary).unwrap_or_default();
-    Ok((calls(&text), result?.answered))
-}
-
-fn wait_until_traced(ids: &[u32]) -> Result<(), String> {
-    let traced = |id: &u32| {
-        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
-        status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
-    };
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while !ids.iter().all(traced) {
-        if Instant::now() > deadline {
-            return Err("strace does not attach (is ptrace allowed?)".into());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
-}
-
-/// The rows of strace's summary: share, seconds, time a call, calls, perhaps errors, name.
-fn calls(summary: &str) -> Vec<(String, u64)> {
-    let row = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let count = words.get(3)?.parse().ok()?;
-        let name = words.get(4..)?.last()?;
-        (*name != "total").then(|| (name.to_string(), count))
-    };
-    let mut calls: Vec<(String, u64)> = summary.lines().filter_map(row).collect();
+    let mut calls: Vec<_> = text.lines().filter_map(|line| counter.read(line)).collect();
     calls.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    calls
+    Ok((calls, result?.answered))
+}
+
+impl Counter {
+    fn start(self, ids: &[u32], summary: &Path) -> Result<Child, String> {
+        let list = ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let mut command = match self {
+            Counter::Strace => Command::new("strace"),
+            Counter::Perf => Command::new("perf"),
+        };
+        match self {
+            Counter::Strace => command.args(["-c", "-f"]),
+            Counter::Perf => command.args(["stat", "-x,", "-e", &events().join(",")]),
+        };
+        command.arg("-o").arg(summary).args(["-p", &list]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().map_err(|error| format!("cannot start the counter: {error}"))
+    }
+
+    /// Each process has its tracer, or each thread its events.
+    fn wait_until_attached(self, counter: u32, ids: &[u32]) -> Result<(), String> {
+        let attached = || match self {
+            Counter::Strace => ids.iter().all(|id| is_traced(*id)),
+            Counter::Perf => {
+                let threads: usize =
+                    ids.iter().map(|id| entries(&format!("/proc/{id}/task"))).sum();
+                entries(&format!("/proc/{counter}/fd")) > threads * WATCHED.len()
+            }
+        };
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !attached() {
+            if Instant::now() > deadline {
+                return Err("the counter does not attach (is tracing allowed here?)".into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// A line of the summary, if it is a call and its count.
+    fn read(self, line: &str) -> Option<(String, u64)> {
+        match self {
+            // Share, seconds, time a call, calls, perhaps errors, name.
+            Counter::Strace => {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let count = words.get(3)?.parse().ok()?;
+                let name = words.get(4..)?.last()?;
+                Some(((*name).replace("total", "all"), count))
+            }
+            Counter::Perf => {
+                let mut words = line.split(',');
+                let count = words.next()?.parse().ok()?;
+                let event = words.nth(1)?;
+                let name = event.strip_prefix("syscalls:sys_enter_").unwrap_or("all");
+                Some((name.to_string(), count))
+            }
+        }
+    }
+}
+
+fn events() -> Vec<String> {
+    let full = |name: &&str| match name.contains(':') {
+        true => (*name).to_string(),
+        false => format!("syscalls:sys_enter_{name}"),
+    };
+    WATCHED.iter().map(full).collect()
+}
+
+fn is_traced(id: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
+}
+
+fn entries(folder: &str) -> usize {
+    fs::read_dir(folder).map(Iterator::count).unwrap_or_default()
 }
 
 /// Instructions per request of quickack in one row, and where they are spent.
@@ -134,16 +223,22 @@ fn control(arguments: &[&str]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::calls;
+    use super::Counter;
+
+    fn check(counter: Counter, line: &str, expected: Option<(&str, u64)>) {
+        let expected = expected.map(|(name, count)| (name.to_string(), count));
+        assert_eq!(counter.read(line), expected, "{line}");
+    }
 
     #[test]
-    fn a_summary_is_read_with_and_without_errors() {
-        let text = "% time     seconds  usecs/call     calls    errors syscall\n\
-                    ------ ----------- ----------- --------- --------- ----------------\n \
-                    60.00    0.000100           1        20         3 recvfrom\n \
-                    40.00    0.000080           1        80           sendto\n\
-                    ------ ----------- ----------- --------- --------- ----------------\n\
-                    100.00    0.000180           1       100         3 total\n";
-        assert_eq!(calls(text), [("sendto".to_string(), 80), ("recvfrom".to_string(), 20)]);
+    fn summaries_are_read_line_by_line() {
+        let heading = "% time     seconds  usecs/call     calls    errors syscall";
+        check(Counter::Strace, heading, None);
+        check(Counter::Strace, "60.00 0.000100  1  20  3 recvfrom", Some(("recvfrom", 20)));
+        check(Counter::Strace, "40.00 0.000080  1  80    sendto", Some(("sendto", 80)));
+        check(Counter::Strace, "100.00 0.000180 1 100  3 total", Some(("all", 100)));
+        check(Counter::Perf, "7,,syscalls:sys_enter_read,1329063,100.00,,", Some(("read", 7)));
+        check(Counter::Perf, "144,,raw_syscalls:sys_enter,13290,100.00,,", Some(("all", 144)));
+        check(Counter::Perf, "<not counted>,,raw_syscalls:sys_enter,0,100.00,,", None);
     }
 }

@@ -2,19 +2,9 @@
 //!
 //! The generator shares a CPU with the servers, so an unoptimised one would measure itself.
 
-use std::process::{Command, ExitCode};
+use crate::{Outcome, cargo};
 
-pub fn run(args: &[String]) -> ExitCode {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args(["run", "--quiet", "--release", "--package", "bench", "--"])
-        .args(args)
-        .status();
-    match status {
-        Ok(status) => ExitCode::from(status.code().map_or(2, |code| code as u8)),
-        Err(error) => {
-            eprintln!("xtask: cannot start cargo: {error}");
-            ExitCode::from(2)
-        }
-    }
+pub fn run(arguments: &[String]) -> Outcome {
+    let words = ["run", "--quiet", "--release", "--package", "bench", "--"];
+    cargo::run(cargo::command(&words).args(arguments))
 }
