@@ -1,0 +1,82 @@
+//! `quickack check FILE`: the report, and what a valid file comes to.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use proxy::plan::PoolPlan;
+
+use super::Format;
+use crate::config::{self, Listener, Outcome, Severity, Upstream};
+
+/// The report is what was asked for, so it goes to stdout whatever it says.
+pub fn check(file: &Path, format: Format) -> ExitCode {
+    let outcome = config::read(file);
+    match format {
+        Format::Text => print!("{}{}", outcome.report.render_text(), summary(&outcome)),
+        Format::Json => print!("{}", outcome.report.render_json()),
+    }
+    match outcome.config {
+        Some(_) => ExitCode::SUCCESS,
+        None => ExitCode::FAILURE,
+    }
+}
+
+/// The last words about an invalid file.
+pub fn invalid(errors: usize) -> String {
+    format!("invalid, {}", count(errors, "error"))
+}
+
+fn summary(outcome: &Outcome) -> String {
+    let name = &outcome.report.name;
+    let Some(config) = &outcome.config else {
+        let errors = outcome.report.count(Severity::Error);
+        return format!("{name}: {}\n", invalid(errors));
+    };
+    let pools = &config.plan.pools;
+    let servers = pools.iter().map(|pool| pool.servers.len()).sum();
+    let mut out =
+        format!("{name}: valid, {}, {}", count(pools.len(), "pool"), count(servers, "server"));
+    let warnings = outcome.report.count(Severity::Warning);
+    if warnings > 0 {
+        let _ = write!(out, ", {}", count(warnings, "warning"));
+    }
+    out.push('\n');
+    if !outcome.global_settings.is_empty() {
+        out.push_str("\nglobal\n");
+        lines(&outcome.global_settings, &mut out);
+    }
+    for (index, pool) in pools.iter().enumerate() {
+        pool_summary(pool, &config.listeners[index], &config.upstreams[index], &mut out);
+        lines(&outcome.settings[index], &mut out);
+    }
+    out
+}
+
+/// The name and servers of a pool, and the deadlines that hold, of which twemproxy has none.
+fn pool_summary(pool: &PoolPlan, listener: &Listener, upstream: &Upstream, out: &mut String) {
+    let _ = writeln!(out, "\npool {} on {}", pool.name, listener.address);
+    for (server, address) in pool.servers.iter().zip(&upstream.servers) {
+        let name = match server.label == address.to_string() {
+            true => String::new(),
+            false => format!(" {}", server.label),
+        };
+        let _ = writeln!(out, "  server{name} at {address}, weight {}", server.weight);
+    }
+    let [connect, queue, reply] = [pool.timeouts.connect, pool.timeouts.queue, pool.timeouts.reply]
+        .map(config::duration_word);
+    let _ = writeln!(out, "  deadlines: connect {connect}, queue {queue}, reply {reply}");
+}
+
+fn lines(settings: &[String], out: &mut String) {
+    for setting in settings {
+        let _ = writeln!(out, "  {setting}");
+    }
+}
+
+fn count(number: usize, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        _ => format!("{number} {noun}s"),
+    }
+}

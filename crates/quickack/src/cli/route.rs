@@ -1,0 +1,76 @@
+//! `quickack route -c FILE KEY...`: the server that each key lives on, without asking any.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
+
+use proxy::plan::PoolPlan;
+use shard::{Distribution, Node, Ring};
+
+use crate::config::{Config, Upstream, nearest};
+
+/// Key, pool, hash, server.
+type Row = [String; 4];
+
+pub fn route(config: &Config, pool_name: Option<&str>, keys: &[OsString]) -> ExitCode {
+    let mut rows: Vec<Row> = vec![["KEY", "POOL", "HASH", "SERVER"].map(str::to_string)];
+    for (pool, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
+        if pool_name.is_none_or(|name| name == pool.name) {
+            rows.extend(pool_rows(pool, upstream, keys));
+        }
+    }
+    match pool_name {
+        Some(name) if rows.len() == 1 => {
+            let names = config.plan.pools.iter().map(|pool| pool.name.as_str());
+            let hint = match nearest(name, names) {
+                Some(near) => format!("; did you mean `{near}`?"),
+                None => String::new(),
+            };
+            eprintln!("quickack: no pool is called `{name}`{hint}");
+            ExitCode::FAILURE
+        }
+        _ => {
+            print!("{}", align(&rows));
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn pool_rows(pool: &PoolPlan, upstream: &Upstream, keys: &[OsString]) -> Vec<Row> {
+    let nodes: Vec<Node> = pool
+        .servers
+        .iter()
+        .map(|server| Node { name: server.name.clone(), weight: server.weight })
+        .collect();
+    let ring = Ring::build(pool.distribution, &nodes, &vec![true; nodes.len()]);
+    keys.iter()
+        .map(|key| {
+            let hash = pool.hash.hash(shard::tagged(key.as_bytes(), pool.hash_tag));
+            let server = server(pool, upstream, &ring, hash);
+            let key = key.as_bytes().escape_ascii().to_string();
+            [key, pool.name.clone(), format!("{hash:#010x}"), server]
+        })
+        .collect()
+}
+
+/// The name of the owner, and its address where the name is not that.
+fn server(pool: &PoolPlan, upstream: &Upstream, ring: &Ring, hash: u32) -> String {
+    if pool.distribution == Distribution::Random {
+        return "any of them, a random one for each request".to_string();
+    }
+    let index = ring.locate(hash).expect("a checked pool has servers, and all are taken for alive");
+    let label = &pool.servers[index].label;
+    let address = upstream.servers[index].to_string();
+    if *label == address { address } else { format!("{label} {address}") }
+}
+
+/// The columns side by side; the last one is left ragged.
+fn align(rows: &[Row]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let (key_width, pool_width, hash_width) = (width(0), width(1), width(2));
+    rows.iter()
+        .map(|[key, pool, hash, server]| {
+            format!("{key:key_width$}  {pool:pool_width$}  {hash:hash_width$}  {server}\n")
+        })
+        .collect()
+}

@@ -1,0 +1,170 @@
+//! Configuration: a file's text to a plan, or to everything that is wrong with it.
+//!
+//! ```text
+//!   text ──file──> tree with places ──compile──> Config { plan, listeners, servers, … }
+//!                                     │  └─ directives: the table; value, address: its words
+//!                                     └──> Report: errors and warnings, line by line
+//! ```
+//!
+//! Pure but for [`read`], which opens the file: the same text always gives the same answer, so
+//! the process that checks a file and the one that runs it cannot differ.
+
+mod address;
+mod apply;
+mod compile;
+mod directives;
+mod draft;
+mod file;
+mod reference;
+mod report;
+mod value;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::path::Path;
+
+use proxy::plan::{Plan, QuickAck};
+
+use report::{Diagnostic, Place};
+
+pub use address::{Address, ServerAddress};
+pub use compile::compile;
+pub use reference::directives_page;
+pub use report::{Report, Severity, nearest};
+pub use value::duration_word;
+
+/// Everything the operator decided, checked and complete.
+pub struct Config {
+    /// What the data plane knows. `clients_max` is `usize::MAX` unless the file names a number:
+    /// who knows the descriptor limit lowers it.
+    pub plan: Plan,
+    /// One a pool, in the order of the plan's pools.
+    pub listeners: Vec<Listener>,
+    /// One a pool, in the order of the plan's pools.
+    pub upstreams: Vec<Upstream>,
+    pub log_level: LogLevel,
+    /// What it was compiled from: a child process gets the text and compiles it with the same code.
+    pub text: String,
+}
+
+/// Where and how a pool's clients are accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// An index into the plan's pools.
+    pub pool: usize,
+    pub address: Address,
+    pub backlog: i32,
+    /// `SO_REUSEPORT` on the listening socket.
+    pub reuseport: bool,
+    /// For each accepted connection.
+    pub tcp: TcpOptions,
+    /// When a client's pending ACK is flushed; the plan says the same.
+    pub quickack: QuickAck,
+}
+
+/// Where a pool's servers are, and how they are connected to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upstream {
+    /// In the order of the pool's servers in the plan.
+    pub servers: Vec<ServerAddress>,
+    /// For each link.
+    pub tcp: TcpOptions,
+}
+
+/// Options of a TCP connection that are set once, when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpOptions {
+    pub nodelay: bool,
+    pub keepalive: bool,
+}
+
+/// How much is written to the log: each level has those above it too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    Error,
+    Warning,
+    Info,
+    Debug,
+}
+
+impl LogLevel {
+    pub const ALL: &[LogLevel] =
+        &[LogLevel::Error, LogLevel::Warning, LogLevel::Info, LogLevel::Debug];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            LogLevel::Error => "error",
+            LogLevel::Warning => "warning",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<LogLevel> {
+        LogLevel::ALL.iter().copied().find(|level| level.name() == name)
+    }
+}
+
+/// What a file turned out to be.
+pub struct Outcome {
+    /// None when the report holds an error.
+    pub config: Option<Config>,
+    pub report: Report,
+    /// Per pool, in order: what was written and differs from the default, as `name: value`.
+    pub settings: Vec<Vec<String>>,
+    /// The same for the `global:` block.
+    pub global_settings: Vec<String>,
+}
+
+/// Reads and compiles a file.
+pub fn read(path: &Path) -> Outcome {
+    let name = path.display().to_string();
+    match fs::read(path).map(String::from_utf8) {
+        Ok(Ok(text)) => compile(&name, &text),
+        Ok(Err(fault)) => {
+            let start = fault.utf8_error().valid_up_to();
+            let place = Place { start, end: start + char::REPLACEMENT_CHARACTER.len_utf8() };
+            let text = String::from_utf8_lossy(fault.as_bytes());
+            unreadable(&name, &text, Some(place), "this is not UTF-8 text".to_string())
+        }
+        Err(error) => unreadable(&name, "", None, format!("cannot read the file: {error}")),
+    }
+}
+
+fn unreadable(name: &str, text: &str, place: Option<Place>, message: String) -> Outcome {
+    let diagnostic = Diagnostic { severity: Severity::Error, place, message, suggestion: None };
+    Outcome {
+        config: None,
+        report: Report::new(name, text, vec![diagnostic]),
+        settings: Vec::new(),
+        global_settings: Vec::new(),
+    }
+}
+
+/// The memory of a cache process, as a word of the command line.
+pub fn parse_memory(word: &str) -> Result<usize, String> {
+    value::size(word, &MEMORY_RANGE).map(|bytes| bytes as usize).map_err(|fault| fault.message)
+}
+
+/// An address to listen on, as a word of the command line.
+pub fn parse_address(word: &str) -> Result<Address, String> {
+    Address::parse(word).map_err(|fault| fault.message)
+}
+
+/// What an embedded cache may have: a megabyte to a terabyte.
+const MEMORY_RANGE: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 40;
+
+/// What runs when no file is named: an embedded cache behind twemproxy's usual port.
+pub const DEFAULT_TEXT: &str = "\
+default:
+  listen: 127.0.0.1:22121
+  memory: 64m
+  servers: [embedded]
+";
+
+/// The configuration of [`DEFAULT_TEXT`].
+pub fn default() -> Config {
+    compile("(built in)", DEFAULT_TEXT).config.expect("a test compiles the built-in text")
+}

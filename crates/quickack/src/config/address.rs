@@ -1,0 +1,243 @@
+//! Where a pool listens and where its servers are: the two lines that `nutcracker.yml` writes
+//! without spaces where one would expect them.
+//!
+//! ```text
+//!   listen:    host:port           /path/of/socket [mode]
+//!   - server:  host:port:weight [name]     /path/of/socket:weight [name]     embedded
+//! ```
+//!
+//! twemproxy reads both from the right, so a host may hold colons (`::1:11211:1`); so do we, and
+//! take brackets too.
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::ops::Range;
+use std::path::PathBuf;
+
+use super::report::nearest;
+use super::value::{self, Fault};
+
+/// Where a pool listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// Port 0 lets the kernel choose.
+    Tcp { host: String, port: u16 },
+    /// `mode` is set on the socket file; without it the umask decides.
+    Unix { path: PathBuf, mode: Option<u32> },
+}
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerAddress {
+    Tcp {
+        host: String,
+        port: u16,
+    },
+    Unix(PathBuf),
+    /// A cache process of this program, on a private socket, with so many bytes of memory.
+    Embedded {
+        memory: usize,
+    },
+}
+
+/// One line under `servers:`.
+#[derive(Clone, Debug)]
+pub struct ServerLine {
+    pub address: ServerAddress,
+    pub weight: u32,
+    /// The name after the address, if one was given.
+    pub name: Option<String>,
+    /// What the ring hashes without a name.
+    pub default_name: String,
+}
+
+impl Address {
+    pub fn parse(word: &str) -> Result<Address, Fault> {
+        if word.starts_with('/') {
+            return unix_listen(word);
+        }
+        let Some((host, port)) = word.rsplit_once(':') else {
+            return Err(Fault::new(format!(
+                "`{word}` is not an address: write `host:port` or `/path/of/socket`"
+            )));
+        };
+        let port =
+            port_number(port, 0).map_err(|fault| fault.within(host.len() + 1..word.len()))?;
+        Ok(Address::Tcp { host: bare_host(host)?.to_string(), port })
+    }
+
+    /// Whether two listeners with these addresses would be in each other's way.
+    pub fn clashes(&self, other: &Address) -> bool {
+        match (self, other) {
+            (Address::Tcp { port: 0, .. }, _) | (_, Address::Tcp { port: 0, .. }) => false,
+            (Address::Unix { path, .. }, Address::Unix { path: other, .. }) => path == other,
+            _ => self == other,
+        }
+    }
+
+    /// The addresses that the host's name stands for. It asks the system's resolver and may
+    /// block: at start only.
+    pub fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
+        match self {
+            Address::Tcp { host, port } => resolve(host, *port),
+            Address::Unix { .. } => Ok(Vec::new()),
+        }
+    }
+}
+
+impl ServerAddress {
+    /// The addresses that the host's name stands for. It asks the system's resolver and may
+    /// block: at start only.
+    pub fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
+        match self {
+            ServerAddress::Tcp { host, port } => resolve(host, *port),
+            ServerAddress::Unix(_) | ServerAddress::Embedded { .. } => Ok(Vec::new()),
+        }
+    }
+}
+
+fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
+    Ok((host, port).to_socket_addrs()?.collect())
+}
+
+impl ServerLine {
+    pub fn parse(line: &str) -> Result<ServerLine, Fault> {
+        let (place, name) = match line.rsplit_once(' ') {
+            Some((place, name)) => (place, Some(name)),
+            None => (line, None),
+        };
+        if name == Some("") || place.ends_with(' ') {
+            return Err(Fault::new("one space stands between a server's address and its name"));
+        }
+        if line.contains(char::is_control) {
+            // It is shown in answers and reports, where a line's end would end the answer.
+            return Err(Fault::new("a server's line is of visible characters"));
+        }
+        let name = name.map(str::to_string);
+        if place == EMBEDDED {
+            let address = ServerAddress::Embedded { memory: 0 };
+            return Ok(ServerLine { address, weight: 1, name, default_name: EMBEDDED.to_string() });
+        }
+        let Some((target, weight)) = place.rsplit_once(':') else {
+            return Err(not_a_server(line, place));
+        };
+        let weight = value::number(weight, &(1..=WEIGHT_MAX))
+            .map_err(|fault| wrong("weight", fault, target.len() + 1..place.len()))?
+            as u32;
+        if target.starts_with('/') {
+            let default_name = shard::default_node_name_unix(target);
+            let address = ServerAddress::Unix(unix_path(target)?);
+            return Ok(ServerLine { address, weight, name, default_name });
+        }
+        let Some((host, port_word)) = target.rsplit_once(':') else {
+            return Err(not_a_server(line, place));
+        };
+        let port = port_number(port_word, 1)
+            .map_err(|fault| fault.within(host.len() + 1..target.len()))?;
+        // The ring hashes the port as it was written, zeros in front included.
+        let default_name = match shard::default_node_name(host, port) {
+            name if name == host => name,
+            _ => target.to_string(),
+        };
+        let address = ServerAddress::Tcp { host: bare_host(host)?.to_string(), port };
+        Ok(ServerLine { address, weight, name, default_name })
+    }
+}
+
+/// The word for a cache process of our own.
+pub const EMBEDDED: &str = "embedded";
+/// twemproxy keeps weights in an `int`.
+const WEIGHT_MAX: u64 = i32::MAX as u64;
+/// What a socket's address has room for, less the zero at its end.
+const UNIX_PATH_LEN_MAX: usize = 107;
+
+fn not_a_server(line: &str, place: &str) -> Fault {
+    Fault::new(format!(
+        "`{line}` is not a server: write `host:port:weight [name]` or \
+         `/path/of/socket:weight [name]`"
+    ))
+    .suggest(nearest(place, [EMBEDDED]))
+}
+
+fn wrong(what: &str, fault: Fault, part: Range<usize>) -> Fault {
+    Fault::new(format!("wrong {what}: {}", fault.message)).within(part)
+}
+
+fn port_number(word: &str, smallest: u64) -> Result<u16, Fault> {
+    match value::number(word, &(smallest..=u64::from(u16::MAX))) {
+        Ok(port) => Ok(port as u16),
+        Err(fault) => Err(Fault::new(format!("wrong port: {}", fault.message))),
+    }
+}
+
+fn bare_host(host: &str) -> Result<&str, Fault> {
+    let bare = match host.strip_prefix('[').and_then(|inside| inside.strip_suffix(']')) {
+        Some(inside) => inside,
+        None => host,
+    };
+    if bare.is_empty() {
+        return Err(Fault::new("the host is missing before the port"));
+    }
+    if bare.contains(|c: char| c.is_whitespace() || c.is_control() || c == '/') {
+        return Err(Fault::new(format!("`{bare}` is not a host name")).within(0..host.len()));
+    }
+    Ok(bare)
+}
+
+fn unix_listen(word: &str) -> Result<Address, Fault> {
+    let Some((path, mode_word)) = word.rsplit_once(' ') else {
+        return Ok(Address::Unix { path: unix_path(word)?, mode: None });
+    };
+    let octal = mode_word.bytes().all(|byte| byte.is_ascii_digit());
+    match u32::from_str_radix(mode_word, 8) {
+        // twemproxy sets no mode when it is 0.
+        Ok(0) if octal => Ok(Address::Unix { path: unix_path(path)?, mode: None }),
+        Ok(mode) if octal && mode <= 0o777 => {
+            Ok(Address::Unix { path: unix_path(path)?, mode: Some(mode) })
+        }
+        _ => Err(Fault::new(format!(
+            "`{mode_word}` is not a file mode: three octal digits such as 0770 are"
+        ))
+        .within(path.len() + 1..word.len())),
+    }
+}
+
+fn unix_path(path: &str) -> Result<PathBuf, Fault> {
+    if path.len() > UNIX_PATH_LEN_MAX {
+        let len = path.len();
+        return Err(Fault::new(format!(
+            "a socket's path has at most {UNIX_PATH_LEN_MAX} bytes; this one has {len}"
+        )));
+    }
+    if path.contains(char::is_control) {
+        return Err(Fault::new("a socket's path is of visible characters"));
+    }
+    Ok(PathBuf::from(path))
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp { host, port } => write_host_port(f, host, *port),
+            Address::Unix { path, mode: None } => write!(f, "{}", path.display()),
+            Address::Unix { path, mode: Some(mode) } => write!(f, "{} {mode:04o}", path.display()),
+        }
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServerAddress::Tcp { host, port } => write_host_port(f, host, *port),
+            ServerAddress::Unix(path) => write!(f, "{}", path.display()),
+            ServerAddress::Embedded { .. } => f.write_str(EMBEDDED),
+        }
+    }
+}
+
+fn write_host_port(f: &mut fmt::Formatter<'_>, host: &str, port: u16) -> fmt::Result {
+    match host.contains(':') {
+        true => write!(f, "[{host}]:{port}"),
+        false => write!(f, "{host}:{port}"),
+    }
+}

@@ -1,0 +1,253 @@
+//! THE table of directives: name, type, default, one sentence, and what it sets.
+//!
+//! Reading, checking, suggesting and the reference page all walk these rows; a new directive is a
+//! new row. A row's type and its setter are one value, so they cannot disagree.
+
+use std::ops::RangeInclusive;
+
+use proxy::limits;
+use proxy::plan::{OnFailure, Partial, QuickAck};
+use shard::{Distribution, Hash};
+
+use super::draft::{GlobalDraft, PoolDraft, ServerDraft};
+use super::{Address, LogLevel, MEMORY_RANGE};
+
+/// One directive of a block whose values are gathered in a `D`.
+pub struct Directive<D: 'static> {
+    pub name: &'static str,
+    pub kind: Kind<D>,
+    pub unwritten: Unwritten,
+    pub origin: Origin,
+    /// One sentence for the reference.
+    pub text: &'static str,
+}
+
+/// What holds when a directive is not written.
+pub enum Unwritten {
+    Required,
+    /// The value, as it would be written.
+    Value(&'static str),
+    /// No value of its own; the words say what holds instead.
+    Unset(&'static str),
+}
+
+/// Where a directive comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// twemproxy 0.5, with its spelling and meaning.
+    Twemproxy,
+    /// Of our own.
+    Native,
+}
+
+/// A directive's type, and what becomes of a value of that type.
+pub enum Kind<D> {
+    /// `true` or `yes` or `on`, and their contraries.
+    Switch(fn(&mut D, bool)),
+    Number(RangeInclusive<u64>, fn(&mut D, u64)),
+    /// Microseconds.
+    Duration(fn(&mut D, u64)),
+    /// A duration that cannot be 0.
+    Deadline(fn(&mut D, u64)),
+    /// Bytes.
+    Size(RangeInclusive<u64>, fn(&mut D, u64)),
+    /// One of a few words. The setter answers None to a word that it does not know.
+    Word(fn() -> Vec<&'static str>, fn(&mut D, &str) -> Option<()>),
+    /// A list of such words.
+    Words(fn() -> Vec<&'static str>, fn(&mut D, Vec<String>)),
+    /// Two bytes.
+    Tag(fn(&mut D, [u8; 2])),
+    /// Any text. It may be a secret, and is never shown.
+    Secret(fn(&mut D)),
+    Listen(fn(&mut D, Address)),
+    Servers(fn(&mut D, Vec<ServerDraft>)),
+}
+
+const fn row<D>(
+    name: &'static str,
+    origin: Origin,
+    unwritten: Unwritten,
+    kind: Kind<D>,
+    text: &'static str,
+) -> Directive<D> {
+    Directive { name, kind, unwritten, origin, text }
+}
+
+use Origin::{Native, Twemproxy};
+use Unwritten::{Required, Unset, Value};
+
+/// What may stand in a pool: twemproxy's own first.
+#[rustfmt::skip] // One row a thought: name, origin and default on its first line.
+pub static POOL: &[Directive<PoolDraft>] = &[
+    row("listen", Twemproxy, Required, Kind::Listen(|pool, address| pool.listen = Some(address)),
+        "Where clients connect: `host:port` (port 0: any free one), or `/path/of/socket`, with an \
+         octal file mode after a space if the umask is not to decide."),
+    row("client_connections", Twemproxy, Value("0"),
+        Kind::Number(0..=INT_MAX, |pool, count| pool.client_connections = count as usize),
+        "Clients that may be connected at a time; one more is refused with a sentence. 0 sets no \
+         limit. (twemproxy 0.5 reads the number and ignores it.)"),
+    row("hash", Twemproxy, Value("fnv1a_64"),
+        Kind::Word(
+            || Hash::ALL.iter().map(|hash| hash.name()).collect(),
+            |pool, word| Hash::from_name(word).map(|hash| pool.plan.hash = hash),
+        ),
+        "How a key becomes a number; bit for bit twemproxy's."),
+    row("hash_tag", Twemproxy, Unset("the whole key counts"),
+        Kind::Tag(|pool, tag| pool.plan.hash_tag = Some(tag)),
+        "Two characters, such as \"{}\": only what stands between them in a key is hashed, so \
+         that keys can be kept together."),
+    row("distribution", Twemproxy, Value("ketama"),
+        Kind::Word(
+            || Distribution::ALL.iter().map(|distribution| distribution.name()).collect(),
+            |pool, word| {
+                Distribution::from_name(word).map(|found| pool.plan.distribution = found)
+            },
+        ),
+        "How the servers share the numbers: a consistent ring, the number modulo the sum of \
+         weights, or any server."),
+    row("timeout", Twemproxy, Unset("the three `timeout_…` hold"),
+        Kind::Duration(|pool, us| pool.timeout = Some(us)),
+        "Sets `timeout_connect`, `timeout_queue` and `timeout_reply` at once. 0, which is no \
+         deadline in twemproxy, leaves their defaults: nobody here waits forever."),
+    row("backlog", Twemproxy, Value("512"),
+        Kind::Number(0..=INT_MAX, |pool, count| pool.backlog = count as i32),
+        "Connections that the kernel may keep waiting for accept; it has a bound of its own, \
+         `net.core.somaxconn`."),
+    row("tcpkeepalive", Twemproxy, Value("off"),
+        Kind::Switch(|pool, on| pool.tcpkeepalive = on),
+        "TCP keepalive on the connections of clients. Links to servers always have it."),
+    row("preconnect", Twemproxy, Value("off"),
+        Kind::Switch(|pool, on| pool.plan.preconnect = on),
+        "Connect to every server at start, not at the first request for it."),
+    row("redis", Twemproxy, Value("off"), Kind::Switch(|pool, on| pool.redis = on),
+        "Whether the pool speaks Redis. Only `false` is possible for now."),
+    row("redis_auth", Twemproxy, Unset("no password"), Kind::Secret(|pool| pool.redis_auth = true),
+        "The password of a pool that speaks Redis."),
+    row("redis_db", Twemproxy, Value("0"), Kind::Number(0..=INT_MAX, |_, _| ()),
+        "The database of a pool that speaks Redis; without effect on others."),
+    row("server_connections", Twemproxy, Value("1"),
+        Kind::Number(1..=INT_MAX, |pool, count| pool.plan.server_connections = count as usize),
+        "Links to each server. One pipelined link is nearly always best."),
+    row("auto_eject_hosts", Twemproxy, Value("off"),
+        Kind::Switch(|pool, on| pool.auto_eject = Some(on)),
+        "`true` is `on_failure: eject`, `false` is `on_failure: fail_fast`."),
+    row("server_retry_timeout", Twemproxy, Value("30s"),
+        Kind::Duration(|pool, us| pool.plan.server_retry_timeout = us),
+        "How long an ejected server stays out before it is probed."),
+    row("server_failure_limit", Twemproxy, Value("2"),
+        Kind::Number(0..=INT_MAX, |pool, count| {
+            pool.plan.server_failure_limit = count.max(1) as u32;
+        }),
+        "Failures in a row after which a server is ejected; 0 is read as 1."),
+    row("servers", Twemproxy, Required, Kind::Servers(|pool, servers| pool.servers = servers),
+        "A list of `host:port:weight [name]`, `/path/of/socket:weight [name]`, or `embedded`: a \
+         cache process of this program. The ring hashes the name or, without one, the host and \
+         port (the host alone if the port is 11211). Hosts are looked up once, at start."),
+    row("reuseport", Native, Value("off"), Kind::Switch(|pool, on| pool.reuseport = on),
+        "`SO_REUSEPORT` on the listener, as in twemproxy's versions after 0.5."),
+    row("protocol", Native, Value("memcached"),
+        Kind::Word(
+            || proto::PROTOCOLS.iter().map(|protocol| protocol.name()).collect(),
+            |pool, word| proto::protocol(word).map(|protocol| pool.plan.protocol = protocol),
+        ),
+        "What clients and servers of the pool speak."),
+    row("on_failure", Native, Value("fail_fast"),
+        Kind::Word(
+            || vec!["eject", "fail_fast"],
+            |pool, word| on_failure(word).map(|choice| pool.on_failure = Some(choice)),
+        ),
+        "What becomes of the keys of a server that is gone: `eject` moves them to the others \
+         until it is back, `fail_fast` answers them with an error at once."),
+    row("timeout_connect", Native, Value("1s"),
+        Kind::Deadline(|pool, us| pool.timeout_connect = Some(us)),
+        "How long a connect to a server may take."),
+    row("timeout_queue", Native, Value("1s"),
+        Kind::Deadline(|pool, us| pool.timeout_queue = Some(us)),
+        "How long a request may wait before its first byte is sent."),
+    row("timeout_reply", Native, Value("1s"),
+        Kind::Deadline(|pool, us| pool.timeout_reply = Some(us)),
+        "How long a server that owes an answer may be silent."),
+    row("merge_gets", Native, Value("on"), Kind::Switch(|pool, on| pool.plan.merge_gets = on),
+        "Gather the gets of one turn into one get of several keys for each server."),
+    row("partial", Native, Value("error"),
+        Kind::Word(
+            || vec!["error", "miss"],
+            |pool, word| partial(word).map(|choice| pool.plan.partial = choice),
+        ),
+        "How a get of several keys ends when a server did not answer: with an error line after \
+         the hits of the others, or plainly, as if those keys had been misses."),
+    row("allow", Native, Unset("nothing"),
+        Kind::Words(|| vec!["flush_all"], |pool, names| pool.plan.allow = names),
+        "Commands to all servers at once that clients may give."),
+    row("item_size_max", Native, Value("1m"),
+        Kind::Size(1..=limits::ITEM_SIZE_MAX as u64, |pool, bytes| {
+            pool.plan.item_size_max = bytes as usize;
+        }),
+        "The largest value; a larger one is refused in memcached's words and never kept."),
+    row("memory", Native, Value("64m"),
+        Kind::Size(MEMORY_RANGE, |pool, bytes| pool.memory = Some(bytes as usize)),
+        "Memory of each `embedded` server."),
+    row("tcp_nodelay", Native, Value("on"), Kind::Switch(|pool, on| pool.tcp_nodelay = on),
+        "`TCP_NODELAY` on every connection, of clients and to servers; `off` clears it."),
+    row("quickack", Native, Value("partial"),
+        Kind::Word(quickack_words, |pool, word| {
+            quickack(word).map(|choice| pool.quickack = Some(choice))
+        }),
+        "When the pending ACK of a client is sent at once: `partial` if what has arrived cannot \
+         be answered yet, `always` after every read, `off` never. It cures the stall of clients \
+         that write a request in two pieces."),
+    row("server_quickack", Native, Unset("as `quickack`"),
+        Kind::Word(quickack_words, |pool, word| {
+            quickack(word).map(|choice| pool.server_quickack = Some(choice))
+        }),
+        "The same for the links to servers."),
+];
+
+/// What may stand in the `global:` block: settings of the process.
+#[rustfmt::skip] // As above.
+pub static GLOBAL: &[Directive<GlobalDraft>] = &[
+    row("memory_max", Native, Value("1g"),
+        Kind::Size(16 << 20..=1 << 40, |global, bytes| global.memory_max = bytes as usize),
+        "Bytes that all buffers together may hold; above it values are refused, never queued."),
+    row("clients_max", Native, Unset("what the limit of open files leaves room for"),
+        Kind::Number(1..=INT_MAX, |global, count| global.clients_max = Some(count as usize)),
+        "Clients of all pools together."),
+    row("log_level", Native, Value("info"),
+        Kind::Word(
+            || LogLevel::ALL.iter().map(|level| level.name()).collect(),
+            |global, word| LogLevel::from_name(word).map(|level| global.log_level = level),
+        ),
+        "The least important messages that are still written."),
+];
+
+/// twemproxy keeps its numbers in an `int`.
+const INT_MAX: u64 = i32::MAX as u64;
+
+fn on_failure(word: &str) -> Option<OnFailure> {
+    match word {
+        "eject" => Some(OnFailure::Eject),
+        "fail_fast" => Some(OnFailure::FailFast),
+        _ => None,
+    }
+}
+
+fn partial(word: &str) -> Option<Partial> {
+    match word {
+        "error" => Some(Partial::Error),
+        "miss" => Some(Partial::Miss),
+        _ => None,
+    }
+}
+
+fn quickack_words() -> Vec<&'static str> {
+    vec!["partial", "always", "off"]
+}
+
+fn quickack(word: &str) -> Option<QuickAck> {
+    match word {
+        "partial" => Some(QuickAck::Partial),
+        "always" => Some(QuickAck::Always),
+        "off" => Some(QuickAck::Off),
+        _ => None,
+    }
+}

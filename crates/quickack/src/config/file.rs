@@ -1,0 +1,173 @@
+//! Text to a tree in which every word knows its place.
+//!
+//! Of YAML only what `nutcracker.yml` uses is read, and flow lists (`[a, b]`) beside it: mappings,
+//! lists and words. Nothing is typed here: `01`, `yes` and `"yes"` are words, as they were for
+//! twemproxy, and the directive says what a word means. Anchors, tags and further documents are
+//! refused, because what they would do to a configuration is never seen at a glance.
+
+use granit_parser::{Event, Parser, ScalarStyle, Span};
+
+use super::report::{Diagnostic, Place, Severity};
+
+/// A configuration file as it was written: names and what stands under them.
+#[derive(Debug)]
+pub struct ConfigFile {
+    /// Every top-level key, in order, duplicates included.
+    pub entries: Vec<Entry>,
+}
+
+/// `key: value`.
+#[derive(Debug)]
+pub struct Entry {
+    pub key: String,
+    pub key_place: Place,
+    pub value: Node,
+}
+
+#[derive(Debug)]
+pub struct Node {
+    /// Of a list or mapping only the beginning.
+    pub place: Place,
+    pub shape: Shape,
+}
+
+#[derive(Debug)]
+pub enum Shape {
+    Word(String),
+    List(Vec<Node>),
+    Map(Vec<Entry>),
+    /// A key without a value.
+    Nothing,
+}
+
+impl ConfigFile {
+    /// The tree of `text`, or the first thing in it that is not YAML as we read it. A parser
+    /// cannot know what was meant after that, so the rest is not looked at.
+    pub fn parse(text: &str) -> Result<ConfigFile, Diagnostic> {
+        let mut builder = Builder { parser: Parser::new_from_str(text), text };
+        let entries = builder.document()?;
+        Ok(ConfigFile { entries })
+    }
+}
+
+/// Lists in mappings in mappings need three; the rest is for better messages than this one.
+const DEPTH_MAX: usize = 8;
+
+struct Builder<'t> {
+    parser: Parser<'t, granit_parser::StrInput<'t>>,
+    text: &'t str,
+}
+
+impl<'t> Builder<'t> {
+    fn document(&mut self) -> Result<Vec<Entry>, Diagnostic> {
+        self.next()?; // The start of the stream.
+        let (event, _) = self.next()?;
+        if event == Event::StreamEnd {
+            return Ok(Vec::new());
+        }
+        let (event, place) = self.next()?;
+        let root = self.node(event, place, 0)?;
+        self.next()?; // The end of the document.
+        let (event, place) = self.next()?;
+        if event != Event::StreamEnd {
+            return Err(error(place, "a second document: a configuration is one document"));
+        }
+        match root.shape {
+            Shape::Map(entries) => Ok(entries),
+            Shape::Nothing => Ok(Vec::new()),
+            Shape::Word(_) | Shape::List(_) => {
+                Err(error(root.place, "a configuration is a mapping of pool names to pools"))
+            }
+        }
+    }
+
+    fn next(&mut self) -> Result<(Event<'t>, Place), Diagnostic> {
+        match self.parser.next_event() {
+            Some(Ok((event, span))) => Ok((event, self.place(span))),
+            Some(Err(fault)) => {
+                let at = fault.marker().byte_offset().unwrap_or(0);
+                Err(error(self.fit(at, at), &format!("not YAML: {}", fault.info())))
+            }
+            None => Ok((Event::StreamEnd, self.fit(self.text.len(), self.text.len()))),
+        }
+    }
+
+    fn place(&self, span: Span) -> Place {
+        let range = span.byte_range().unwrap_or_default();
+        self.fit(range.start, range.end)
+    }
+
+    /// A place that can be cut from the text, whatever the parser counted.
+    fn fit(&self, start: usize, end: usize) -> Place {
+        let start = self.boundary(start);
+        Place { start, end: self.boundary(end).max(start) }
+    }
+
+    fn boundary(&self, at: usize) -> usize {
+        let at = at.min(self.text.len());
+        (0..=at).rev().find(|at| self.text.is_char_boundary(*at)).unwrap_or(0)
+    }
+
+    fn node(&mut self, event: Event, place: Place, depth: usize) -> Result<Node, Diagnostic> {
+        if depth > DEPTH_MAX {
+            return Err(error(place, "nested too deep for a configuration"));
+        }
+        let shape = match event {
+            Event::Scalar(_, _, 1.., _)
+            | Event::SequenceStart(_, 1.., _)
+            | Event::MappingStart(_, 1.., _)
+            | Event::Alias(_) => {
+                return Err(error(place, "anchors and aliases are not read; write the value out"));
+            }
+            Event::Scalar(_, _, _, Some(_))
+            | Event::SequenceStart(_, _, Some(_))
+            | Event::MappingStart(_, _, Some(_)) => {
+                return Err(error(place, "tags (`!word`) are not read; leave it out"));
+            }
+            Event::Scalar(word, style, ..) => match style {
+                ScalarStyle::Plain if place.start == place.end => Shape::Nothing,
+                _ => Shape::Word(word.into_owned()),
+            },
+            Event::SequenceStart(..) => Shape::List(self.list(depth)?),
+            Event::MappingStart(..) => Shape::Map(self.map(depth)?),
+            _ => return Err(error(place, "a value was expected here")),
+        };
+        Ok(Node { place, shape })
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Vec<Node>, Diagnostic> {
+        let mut nodes = Vec::new();
+        loop {
+            let (event, place) = self.next()?;
+            if event == Event::SequenceEnd {
+                return Ok(nodes);
+            }
+            nodes.push(self.node(event, place, depth + 1)?);
+        }
+    }
+
+    fn map(&mut self, depth: usize) -> Result<Vec<Entry>, Diagnostic> {
+        let mut entries = Vec::new();
+        loop {
+            let (event, key_place) = self.next()?;
+            if event == Event::MappingEnd {
+                return Ok(entries);
+            }
+            let Shape::Word(key) = self.node(event, key_place, depth + 1)?.shape else {
+                return Err(error(key_place, "a name was expected before the colon"));
+            };
+            let (event, place) = self.next()?;
+            let value = self.node(event, place, depth + 1)?;
+            entries.push(Entry { key, key_place, value });
+        }
+    }
+}
+
+fn error(place: Place, message: &str) -> Diagnostic {
+    Diagnostic {
+        severity: Severity::Error,
+        place: Some(place),
+        message: message.to_string(),
+        suggestion: None,
+    }
+}

@@ -1,0 +1,86 @@
+//! The directives' page of the reference, from their tables.
+
+use std::fmt::Write;
+
+use super::directives::{Directive, GLOBAL, Kind, Origin, POOL, Unwritten};
+use super::value;
+
+pub fn directives_page() -> String {
+    let mut out = INTRODUCTION.to_string();
+    out.push_str("\n## In a pool\n\n");
+    table(POOL, &mut out);
+    out.push_str("\n## In the `global:` block\n\n");
+    table(GLOBAL, &mut out);
+    out.push_str(DIFFERENCES);
+    out
+}
+
+fn table<D>(directives: &[Directive<D>], out: &mut String) {
+    out.push_str("| directive | value | default | meaning |\n|---|---|---|---|\n");
+    for directive in directives {
+        let origin = match directive.origin {
+            Origin::Twemproxy => " (t)",
+            Origin::Native => "",
+        };
+        let default = match directive.unwritten {
+            Unwritten::Required => "must be written".to_string(),
+            Unwritten::Value(word) => format!("`{word}`"),
+            Unwritten::Unset(words) => words.to_string(),
+        };
+        let (name, text) = (directive.name, directive.text);
+        let kind = kind(&directive.kind);
+        let _ = writeln!(out, "| `{name}`{origin} | {kind} | {default} | {text} |");
+    }
+}
+
+fn kind<D>(kind: &Kind<D>) -> String {
+    let quoted = |words: Vec<&str>| {
+        let quoted: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+        quoted.join(", ")
+    };
+    match kind {
+        Kind::Switch(_) => "switch".to_string(),
+        Kind::Number(range, _) => format!("number, {} to {}", range.start(), range.end()),
+        Kind::Duration(_) => "duration".to_string(),
+        Kind::Deadline(_) => "duration above 0".to_string(),
+        Kind::Size(range, _) => {
+            let [start, end] = [range.start(), range.end()].map(|size| value::size_word(*size));
+            format!("size, {start} to {end}")
+        }
+        Kind::Word(words, _) => quoted(words()),
+        Kind::Words(words, _) => format!("list of {}", quoted(words())),
+        Kind::Tag(_) => "two characters".to_string(),
+        Kind::Secret(_) => "text".to_string(),
+        Kind::Listen(_) => "address".to_string(),
+        Kind::Servers(_) => "list of servers".to_string(),
+    }
+}
+
+const INTRODUCTION: &str = "\
+<!-- Generated from crates/quickack/src/config/directives.rs: UPDATE_GOLDEN=1 writes it anew. -->
+# Directives
+
+A configuration is a `nutcracker.yml`: every top-level key is a pool, except `global`, which holds
+the settings of the process. `quickack check FILE` says whether a file is valid and what it comes
+to. Directives marked (t) are twemproxy's, with its spelling, defaults and meaning.
+
+* A **switch** is `on`, `true` or `yes`, or `off`, `false` or `no`.
+* A **duration** is a number with `us`, `ms`, `s`, `m` or `h`; a bare number is milliseconds. The
+  longest is 2147483647 ms.
+* A **size** is a number with `k`, `m`, `g` or `t`, powers of 1024; a bare number is bytes.
+* A **list** is one `- ` line an item, or `[a, b]`.
+";
+
+const DIFFERENCES: &str = "
+## Where a nutcracker.yml means something else here
+
+* `timeout` left out, or 0, waits forever in twemproxy. Here connect, queue and reply have a
+  deadline of one second each unless the file names another.
+* `client_connections` is read and ignored by twemproxy 0.5. Here it is a limit.
+* Hosts are looked up once, at start, by the system's resolver; twemproxy looks up a server's at
+  each connect.
+* `redis: true` is refused for now.
+* Refused here, though twemproxy 0.5 lets it pass: a number that does not fit in 31 bits (there it
+  overflows), a socket's mode that is not octal (there it is dropped), a server without a host or
+  with an empty name, control characters in names.
+";

@@ -1,0 +1,185 @@
+//! What is wrong with a file, and how a person or a program is told.
+//!
+//! ```text
+//!   error: unknown directive `hash_tags`; did you mean `hash_tag`?
+//!     --> nutcracker.yml:4:3
+//!      |
+//!    4 |   hash_tags: "{}"
+//!      |   ^^^^^^^^^
+//! ```
+
+use std::cmp::Reverse;
+use std::fmt::Write;
+
+use serde::Serialize;
+
+/// A stretch of the file's text, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub start: usize,
+    pub end: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The file cannot be used.
+    Error,
+    /// The file can be used, but says something that has no effect or an unlikely one.
+    Warning,
+}
+
+/// One thing to tell about a file.
+#[derive(Clone, Debug)]
+pub struct Diagnostic {
+    pub severity: Severity,
+    /// None where the whole file is meant.
+    pub place: Option<Place>,
+    pub message: String,
+    /// The word that was probably meant.
+    pub suggestion: Option<String>,
+}
+
+/// All that is to be told about one file, in the order of its lines.
+pub struct Report {
+    /// The file as the operator named it.
+    pub name: String,
+    text: String,
+    diagnostics: Vec<Diagnostic>,
+}
+
+/// A diagnostic as `check --format json` prints it.
+#[derive(Serialize)]
+struct Record<'r> {
+    file: &'r str,
+    line: Option<usize>,
+    column: Option<usize>,
+    message: &'r str,
+    suggestion: Option<&'r str>,
+    severity: Severity,
+}
+
+impl Report {
+    pub fn new(name: &str, text: &str, mut diagnostics: Vec<Diagnostic>) -> Report {
+        diagnostics.sort_by_key(|diagnostic| diagnostic.place.map_or(0, |place| place.start));
+        Report { name: name.to_string(), text: text.to_string(), diagnostics }
+    }
+
+    pub fn count(&self, severity: Severity) -> usize {
+        self.diagnostics.iter().filter(|diagnostic| diagnostic.severity == severity).count()
+    }
+
+    /// For people: every diagnostic with the line it is about.
+    pub fn render_text(&self) -> String {
+        let mut out = String::new();
+        for diagnostic in &self.diagnostics {
+            self.render_diagnostic(diagnostic, &mut out);
+        }
+        out
+    }
+
+    /// For programs: an array with one object a diagnostic.
+    pub fn render_json(&self) -> String {
+        let records: Vec<Record> =
+            self.diagnostics.iter().map(|diagnostic| self.record(diagnostic)).collect();
+        let mut out = serde_json::to_string_pretty(&records).expect("strings and numbers only");
+        out.push('\n');
+        out
+    }
+
+    fn record<'r>(&'r self, diagnostic: &'r Diagnostic) -> Record<'r> {
+        let position = diagnostic.place.map(|place| Position::of(&self.text, place.start));
+        Record {
+            file: &self.name,
+            line: position.as_ref().map(|position| position.line),
+            column: position.as_ref().map(|position| position.column),
+            message: &diagnostic.message,
+            suggestion: diagnostic.suggestion.as_deref(),
+            severity: diagnostic.severity,
+        }
+    }
+
+    fn render_diagnostic(&self, diagnostic: &Diagnostic, out: &mut String) {
+        let word = match diagnostic.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        let hint = match &diagnostic.suggestion {
+            Some(suggestion) => format!("; did you mean `{suggestion}`?"),
+            None => String::new(),
+        };
+        let _ = writeln!(out, "{word}: {}{hint}", printable(&diagnostic.message));
+        match diagnostic.place {
+            Some(place) => self.render_excerpt(place, out),
+            None => {
+                let _ = writeln!(out, "  --> {}\n", self.name);
+            }
+        }
+    }
+
+    fn render_excerpt(&self, place: Place, out: &mut String) {
+        let position = Position::of(&self.text, place.start);
+        let number = position.line.to_string();
+        let margin = " ".repeat(number.len());
+        let indent = " ".repeat(position.column - 1);
+        let marked = self.text[place.start..place.end].lines().next().unwrap_or_default();
+        let carets = "^".repeat(marked.chars().count().max(1));
+        let _ = writeln!(out, " {margin}--> {}:{number}:{}", self.name, position.column);
+        let _ = writeln!(out, " {margin} |");
+        let _ = writeln!(out, " {number} | {}", printable(without_secret(position.text)));
+        let _ = writeln!(out, " {margin} | {indent}{carets}\n");
+    }
+}
+
+/// A byte's place as editors count: from 1, columns in characters.
+struct Position<'t> {
+    line: usize,
+    column: usize,
+    text: &'t str,
+}
+
+impl<'t> Position<'t> {
+    fn of(text: &'t str, offset: usize) -> Position<'t> {
+        let before = &text[..offset];
+        let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let end = text[offset..].find('\n').map_or(text.len(), |newline| offset + newline);
+        Position {
+            line: before.matches('\n').count() + 1,
+            column: text[start..offset].chars().count() + 1,
+            text: text[start..end].trim_end_matches('\r'),
+        }
+    }
+}
+
+/// The text without what a terminal would obey; each character keeps its column.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// The line without a password: reports end up in logs.
+fn without_secret(line: &str) -> &str {
+    match line.find(SECRET_KEY) {
+        Some(start) => &line[..start + SECRET_KEY.len()],
+        None => line,
+    }
+}
+
+const SECRET_KEY: &str = "redis_auth";
+
+/// The candidate that the word was probably meant to be: the beginning of one, or one with few
+/// letters wrong. Of equally near ones the longest, because letters are rather forgotten than added.
+pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+    const BEGINNING_LEN_MIN: usize = 3;
+    let word = word.to_lowercase();
+    let distance_max = (word.chars().count() / 3).max(1);
+    let distance = |candidate: &str| match candidate.strip_prefix(&word) {
+        Some(_) if word.len() >= BEGINNING_LEN_MIN => 1,
+        _ => strsim::damerau_levenshtein(&word, candidate),
+    };
+    candidates
+        .into_iter()
+        .map(|candidate| (distance(candidate), candidate))
+        .filter(|(distance, _)| *distance <= distance_max)
+        .min_by_key(|(distance, candidate)| (*distance, Reverse(candidate.len())))
+        .map(|(_, candidate)| candidate)
+}

@@ -1,0 +1,281 @@
+use std::time::Duration;
+
+use proxy::plan::{OnFailure, Partial, PoolPlan, QuickAck};
+use shard::{Distribution, Hash};
+
+use super::directives::{GLOBAL, POOL, Unwritten};
+use super::*;
+
+const POOL_TEXT: &str = "p:\n  listen: 127.0.0.1:1\n  servers: [127.0.0.1:11211:1]\n";
+
+fn config(text: &str) -> Config {
+    let outcome = compile("test.yml", text);
+    let report = outcome.report.render_text();
+    outcome.config.unwrap_or_else(|| panic!("{text}\n{report}"))
+}
+
+/// A pool with one more directive.
+fn with(directive: &str) -> Config {
+    config(&format!("{POOL_TEXT}  {directive}\n"))
+}
+
+fn pool(config: &Config) -> &PoolPlan {
+    &config.plan.pools[0]
+}
+
+/// Everything that a configuration says, as text.
+fn shown(config: &Config) -> String {
+    let pools: Vec<String> = config.plan.pools.iter().map(shown_pool).collect();
+    let Config { plan, listeners, upstreams, log_level, text: _ } = config;
+    let (memory_max, clients_max) = (plan.memory_max, plan.clients_max);
+    format!("{pools:?} {memory_max} {clients_max} {listeners:?} {upstreams:?} {log_level:?}")
+}
+
+fn shown_pool(pool: &PoolPlan) -> String {
+    let PoolPlan { name, protocol, hash, distribution, hash_tag, servers, .. } = pool;
+    let PoolPlan { server_connections, preconnect, timeouts, on_failure, .. } = pool;
+    let PoolPlan { server_failure_limit, server_retry_timeout, client_connections, .. } = pool;
+    let PoolPlan { merge_gets, partial, allow, item_size_max, quickack, server_quickack, .. } =
+        pool;
+    let protocol = protocol.name();
+    format!(
+        "{name} {protocol} {hash:?} {distribution:?} {hash_tag:?} {servers:?} {server_connections} \
+         {preconnect} {timeouts:?} {on_failure:?} {server_failure_limit} {server_retry_timeout} \
+         {client_connections} {merge_gets} {partial:?} {allow:?} {item_size_max} {quickack:?} \
+         {server_quickack:?}"
+    )
+}
+
+#[test]
+fn a_directive_that_is_written_with_its_default_changes_nothing() {
+    let mut written = String::from(POOL_TEXT);
+    let unwritten = config(&written);
+    for directive in POOL {
+        if let Unwritten::Value(word) = directive.unwritten {
+            written += &format!("  {}: {word}\n", directive.name);
+        }
+    }
+    written += "global:\n";
+    for directive in GLOBAL {
+        if let Unwritten::Value(word) = directive.unwritten {
+            written += &format!("  {}: {word}\n", directive.name);
+        }
+    }
+    let outcome = compile("test.yml", &written);
+    assert_eq!(shown(&outcome.config.unwrap()), shown(&unwritten));
+    assert_eq!(outcome.settings, [Vec::<String>::new()], "and is not told of as a setting");
+    assert_eq!(outcome.global_settings, Vec::<String>::new());
+}
+
+#[test]
+fn the_defaults_are_twemproxys() {
+    let config = config(POOL_TEXT);
+    let pool = pool(&config);
+    assert_eq!((pool.hash, pool.distribution), (Hash::Fnv64a, Distribution::Ketama));
+    assert_eq!((pool.server_connections, pool.preconnect), (1, false));
+    assert_eq!((pool.server_failure_limit, pool.server_retry_timeout), (2, 30_000_000));
+    assert_eq!(pool.on_failure, OnFailure::FailFast);
+    assert_eq!(pool.client_connections, usize::MAX);
+    assert_eq!(config.listeners[0].backlog, 512);
+    assert!(!config.listeners[0].tcp.keepalive);
+}
+
+/// A directive, and what must be true of a pool with it.
+type Effect = (&'static str, fn(&Config) -> bool);
+
+const EFFECTS: &[Effect] = &[
+    ("client_connections: 7", |c| pool(c).client_connections == 7),
+    ("hash: md5", |c| pool(c).hash == Hash::Md5),
+    ("hash_tag: '{}'", |c| pool(c).hash_tag == Some(*b"{}")),
+    ("distribution: modula", |c| pool(c).distribution == Distribution::Modula),
+    ("timeout: 400", |c| pool(c).timeouts.reply == 400_000),
+    ("backlog: 9", |c| c.listeners[0].backlog == 9),
+    ("tcpkeepalive: true", |c| c.listeners[0].tcp.keepalive),
+    ("preconnect: true", |c| pool(c).preconnect),
+    ("server_connections: 3", |c| pool(c).server_connections == 3),
+    ("auto_eject_hosts: true", |c| pool(c).on_failure == OnFailure::Eject),
+    ("server_retry_timeout: 2000", |c| pool(c).server_retry_timeout == 2_000_000),
+    ("server_failure_limit: 5", |c| pool(c).server_failure_limit == 5),
+    ("reuseport: true", |c| c.listeners[0].reuseport),
+    ("on_failure: eject", |c| pool(c).on_failure == OnFailure::Eject),
+    ("timeout_connect: 2s", |c| pool(c).timeouts.connect == 2_000_000),
+    ("timeout_queue: 30us", |c| pool(c).timeouts.queue == 30),
+    ("timeout_reply: 1m", |c| pool(c).timeouts.reply == 60_000_000),
+    ("merge_gets: off", |c| !pool(c).merge_gets),
+    ("partial: miss", |c| pool(c).partial == Partial::Miss),
+    ("allow: [flush_all]", |c| pool(c).allow == ["flush_all"]),
+    ("item_size_max: 8k", |c| pool(c).item_size_max == 8192),
+    ("tcp_nodelay: no", |c| !c.listeners[0].tcp.nodelay && !c.upstreams[0].tcp.nodelay),
+    ("quickack: off", |c| {
+        let everywhere = [pool(c).quickack, pool(c).server_quickack, c.listeners[0].quickack];
+        everywhere == [QuickAck::Off; 3]
+    }),
+    ("server_quickack: always", |c| {
+        pool(c).quickack == QuickAck::Partial && pool(c).server_quickack == QuickAck::Always
+    }),
+];
+
+#[test]
+fn every_directive_has_its_effect() {
+    let elsewhere =
+        ["listen", "servers", "memory", "protocol", "redis", "redis_auth", "redis_db"].as_slice();
+    for directive in POOL.iter().filter(|directive| !elsewhere.contains(&directive.name)) {
+        let name = directive.name;
+        let start = format!("{name}:");
+        let (line, holds) = EFFECTS.iter().find(|(line, _)| line.starts_with(&start)).expect(name);
+        assert!(holds(&with(line)), "{line}");
+        assert!(!holds(&config(POOL_TEXT)), "{line} would hold without being written");
+    }
+}
+
+#[test]
+fn a_directive_of_the_process_has_its_effect() {
+    let text =
+        format!("{POOL_TEXT}global:\n  memory_max: 2g\n  clients_max: 9\n  log_level: debug\n");
+    let config = config(&text);
+    assert_eq!((config.plan.memory_max, config.plan.clients_max), (2 << 30, 9));
+    assert_eq!(config.log_level, LogLevel::Debug);
+}
+
+#[test]
+fn the_narrower_timeout_wins_wherever_it_stands() {
+    let before = with("timeout_reply: 5s\n  timeout: 400");
+    let after = with("timeout: 400\n  timeout_reply: 5s");
+    for config in [before, after] {
+        let timeouts = pool(&config).timeouts;
+        assert_eq!((timeouts.connect, timeouts.queue), (400_000, 400_000));
+        assert_eq!(Duration::from_micros(timeouts.reply), Duration::from_secs(5));
+    }
+    assert_eq!(pool(&with("timeout: 0")).timeouts, pool(&config(POOL_TEXT)).timeouts);
+}
+
+#[test]
+fn a_failure_limit_of_0_is_1_as_in_twemproxy() {
+    assert_eq!(pool(&with("server_failure_limit: 0")).server_failure_limit, 1);
+}
+
+#[test]
+fn the_ring_hashes_the_name_that_twemproxy_would() {
+    let names = [
+        ("127.0.0.1:11211:1", "127.0.0.1"),
+        ("127.0.0.1:11212:1", "127.0.0.1:11212"),
+        ("127.0.0.1:11212:1 one", "one"),
+        ("127.0.0.1:011212:1", "127.0.0.1:011212"),
+        ("127.0.0.1:011211:1", "127.0.0.1"),
+        ("::1:11211:1", "::1"),
+        ("::1:11212:1", "::1:11212"),
+        ("'[::1]:11212:1'", "[::1]:11212"),
+        ("/tmp/x.sock:1", "/tmp/x.sock:"),
+        ("/tmp/x.sock:1 x", "x"),
+        ("embedded", "embedded"),
+    ];
+    for (line, name) in names {
+        let config = config(&format!("p:\n  listen: h:1\n  servers:\n  - {line}\n"));
+        assert_eq!(pool(&config).servers[0].name, name, "{line}");
+    }
+}
+
+#[test]
+fn a_server_is_shown_by_its_name_or_its_address() {
+    let text = "p:\n  listen: h:1\n  servers: ['::1:11211:2', 'h:1:3 one', '/tmp/x:1']\n";
+    let config = config(text);
+    let labels: Vec<&str> = pool(&config).servers.iter().map(|server| &*server.label).collect();
+    assert_eq!(labels, ["[::1]:11211", "one", "/tmp/x"]);
+    let weights: Vec<u32> = pool(&config).servers.iter().map(|server| server.weight).collect();
+    assert_eq!(weights, [2, 3, 1]);
+    let addresses = &config.upstreams[0].servers;
+    assert_eq!(addresses[0], ServerAddress::Tcp { host: "::1".to_string(), port: 11211 });
+    assert_eq!(addresses[0].resolve().unwrap(), ["[::1]:11211".parse().unwrap()]);
+    assert_eq!(addresses[2], ServerAddress::Unix("/tmp/x".into()));
+}
+
+#[test]
+fn a_listener_is_an_address_or_a_path_with_a_mode() {
+    let address = |word: &str| parse_address(word);
+    let tcp = |host: &str, port| Ok(Address::Tcp { host: host.to_string(), port });
+    let unix = |path: &str, mode| Ok(Address::Unix { path: path.into(), mode });
+    assert_eq!(address("127.0.0.1:22121"), tcp("127.0.0.1", 22121));
+    assert_eq!(address("::1:0"), tcp("::1", 0));
+    assert_eq!(address("[::1]:80"), tcp("::1", 80));
+    assert_eq!(address("/tmp/x"), unix("/tmp/x", None));
+    assert_eq!(address("/tmp/x 0770"), unix("/tmp/x", Some(0o770)));
+    assert_eq!(address("/tmp/a b 777"), unix("/tmp/a b", Some(0o777)));
+    assert_eq!(address("/tmp/x 0"), unix("/tmp/x", None));
+    for wrong in ["", ":1", "host", "host:", "host:x", "h:65536", "a b:1", "/x 8", "/x +7", "/x "] {
+        assert!(address(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn pools_on_port_0_are_not_in_each_others_way() {
+    let second = POOL_TEXT.replace("p:", "q:");
+    let twice = format!("{POOL_TEXT}{second}");
+    assert!(compile("test.yml", &twice).config.is_none());
+    assert_eq!(config(&twice.replace(".1:1\n", ".1:0\n")).listeners.len(), 2);
+}
+
+#[test]
+fn the_memory_of_an_embedded_server_is_the_pools() {
+    let text = "p:\n  listen: h:1\n  memory: 3m\n  servers: [embedded a, embedded b]\n";
+    let embedded = || ServerAddress::Embedded { memory: 3 << 20 };
+    assert_eq!(config(text).upstreams[0].servers, [embedded(), embedded()]);
+    let embedded = [ServerAddress::Embedded { memory: 64 << 20 }];
+    assert_eq!(default().upstreams[0].servers, embedded);
+    assert_eq!(default().listeners[0].address.to_string(), "127.0.0.1:22121");
+}
+
+#[test]
+fn words_are_shown_as_they_would_be_written() {
+    for word in ["0", "1us", "1500us", "2ms", "61s", "90m", "24h"] {
+        assert_eq!(duration_word(value::duration(word).unwrap()), word);
+    }
+    for word in ["0", "1", "1025", "3k", "1m", "1536m", "2g", "1t"] {
+        assert_eq!(value::size_word(value::size(word, &(0..=u64::MAX)).unwrap()), word);
+    }
+    for wrong in ["", "s", "1 s", "-1", "1.5s", "1d", "1S", "18446744073709551616", "25d"] {
+        assert!(value::duration(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn the_nearest_word_is_near() {
+    let words = ["fnv1_64", "fnv1a_64", "warning", "listen"];
+    assert_eq!(nearest("fnv1a64", words), Some("fnv1a_64"));
+    assert_eq!(nearest("WARN", words), Some("warning"));
+    assert_eq!(nearest("lsiten", words), Some("listen"));
+    assert_eq!(nearest("l", words), None);
+    assert_eq!(nearest("random", words), None);
+}
+
+/// Any text is either a configuration or has an error; every report can be shown.
+#[test]
+fn garbage_is_reported_and_never_panics() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/config");
+    let signs = ":-[]{}\"'#&*!|>%@`,~ \n\t\u{0}0aé\u{feff}";
+    let signs: Vec<char> = signs.chars().collect();
+    let mut random = 1u64;
+    let mut draw = |below: usize| {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (random >> 33) as usize % below
+    };
+    for file in ["native/every_directive.yml", "twemproxy/five_pools.yml", "bad/values.yml"] {
+        let text: Vec<char> =
+            fs::read_to_string(format!("{folder}/{file}")).unwrap().chars().collect();
+        for _ in 0..2000 {
+            let mut text = text.clone();
+            for _ in 0..=draw(3) {
+                let at = draw(text.len());
+                match draw(3) {
+                    0 => drop(text.remove(at)),
+                    1 => text.insert(at, signs[draw(signs.len())]),
+                    _ => text.truncate(at.max(1)),
+                }
+            }
+            let outcome = compile("test.yml", &text.iter().collect::<String>());
+            let invalid = outcome.report.count(Severity::Error) > 0;
+            assert_eq!(outcome.config.is_none(), invalid);
+            assert_eq!(outcome.report.render_text().contains("error: "), invalid);
+            assert!(outcome.report.render_json().starts_with('['));
+        }
+    }
+}

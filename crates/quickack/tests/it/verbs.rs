@@ -1,0 +1,124 @@
+//! `quickack check` and `quickack route` as a person meets them, on the files of
+//! `testdata/config`: `twemproxy/` holds what nutcracker accepts too, `native/` what only we do,
+//! `bad/` what nobody should.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Every file's report in both forms; `UPDATE_GOLDEN=1 cargo test` writes them anew.
+#[test]
+fn every_file_is_reported_as_its_golden_says() {
+    for file in files(&["twemproxy", "native", "bad"]) {
+        let golden = folder().join("golden").join(file.replace('/', "-")).with_extension("txt");
+        let mut text = String::new();
+        for format in ["text", "json"] {
+            text += &transcript(&["check", &file, "--format", format]);
+        }
+        compare(&golden, &text);
+    }
+}
+
+#[test]
+fn a_file_is_valid_unless_it_is_in_bad() {
+    for file in files(&["twemproxy", "native"]) {
+        let output = quickack(&["check", &file]);
+        assert!(output.status.success(), "{file}: {}", String::from_utf8_lossy(&output.stdout));
+    }
+    for file in files(&["bad"]) {
+        assert_eq!(quickack(&["check", &file]).status.code(), Some(1), "{file}");
+    }
+}
+
+/// Whoever changes a file of `twemproxy/` cannot make it one that only we accept.
+#[test]
+fn nutcracker_accepts_every_file_of_twemproxys() {
+    for file in files(&["twemproxy"]) {
+        let output = Command::new("nutcracker")
+            .args(["-t", "-c", &file])
+            .env("PATH", "/usr/sbin:/usr/local/sbin:/usr/bin:/bin")
+            .current_dir(folder())
+            .output()
+            .expect("nutcracker: `cargo xtask test` installs the peers");
+        assert!(output.status.success(), "{file}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn route_prints_the_server_of_each_key() {
+    let mut text = String::new();
+    let file = "twemproxy/five_pools.yml";
+    text += &transcript(&["route", "-c", file, "foo", "bar", "{foo}1", "{foo}2"]);
+    text += &transcript(&["route", "-c", file, "--pool", "beta", "foo", "{foo}1", "a\u{e9}\n"]);
+    text += &transcript(&["route", "-c", file, "--pool", "bta", "foo"]);
+    text += &transcript(&["route", "-c", "twemproxy/hashes.yml", "--pool", "any", "foo"]);
+    text += &transcript(&["route", "-c", "native/embedded.yml", "foo"]);
+    text += &transcript(&["route", "-c", "bad/list.yml", "foo"]);
+    compare(&folder().join("golden/route.txt"), &text);
+}
+
+#[test]
+fn a_bad_file_is_told_about_before_anything_starts() {
+    let output = quickack(&["run", "-c", "bad/typos.yml"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr.contains("did you mean `listen`?"), "{stderr}");
+    assert!(stderr.contains("bad/typos.yml: invalid, "), "{stderr}");
+}
+
+#[test]
+fn a_file_that_is_not_there_is_an_error_in_both_forms() {
+    let text = quickack(&["check", "no/such.yml"]);
+    assert_eq!(text.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&text.stdout).contains("cannot read the file"));
+    let json = quickack(&["check", "no/such.yml", "--format", "json"]);
+    assert_eq!(json.status.code(), Some(1));
+    let records: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(records[0]["severity"], "error");
+    assert_eq!(records[0]["line"], serde_json::Value::Null);
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/config")
+}
+
+/// The files of some folders, as their names from `folder()`.
+fn files(folders: &[&str]) -> Vec<String> {
+    let mut files = Vec::new();
+    for name in folders {
+        for entry in fs::read_dir(folder().join(name)).unwrap() {
+            let file = entry.unwrap().file_name().into_string().unwrap();
+            files.push(format!("{name}/{file}"));
+        }
+    }
+    files.sort();
+    assert!(!files.is_empty());
+    files
+}
+
+fn quickack(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_quickack"))
+        .args(arguments)
+        .current_dir(folder())
+        .output()
+        .unwrap()
+}
+
+/// What a terminal would show, and the exit status.
+fn transcript(arguments: &[&str]) -> String {
+    let output = quickack(arguments);
+    let [stderr, stdout] =
+        [output.stderr, output.stdout].map(|out| String::from_utf8(out).unwrap());
+    let code = output.status.code().unwrap();
+    let arguments = arguments.join(" ").escape_debug().to_string();
+    format!("$ quickack {arguments}\n{stderr}{stdout}exit {code}\n\n")
+}
+
+fn compare(golden: &Path, text: &str) {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(golden, text).unwrap();
+    }
+    let written = fs::read_to_string(golden).unwrap_or_default();
+    let name = golden.display();
+    assert!(written == text, "{name} says otherwise; UPDATE_GOLDEN=1 writes it anew:\n{text}");
+}
