@@ -3,6 +3,7 @@
 //! One row a verb in [`VERBS`]; the help is printed from it. The ladder of `test` stands in
 //! `test.rs`, the house rules in `tidy.rs`, the programs that tests talk to in `peers.rs`.
 
+mod bench;
 mod cargo;
 mod peers;
 mod test;
@@ -29,6 +30,11 @@ const VERBS: &[Verb] = &[
     },
     Verb { name: "tidy", usage: "the house rules that no compiler checks", run: tidy::run },
     Verb { name: "docs", usage: "write docs/reference/ anew from the tables", run: docs },
+    Verb {
+        name: "bench",
+        usage: "[--help] [OPTION...]  quickack beside its peers on loopback",
+        run: bench::run,
+    },
     Verb { name: "fuzz", usage: "[ARGUMENT...]  the fuzzers, in release mode", run: fuzz },
     Verb { name: "sim", usage: "[ARGUMENT...]  the simulator, in release mode", run: sim },
 ];
