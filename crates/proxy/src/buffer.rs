@@ -133,18 +133,18 @@ impl Outbox {
     }
 
     /// The bytes to write, in order; as many slices as one call may carry.
-    pub(crate) fn slices<'a>(&'a self, out: &mut Vec<IoSlice<'a>>) {
+    pub(crate) fn slices<'a>(&'a self, out: &mut Slices<'a>) {
         let mut from = self.gone;
-        for shared in self.shared.iter().take(SLICES_MAX / 2) {
+        for shared in self.shared.iter().take(SHARED_MAX) {
             if shared.at > from {
-                out.push(IoSlice::new(&self.bytes[from..shared.at]));
+                out.push(&self.bytes[from..shared.at]);
                 from = shared.at;
             }
-            out.push(IoSlice::new(shared.slice.bytes()));
+            out.push(shared.slice.bytes());
         }
-        let to = self.shared.get(SLICES_MAX / 2).map_or(self.bytes.len(), |next| next.at);
+        let to = self.shared.get(SHARED_MAX).map_or(self.bytes.len(), |next| next.at);
         if to > from {
-            out.push(IoSlice::new(&self.bytes[from..to]));
+            out.push(&self.bytes[from..to]);
         }
     }
 
@@ -174,17 +174,13 @@ impl Outbox {
     /// Takes `count` bytes out after the first `skip`: what will not be sent after all.
     pub(crate) fn cut(&mut self, skip: usize, count: usize) {
         let mut flat = Vec::with_capacity(self.len());
-        let mut slices = Vec::new();
         let mut rest = std::mem::take(self);
-        loop {
+        while !rest.is_empty() {
+            let before = flat.len();
+            let mut slices = Slices::default();
             rest.slices(&mut slices);
-            let len = slices.iter().map(|slice| slice.len()).sum();
             slices.iter().for_each(|slice| flat.extend_from_slice(slice));
-            slices = Vec::new();
-            if len == 0 {
-                break;
-            }
-            rest.advance(len);
+            rest.advance(flat.len() - before);
         }
         flat.drain(skip..skip + count);
         self.bytes = flat;
@@ -248,15 +244,43 @@ impl Spares {
     }
 }
 
-/// Slices handed to one write; Linux takes 1024.
-const SLICES_MAX: usize = 64;
+/// What one write may carry, in order.
+pub struct Slices<'a> {
+    list: [IoSlice<'a>; SLICES_MAX],
+    len: usize,
+}
+
+impl<'a> Slices<'a> {
+    fn push(&mut self, bytes: &'a [u8]) {
+        self.list[self.len] = IoSlice::new(bytes);
+        self.len += 1;
+    }
+}
+
+impl Default for Slices<'_> {
+    fn default() -> Self {
+        Slices { list: [IoSlice::new(&[]); SLICES_MAX], len: 0 }
+    }
+}
+
+impl<'a> std::ops::Deref for Slices<'a> {
+    type Target = [IoSlice<'a>];
+    fn deref(&self) -> &[IoSlice<'a>] {
+        &self.list[..self.len]
+    }
+}
+
+/// Large values in one write.
+const SHARED_MAX: usize = 16;
+/// Slices in one write: before each large value and after the last may stand a copied one.
+const SLICES_MAX: usize = 2 * SHARED_MAX + 1;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn flat(outbox: &Outbox) -> Vec<u8> {
-        let mut slices = Vec::new();
+        let mut slices = Slices::default();
         outbox.slices(&mut slices);
         slices.iter().flat_map(|slice| slice.to_vec()).collect()
     }

@@ -15,6 +15,11 @@ impl ConnId {
         self.slot & LINK_BIT == 0
     }
 
+    /// The half it belongs to.
+    pub fn side(self) -> Side {
+        if self.is_client() { Side::Client } else { Side::Link }
+    }
+
     /// Index among the clients or among the links; reused after the connection has gone.
     pub fn index(self) -> usize {
         (self.slot & !LINK_BIT) as usize

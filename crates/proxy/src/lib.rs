@@ -34,7 +34,6 @@ mod random;
 mod request;
 mod timers;
 
-use std::io::IoSlice;
 use std::rc::Rc;
 
 use proto::Span;
@@ -48,6 +47,7 @@ use pool::Pool;
 use random::Random;
 use timers::Timers;
 
+pub use buffer::Slices;
 pub use flow::stats::ServerView;
 pub use id::{ConnId, Side};
 
@@ -219,7 +219,7 @@ impl Proxy {
     }
 
     /// What to write to a connection, in order; nothing if it is gone or cannot send yet.
-    pub fn transmit<'a>(&'a self, conn: ConnId, out: &mut Vec<IoSlice<'a>>) {
+    pub fn transmit<'a>(&'a self, conn: ConnId, out: &mut Slices<'a>) {
         if conn.is_client() {
             if let Some(client) = self.desk.clients.find(conn) {
                 client.out.slices(out);

@@ -4,6 +4,7 @@ mod check;
 mod route;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -104,12 +105,17 @@ pub fn main() -> ExitCode {
             None => ExitCode::FAILURE,
         },
         Verb::Docs { page } => {
-            print!("{}", reference::page(&page));
+            print(&reference::page(&page));
             ExitCode::SUCCESS
         }
         Verb::Worker { sockets } => launcher::run_worker(&sockets),
         Verb::Cache { listen, memory } => cache(&listen, memory),
     }
+}
+
+/// To stdout. A reader that has gone, as `head` does, has seen what it wanted.
+fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 /// The configuration in a file; what is to be told about it goes to stderr.

@@ -22,7 +22,8 @@ mod value;
 #[cfg(test)]
 mod tests;
 
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use proxy::plan::{Plan, QuickAck};
@@ -121,7 +122,7 @@ pub struct Outcome {
 /// Reads and compiles a file.
 pub fn read(path: &Path) -> Outcome {
     let name = path.display().to_string();
-    match fs::read(path).map(String::from_utf8) {
+    match read_bytes(path).map(String::from_utf8) {
         Ok(Ok(text)) => compile(&name, &text),
         Ok(Err(fault)) => {
             let start = fault.utf8_error().valid_up_to();
@@ -132,6 +133,17 @@ pub fn read(path: &Path) -> Outcome {
         Err(error) => unreadable(&name, "", None, format!("cannot read the file: {error}")),
     }
 }
+
+fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > FILE_LEN_MAX {
+        true => Err(io::Error::other("longer than 16 MiB, so it is not a configuration")),
+        false => Ok(bytes),
+    }
+}
+
+const FILE_LEN_MAX: u64 = 16 << 20;
 
 fn unreadable(name: &str, text: &str, place: Option<Place>, message: String) -> Outcome {
     let diagnostic = Diagnostic { severity: Severity::Error, place, message, suggestion: None };

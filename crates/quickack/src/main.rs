@@ -1,2 +1,13 @@
-//! quickack.
-fn main() {}
+//! quickack: a cache proxy. The program: its verbs, its configuration, its processes.
+
+mod cli;
+mod config;
+mod event;
+mod launcher;
+mod log;
+mod reference;
+mod worker;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -6,15 +6,15 @@ use std::process::ExitCode;
 
 use proxy::plan::PoolPlan;
 
-use super::Format;
+use super::{Format, print};
 use crate::config::{self, Listener, Outcome, Severity, Upstream};
 
 /// The report is what was asked for, so it goes to stdout whatever it says.
 pub fn check(file: &Path, format: Format) -> ExitCode {
     let outcome = config::read(file);
     match format {
-        Format::Text => print!("{}{}", outcome.report.render_text(), summary(&outcome)),
-        Format::Json => print!("{}", outcome.report.render_json()),
+        Format::Text => print(&format!("{}{}", outcome.report.render_text(), summary(&outcome))),
+        Format::Json => print(&outcome.report.render_json()),
     }
     match outcome.config {
         Some(_) => ExitCode::SUCCESS,

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use proxy::plan::PoolPlan;
 use shard::{Distribution, Node, Ring};
 
+use super::print;
 use crate::config::{Config, Upstream, nearest};
 
 /// Key, pool, hash, server.
@@ -30,7 +31,7 @@ pub fn route(config: &Config, pool_name: Option<&str>, keys: &[OsString]) -> Exi
             ExitCode::FAILURE
         }
         _ => {
-            print!("{}", align(&rows));
+            print(&align(&rows));
             ExitCode::SUCCESS
         }
     }

@@ -121,15 +121,50 @@ impl Report {
         let position = Position::of(&self.text, place.start);
         let number = position.line.to_string();
         let margin = " ".repeat(number.len());
-        let indent = " ".repeat(position.column - 1);
         let marked = self.text[place.start..place.end].lines().next().unwrap_or_default();
-        let carets = "^".repeat(marked.chars().count().max(1));
+        let excerpt = Excerpt::of(&position, marked.chars().count().max(1));
+        let (text, carets) = (&excerpt.text, "^".repeat(excerpt.width));
+        let indent = " ".repeat(excerpt.indent);
         let _ = writeln!(out, " {margin}--> {}:{number}:{}", self.name, position.column);
         let _ = writeln!(out, " {margin} |");
-        let _ = writeln!(out, " {number} | {}", printable(without_secret(position.text)));
+        let _ = writeln!(out, " {number} | {text}");
         let _ = writeln!(out, " {margin} | {indent}{carets}\n");
     }
 }
+
+/// A line, or as much of it around a place as a screen has room for.
+struct Excerpt {
+    text: String,
+    /// Characters before the marked ones.
+    indent: usize,
+    /// How many are marked.
+    width: usize,
+}
+
+impl Excerpt {
+    fn of(position: &Position, width: usize) -> Excerpt {
+        let line = printable(without_secret(position.text));
+        let len = line.chars().count();
+        let before = position.column - 1;
+        let start = if len > EXCERPT_LEN_MAX { before.saturating_sub(EXCERPT_BEFORE) } else { 0 };
+        let cut: String = line.chars().skip(start).take(EXCERPT_LEN_MAX).collect();
+        let room = (cut.chars().count() + start).saturating_sub(before).max(1);
+        let (head, tail) = (
+            if start > 0 { "…" } else { "" },
+            if start + EXCERPT_LEN_MAX < len { "…" } else { "" },
+        );
+        Excerpt {
+            indent: before - start + head.chars().count(),
+            width: width.min(room),
+            text: format!("{head}{cut}{tail}"),
+        }
+    }
+}
+
+/// The most of a line that is shown.
+const EXCERPT_LEN_MAX: usize = 160;
+/// What is shown of a longer one before the place.
+const EXCERPT_BEFORE: usize = 60;
 
 /// A byte's place as editors count: from 1, columns in characters.
 struct Position<'t> {

@@ -1,3 +1,4 @@
+use std::fs;
 use std::time::Duration;
 
 use proxy::plan::{OnFailure, Partial, PoolPlan, QuickAck};
@@ -245,6 +246,25 @@ fn the_nearest_word_is_near() {
     assert_eq!(nearest("lsiten", words), Some("listen"));
     assert_eq!(nearest("l", words), None);
     assert_eq!(nearest("random", words), None);
+}
+
+#[test]
+fn a_long_line_is_cut_around_what_is_wrong_in_it() {
+    let text = format!("{POOL_TEXT}  allow: [{}wrong, flush_all]\n", "flush_all, ".repeat(1000));
+    let report = compile("test.yml", &text).report.render_text();
+    let lines: Vec<&str> = report.lines().collect();
+    let [excerpt, carets] = [lines[3], lines[4]];
+    assert!(excerpt.chars().count() < 200, "{report}");
+    let column = |line: &str, part: &str| line[..line.find(part).unwrap()].chars().count();
+    assert_eq!(column(excerpt, "wrong"), column(carets, "^^^^^"), "{report}");
+    assert!(excerpt.ends_with("wrong, flush_all]"), "{report}");
+}
+
+#[test]
+fn a_file_without_an_end_is_not_a_configuration() {
+    let outcome = read(Path::new("/dev/zero"));
+    assert!(outcome.report.render_text().contains("longer than 16 MiB"));
+    assert!(outcome.config.is_none());
 }
 
 /// Any text is either a configuration or has an error; every report can be shown.

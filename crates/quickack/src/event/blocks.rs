@@ -1,0 +1,42 @@
+//! The blocks that sockets are read into. One that the mind has kept a part of is set aside until it
+//! lets go; the next free one takes its place. In the steady state nothing is allocated.
+
+use std::rc::Rc;
+
+/// A pool of blocks.
+pub struct Blocks {
+    current: Rc<Vec<u8>>,
+    aside: Vec<Rc<Vec<u8>>>,
+}
+
+impl Blocks {
+    pub fn new() -> Blocks {
+        Blocks { current: Rc::new(vec![0; BLOCK]), aside: Vec::new() }
+    }
+
+    /// A block that nobody holds, to be read into.
+    pub fn writable(&mut self) -> &mut [u8] {
+        if Rc::strong_count(&self.current) > 1 {
+            let free = self.aside.iter().position(|block| Rc::strong_count(block) == 1);
+            let next = match free {
+                Some(at) => self.aside.swap_remove(at),
+                None => Rc::new(vec![0; BLOCK]),
+            };
+            let kept = std::mem::replace(&mut self.current, next);
+            if self.aside.len() < ASIDE_MAX {
+                self.aside.push(kept);
+            }
+        }
+        Rc::get_mut(&mut self.current).expect("it was chosen because nobody holds it")
+    }
+
+    /// The block that was last read into.
+    pub fn current(&self) -> &Rc<Vec<u8>> {
+        &self.current
+    }
+}
+
+/// Bytes of a block: what one read may bring.
+pub const BLOCK: usize = 64 * 1024;
+/// Blocks remembered while others hold them; any more are freed by their last holder.
+const ASIDE_MAX: usize = 64;

@@ -1,0 +1,134 @@
+//! One socket in the loop, and the table that finds it by its id.
+
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+
+use proxy::{ConnId, Side};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags, SendFlags};
+
+/// A socket.
+pub struct Conn {
+    pub id: ConnId,
+    pub fd: OwnedFd,
+    /// TCP options apply.
+    pub tcp: bool,
+    /// A connect is under way.
+    pub connecting: bool,
+    /// The kernel would take no more; it says when it does again.
+    pub blocked: bool,
+    /// The mind wants no bytes from it now.
+    pub paused: bool,
+    /// The peer has sent its last byte.
+    pub ended: bool,
+    /// What the kernel was last told to watch for.
+    pub watched: epoll::EventFlags,
+}
+
+/// What a read brought.
+pub enum Read {
+    Bytes(usize),
+    Nothing,
+    End,
+    Gone,
+}
+
+/// What became of a write.
+pub enum Written {
+    Some(usize),
+    Blocked,
+    Gone,
+}
+
+impl Conn {
+    pub fn new(id: ConnId, fd: OwnedFd, tcp: bool, connecting: bool) -> Conn {
+        Conn {
+            id,
+            fd,
+            tcp,
+            connecting,
+            blocked: false,
+            paused: false,
+            ended: false,
+            watched: epoll::EventFlags::empty(),
+        }
+    }
+
+    /// What the kernel should watch for.
+    pub fn interest(&self) -> epoll::EventFlags {
+        let mut flags = epoll::EventFlags::empty();
+        if !self.paused && !self.ended && !self.connecting {
+            flags |= epoll::EventFlags::IN;
+        }
+        if self.blocked || self.connecting {
+            flags |= epoll::EventFlags::OUT;
+        }
+        flags
+    }
+
+    pub fn read(&self, block: &mut [u8]) -> Read {
+        loop {
+            match net::recv(&self.fd, &mut *block, RecvFlags::empty()) {
+                Ok((0, _)) => return Read::End,
+                Ok((n, _)) => return Read::Bytes(n),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Read::Nothing,
+                Err(_) => return Read::Gone,
+            }
+        }
+    }
+
+    pub fn write(&self, slices: &[IoSlice<'_>]) -> Written {
+        loop {
+            let outcome = match slices {
+                [one] => net::send(&self.fd, one, SendFlags::NOSIGNAL),
+                many => {
+                    let mut control = net::SendAncillaryBuffer::default();
+                    net::sendmsg(&self.fd, many, &mut control, SendFlags::NOSIGNAL)
+                }
+            };
+            match outcome {
+                Ok(n) => return Written::Some(n),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Written::Blocked,
+                Err(_) => return Written::Gone,
+            }
+        }
+    }
+}
+
+/// The sockets, by their id's index.
+#[derive(Default)]
+pub struct Conns {
+    clients: Vec<Option<Conn>>,
+    links: Vec<Option<Conn>>,
+}
+
+impl Conns {
+    pub fn insert(&mut self, conn: Conn) {
+        let index = conn.id.index();
+        let side = self.side(conn.id);
+        if side.len() <= index {
+            side.resize_with(index + 1, || None);
+        }
+        side[index] = Some(conn);
+    }
+
+    pub fn find(&mut self, id: ConnId) -> Option<&mut Conn> {
+        let place = self.side(id).get_mut(id.index())?;
+        place.as_mut().filter(|conn| conn.id == id)
+    }
+
+    pub fn remove(&mut self, id: ConnId) -> Option<Conn> {
+        let place = self.side(id).get_mut(id.index())?;
+        place.take_if(|conn| conn.id == id)
+    }
+
+    fn side(&mut self, id: ConnId) -> &mut Vec<Option<Conn>> {
+        match id.side() {
+            Side::Client => &mut self.clients,
+            Side::Link => &mut self.links,
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The worker: one loop around one `Proxy`. It never forks, blocks, or opens a file once it runs.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use proxy::plan::Plan;
+use proxy::{Event, Proxy, Time};
+use sys::signal::{self, Signals};
+
+use crate::config::{Address, Config, ServerAddress, Upstream};
+use crate::event::{Listener, Loop, Target, TargetAddress};
+use crate::log;
+
+/// Serves `config` until TERM or INT. `embedded` are the sockets of the cache processes, in the order
+/// in which `servers: [embedded]` stands in the file.
+pub fn run(config: Config, embedded: &[PathBuf]) -> ExitCode {
+    match serve(config, embedded) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            log::line(&error.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(config: Config, embedded: &[PathBuf]) -> io::Result<()> {
+    let signals = Signals::new(&[signal::TERM, signal::INT])?;
+    let targets = targets(&config, embedded)?;
+    let (listeners, addresses) = listen(&config)?;
+    let mut plan = config.plan;
+    plan.clients_max = plan.clients_max.min(clients_within_descriptors(&plan));
+    let names = Names::new(&plan);
+    for (address, listener) in addresses.iter().zip(&config.listeners) {
+        log::line(&format!("listening on {address} (pool {})", names.pools[listener.pool].0));
+    }
+    let mut report = |event| log::line(&names.sentence(event));
+    let mut mind = Proxy::new(plan, seed(), Time(0));
+    Loop::new(&mut mind, listeners, targets, signals, &mut report, SHUTDOWN_TIMEOUT)?.run()
+}
+
+/// The listening sockets, and the addresses they are bound to.
+fn listen(config: &Config) -> io::Result<(Vec<Listener>, Vec<String>)> {
+    let mut listeners = Vec::new();
+    let mut addresses = Vec::new();
+    for listener in &config.listeners {
+        let (fd, address) = bind(listener).map_err(|error| {
+            let hint = match error.kind() {
+                io::ErrorKind::AddrInUse => "; another process listens there",
+                io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
+                _ => "",
+            };
+            io::Error::other(format!("cannot listen on {}: {error}{hint}", listener.address))
+        })?;
+        addresses.push(address);
+        listeners.push(Listener {
+            fd,
+            index: listener.pool,
+            tcp: matches!(listener.address, Address::Tcp { .. }),
+            nodelay: listener.tcp.nodelay,
+            keepalive: listener.tcp.keepalive,
+            resting_until: None,
+        });
+    }
+    Ok((listeners, addresses))
+}
+
+fn bind(listener: &crate::config::Listener) -> io::Result<(std::os::fd::OwnedFd, String)> {
+    match &listener.address {
+        Address::Unix { path, mode } => {
+            let fd = sys::listen::unix(path, *mode, listener.backlog)?;
+            Ok((fd, path.display().to_string()))
+        }
+        address @ Address::Tcp { .. } => {
+            let resolved = first(address.resolve()?)?;
+            let fd = sys::listen::tcp(resolved, listener.backlog, listener.reuseport)?;
+            let bound = sys::listen::local_address(&fd)?;
+            Ok((fd, bound.to_string()))
+        }
+    }
+}
+
+/// Where each server is. Names are resolved here, once, before anything is served.
+fn targets(config: &Config, embedded: &[PathBuf]) -> io::Result<Vec<Vec<Target>>> {
+    let mut sockets = embedded.iter();
+    let mut resolve = |address: &ServerAddress| match address {
+        ServerAddress::Embedded { .. } => {
+            let path = sockets.next().expect("the launcher made a socket for each embedded cache");
+            Ok(TargetAddress::Unix(path.clone()))
+        }
+        ServerAddress::Unix(path) => Ok(TargetAddress::Unix(path.clone())),
+        ServerAddress::Tcp { host, .. } => match address.resolve().and_then(first) {
+            Ok(address) => Ok(TargetAddress::Tcp(address)),
+            Err(error) => {
+                Err(io::Error::other(format!("cannot resolve the server {host}: {error}")))
+            }
+        },
+    };
+    let mut of_pool = |upstream: &Upstream| -> io::Result<Vec<Target>> {
+        let tcp = upstream.tcp;
+        let target = |address| Target { address, nodelay: tcp.nodelay, keepalive: tcp.keepalive };
+        upstream.servers.iter().map(|server| resolve(server).map(target)).collect()
+    };
+    config.upstreams.iter().map(&mut of_pool).collect()
+}
+
+fn first(addresses: Vec<std::net::SocketAddr>) -> io::Result<std::net::SocketAddr> {
+    addresses.into_iter().next().ok_or_else(|| io::Error::other("no address"))
+}
+
+/// How many clients the descriptor limit leaves room for, after the links and our own.
+fn clients_within_descriptors(plan: &Plan) -> usize {
+    let links: usize =
+        plan.pools.iter().map(|pool| pool.servers.len() * (pool.server_connections + 1) + 1).sum();
+    sys::process::descriptors_max().saturating_sub(links + DESCRIPTORS_OWN)
+}
+
+/// What events call things: pools, each with its servers.
+struct Names {
+    pools: Vec<(String, Vec<String>)>,
+}
+
+impl Names {
+    fn new(plan: &Plan) -> Names {
+        let labels = |pool: &proxy::plan::PoolPlan| {
+            pool.servers.iter().map(|server| server.label.clone()).collect()
+        };
+        Names { pools: plan.pools.iter().map(|pool| (pool.name.clone(), labels(pool))).collect() }
+    }
+
+    fn sentence(&self, event: Event) -> String {
+        let name = |pool: usize, server: usize| {
+            let (pool, servers) = &self.pools[pool];
+            format!("server {} of pool {pool}", servers[server])
+        };
+        match event {
+            Event::ServerDown { pool, server, why } => {
+                format!("{} is down ({why}); it is probed until it answers", name(pool, server))
+            }
+            Event::ServerEjected { pool, server, why } => {
+                format!("{} is ejected ({why}); its keys go to the others", name(pool, server))
+            }
+            Event::ServerBack { pool, server } => format!("{} is back", name(pool, server)),
+            Event::Poisoned { pool, server, why } => {
+                format!("{} sent {why}; its connection is closed", name(pool, server))
+            }
+        }
+    }
+}
+
+/// Chance for jitter and the random distribution; nothing secret hangs on it.
+fn seed() -> u64 {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    clock.as_nanos() as u64 ^ u64::from(std::process::id()) << 32
+}
+
+/// How long clients may wait for their last answers after TERM.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Descriptors of ours beside listeners, links and clients: the loop, signals, the log, a reserve.
+const DESCRIPTORS_OWN: usize = 16;

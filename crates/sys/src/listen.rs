@@ -1,0 +1,63 @@
+//! Listening sockets: socket(2), bind(2), listen(2), accept4(2), unix(7).
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::Mode;
+use rustix::io;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+
+/// A listening TCP socket, non-blocking. Port 0 lets the kernel choose.
+pub fn tcp(address: SocketAddr, backlog: i32, reuseport: bool) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let fd = net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
+    sockopt::set_socket_reuseaddr(&fd, true)?;
+    if reuseport {
+        sockopt::set_socket_reuseport(&fd, true)?;
+    }
+    net::bind(&fd, &address)?;
+    net::listen(&fd, backlog)?;
+    Ok(fd)
+}
+
+/// A listening unix socket, non-blocking. A socket file that nobody listens on any more is replaced;
+/// one that is in use is `ADDRINUSE`.
+pub fn unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let fd = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
+    if let Err(error) = net::bind(&fd, &address) {
+        if error != io::Errno::ADDRINUSE || is_alive(&address)? {
+            return Err(error);
+        }
+        rustix::fs::unlink(path)?;
+        net::bind(&fd, &address)?;
+    }
+    if let Some(mode) = mode {
+        rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
+    }
+    net::listen(&fd, backlog)?;
+    Ok(fd)
+}
+
+/// The next connection that waits, non-blocking.
+pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
+    net::accept_with(listener, FLAGS)
+}
+
+/// The address a TCP socket is bound to.
+pub fn local_address(fd: impl AsFd) -> io::Result<SocketAddr> {
+    let address = net::getsockname(fd)?;
+    SocketAddr::try_from(address).map_err(|_| io::Errno::AFNOSUPPORT)
+}
+
+/// Whether somebody listens there.
+fn is_alive(address: &SocketAddrUnix) -> io::Result<bool> {
+    let probe = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
+    match net::connect(&probe, address) {
+        Err(io::Errno::CONNREFUSED) => Ok(false),
+        Ok(()) | Err(_) => Ok(true),
+    }
+}

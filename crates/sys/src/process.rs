@@ -1,0 +1,57 @@
+//! This process and its children: descriptors that a child inherits, its end with its parent,
+//! the limit of open files.
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{Resource, getrlimit};
+
+use crate::signal;
+
+/// How many descriptors this process may have open.
+pub fn descriptors_max() -> usize {
+    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize)
+}
+
+/// Makes a child of `command`: it gets `passed` under the number 3 if there is one, dies with its
+/// parent, receives all signals, and is in a process group of its own, so that a key typed at a
+/// terminal reaches its parent only.
+pub fn prepare_child(command: &mut Command, passed: Option<BorrowedFd<'_>>) {
+    command.process_group(0);
+    let passed = passed.map(|fd| fd.as_raw_fd());
+    // SAFETY: the closure runs between fork and exec and makes async-signal-safe calls only; the
+    // descriptor is open until the caller has spawned the child, since it holds the borrow.
+    unsafe {
+        command.pre_exec(move || {
+            signal::unblock_all()?;
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            passed.map_or(Ok(()), pass)
+        });
+    }
+}
+
+/// Puts a descriptor under the number 3, without close-on-exec.
+fn pass(fd: RawFd) -> std::io::Result<()> {
+    // SAFETY: plain system calls on numbers; a duplicate of a descriptor onto itself would keep
+    // close-on-exec, so that case clears the flag instead.
+    let outcome = unsafe {
+        if fd == PASSED { libc::fcntl(fd, libc::F_SETFD, 0) } else { libc::dup2(fd, PASSED) }
+    };
+    if outcome < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The descriptor that `prepare_child` passed. Call it once, first thing: nobody else may own it.
+pub fn take_passed() -> std::io::Result<OwnedFd> {
+    // SAFETY: the number is either open and ours, as the parent left it, or the check says that it is not.
+    unsafe {
+        if libc::fcntl(PASSED, libc::F_SETFD, libc::FD_CLOEXEC) < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(PASSED))
+    }
+}
+
+const PASSED: RawFd = 3;
