@@ -66,7 +66,18 @@ fn obey(options: &Options) -> Result<bool, String> {
 
 fn list() {
     for row in rows::rows() {
-        println!("{:<8} {:<45} {:?}", row.name, row.what, row.bar);
+        let bar = row.bar;
+        let limits = [
+            ("CPU per request", "<=", bar.cpu),
+            ("requests/s", ">=", bar.requests),
+            ("resident memory", "<=", bar.resident),
+            ("p99", "<=", bar.p99),
+        ];
+        let limits = limits.iter().filter_map(|(figure, sign, limit)| {
+            limit.map(|limit| format!("{figure} {sign} {limit:.2}"))
+        });
+        let limits = limits.collect::<Vec<_>>().join(", ");
+        println!("{:<8} {:<45} {limits}", row.name, row.what);
     }
 }
 

@@ -369,10 +369,19 @@ impl Client {
         lossy(&bytes)
     }
 
-    /// One line, without its end; for a client that has one answer to come.
+    /// One line, without its end; what follows it stays unread.
     #[track_caller]
     pub fn line(&mut self) -> String {
-        self.read_until("\r\n").trim_end().to_string()
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"\r\n") {
+            let mut byte = [0];
+            match self.stream.read(&mut byte) {
+                Ok(0) => panic!("closed after {:?}, expected a line", lossy(&bytes)),
+                Ok(_) => bytes.extend_from_slice(&byte),
+                Err(error) => panic!("{error} after {:?}, expected a line", lossy(&bytes)),
+            }
+        }
+        lossy(&bytes).trim_end().to_string()
     }
 
     /// Everything until the other side closes.

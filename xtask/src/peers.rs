@@ -41,7 +41,12 @@ pub const PEERS: &[Peer] = &[
     },
     Peer {
         name: "libmemcached-tools",
-        probe: &["sh", "-c", "command -v memccapable && command -v memcp && command -v memcat"],
+        // Debian calls memcp memccp, and memcat memccat.
+        probe: &[
+            "sh",
+            "-c",
+            "command -v memccapable && { command -v memccp || command -v memcp; }",
+        ],
         source: Source::Apt("libmemcached-tools"),
         tests: &["memccapable", "memcp"],
     },

@@ -112,12 +112,10 @@ impl Cache for Memcached {
             self.0.read_exact(&mut rest).expect("read from memcached");
             return true;
         }
-        let mut set = format!("set key:{key:016} 0 0 {len}\r\n").into_bytes();
+        let mut set = format!("set key:{key:016} 0 0 {len} noreply\r\n").into_bytes();
         set.resize(set.len() + len, b'v');
         set.extend_from_slice(b"\r\n");
         self.0.get_mut().write_all(&set).expect("write to memcached");
-        line.clear();
-        self.0.read_line(&mut line).expect("read from memcached");
         false
     }
 }

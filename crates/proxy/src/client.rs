@@ -9,7 +9,7 @@
 use proto::{Request, Resume};
 
 use crate::buffer::{Outbox, Spares};
-use crate::limits;
+use crate::limits::Limits;
 use crate::request::{NONE, RowId};
 
 /// One client.
@@ -120,14 +120,13 @@ impl Client {
     }
 
     /// What it has outstanding is so much that it is not read further.
-    pub(crate) fn must_pause(&self) -> bool {
-        self.outstanding() >= limits::PIPELINE_MAX || self.out.len() > limits::CLIENT_OUTBOX_MAX
+    pub(crate) fn must_pause(&self, limits: &Limits) -> bool {
+        self.outstanding() >= limits.pipeline || self.out.len() > limits.client_outbox
     }
 
     /// What it has outstanding has shrunk so far that it is read again.
-    pub(crate) fn may_resume(&self) -> bool {
-        self.outstanding() <= limits::PIPELINE_MAX / 2
-            && self.out.len() <= limits::CLIENT_OUTBOX_MAX / 2
+    pub(crate) fn may_resume(&self, limits: &Limits) -> bool {
+        self.outstanding() <= limits.pipeline / 2 && self.out.len() <= limits.client_outbox / 2
     }
 
     fn outstanding(&self) -> usize {

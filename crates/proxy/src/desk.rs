@@ -9,14 +9,15 @@ use std::collections::VecDeque;
 use metrics::Pool as Counter;
 use proto::Answer;
 
+use crate::Action;
 use crate::buffer::{Outbox, Source, Spares};
 use crate::client::{Client, State as ClientState};
 use crate::fault::Fault;
 use crate::id::{ConnId, Side, Slab};
+use crate::limits::{self, Limits};
 use crate::link::Entry;
 use crate::pool::Pool;
 use crate::request::{NONE, RowId, Rows, State};
-use crate::{Action, limits};
 
 /// Clients, their requests, and what is to be done for them.
 pub(crate) struct Desk {
@@ -25,6 +26,7 @@ pub(crate) struct Desk {
     pub(crate) rows: Rows,
     pub(crate) spares: Spares,
     pub(crate) memory: Memory,
+    pub(crate) limits: Limits,
     pub(crate) actions: VecDeque<Action>,
     dirty: Vec<ConnId>,
     /// Paused clients that may go on.
@@ -83,13 +85,14 @@ impl Memory {
 }
 
 impl Desk {
-    pub(crate) fn new(pools: Vec<Pool>, memory_max: usize) -> Desk {
+    pub(crate) fn new(pools: Vec<Pool>, memory_max: usize, limits: Limits) -> Desk {
         Desk {
             pools,
             clients: Slab::new(Side::Client),
             rows: Rows::default(),
             spares: Spares::default(),
             memory: Memory { held: 0, max: memory_max },
+            limits,
             actions: VecDeque::new(),
             dirty: Vec::new(),
             resumable: Vec::new(),
@@ -295,7 +298,7 @@ impl Desk {
             client.dirty = true;
             self.dirty.push(id);
         }
-        if client.paused && client.may_resume() {
+        if client.paused && client.may_resume(&self.limits) {
             client.paused = false;
             self.resumable.push(id);
         }

@@ -128,9 +128,10 @@ pub struct Proxy {
 impl Proxy {
     /// A data plane for `plan`. `seed` decides all its chance: jitter, and the random distribution.
     pub fn new(plan: Plan, seed: u64, now: Time) -> Proxy {
+        let pools = plan.pools.into_iter().map(Pool::new).collect();
         let mut proxy = Proxy {
             links: Slab::new(Side::Link),
-            desk: Desk::new(plan.pools.into_iter().map(Pool::new).collect(), plan.memory_max),
+            desk: Desk::new(pools, plan.memory_max, plan.limits),
             timers: Timers::default(),
             random: Random::new(seed),
             turn: 1,

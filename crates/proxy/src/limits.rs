@@ -1,5 +1,32 @@
 //! Every bound of the data plane, and how they relate.
 
+/// The bounds that a plan may narrow: how much of one kind may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests of one client that wait for an answer; above it the client is not read.
+    pub pipeline: usize,
+    /// Unsent answer bytes of one client; above it the client is not read.
+    pub client_outbox: usize,
+    /// Messages that wait for one link, sent or not; above it requests are refused.
+    pub link_queue: usize,
+    /// Unsent bytes of one link; above it requests are refused.
+    pub link_outbox: usize,
+    /// Bytes of a request's head.
+    pub request_head: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            pipeline: PIPELINE_MAX,
+            client_outbox: CLIENT_OUTBOX_MAX,
+            link_queue: LINK_QUEUE_MAX,
+            link_outbox: LINK_OUTBOX_MAX,
+            request_head: REQUEST_HEAD_MAX,
+        }
+    }
+}
+
 /// Keys in one merged get.
 pub const BATCH_KEYS_MAX: usize = 100;
 /// Bytes of one merged get's line.

@@ -22,7 +22,7 @@ use proto::{Ask, Item, Protocol, Request};
 use crate::Time;
 use crate::buffer::Outbox;
 use crate::client::End;
-use crate::limits;
+use crate::limits::{self, Limits};
 use crate::plan::Timeouts;
 use crate::request::RowId;
 
@@ -200,8 +200,8 @@ impl Link {
     }
 
     /// Messages that wait, and the bytes of those that were not handed over yet, are within bounds.
-    pub(crate) fn has_room(&self) -> bool {
-        self.flights.len() < limits::LINK_QUEUE_MAX && self.out.len() < limits::LINK_OUTBOX_MAX
+    pub(crate) fn has_room(&self, limits: &Limits) -> bool {
+        self.flights.len() < limits.link_queue && self.out.len() < limits.link_outbox
     }
 
     /// The end of what was just written to `out` becomes a flight. `before` is what `out` held.

@@ -4,7 +4,7 @@
 use proto::Protocol;
 use shard::{Distribution, Hash};
 
-use crate::limits;
+use crate::limits::{self, Limits};
 
 /// Everything one `Proxy` needs to know.
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub struct Plan {
     pub memory_max: usize,
     /// Clients of all pools together; what the descriptor limit leaves room for.
     pub clients_max: usize,
+    /// How much of each kind may wait.
+    pub limits: Limits,
 }
 
 /// One pool: a listener's rules and the servers behind it.

@@ -227,7 +227,7 @@ impl Proxy {
             None => Ok(self.connect(pool, server, place, now)),
             Some(id) => {
                 let link = self.links.find(id).expect("a server knows living links only");
-                if link.has_room() { Ok(id) } else { Err(Fault::QueueFull) }
+                if link.has_room(&self.desk.limits) { Ok(id) } else { Err(Fault::QueueFull) }
             }
         }
     }
@@ -237,9 +237,15 @@ impl Proxy {
         for at in 0..self.dirty_links.len() {
             let id = self.dirty_links[at];
             if let Some(link) = self.links.find_mut(id) {
-                close(link, &mut self.desk.pools[link.pool as usize], now);
+                let pool = &mut self.desk.pools[link.pool as usize];
+                close(link, pool, now);
                 let held = link.measure();
                 self.desk.memory.change(&mut link.held, held);
+                // What could not be sent yet has a deadline as well; most often a timer comes before it.
+                let queue_end = now.after(pool.plan.timeouts.queue);
+                if link.armed.is_none_or(|armed| armed > queue_end) {
+                    self.arm_link(id);
+                }
             }
         }
     }

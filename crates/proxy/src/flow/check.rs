@@ -1,7 +1,7 @@
 //! The invariants, asserted all at once. For the simulator and the fuzzers: too dear for every event.
 
+use crate::Proxy;
 use crate::request::{NONE, State};
-use crate::{Proxy, limits};
 
 impl Proxy {
     /// Panics if anything that must hold does not.
@@ -38,7 +38,7 @@ impl Proxy {
             }
             assert_eq!(depth, client.depth);
             let outstanding = (client.depth + client.quiet) as usize;
-            assert!(outstanding <= limits::PIPELINE_MAX, "the pipeline has a bound");
+            assert!(outstanding <= self.desk.limits.pipeline, "the pipeline has a bound");
         }
         for row in self.desk.rows.iter() {
             assert_eq!(row.held, row.measure(), "a row's account is exact");

@@ -92,10 +92,10 @@ impl Proxy {
     fn limit_partial(&mut self, id: ConnId) {
         let Some(client) = self.desk.clients.find_mut(id) else { return };
         let len = client.partial.len();
-        let small = len <= limits::BUFFER_KEEP_MAX;
+        let small = len <= limits::BUFFER_KEEP_MAX.min(self.desk.limits.request_head);
         if client.paused
             || small
-            || (len <= limits::REQUEST_HEAD_MAX && self.desk.memory.has_room(len))
+            || (len <= self.desk.limits.request_head && self.desk.memory.has_room(len))
         {
             return self.desk.spoke(id);
         }
@@ -260,7 +260,7 @@ impl Proxy {
 
     fn pause_if_full(&mut self, id: ConnId) {
         let Some(client) = self.desk.clients.find_mut(id) else { return };
-        if client.state == State::Open && !client.paused && client.must_pause() {
+        if client.state == State::Open && !client.paused && client.must_pause(&self.desk.limits) {
             client.paused = true;
             self.desk.pools[client.pool as usize].counters.add(Counter::Paused, 1);
             self.desk.actions.push_back(Action::Pause(id));

@@ -117,6 +117,7 @@ impl Compiler {
                 pools: self.pools.iter().map(|pool| plan(&pool.draft)).collect(),
                 memory_max: self.global.memory_max,
                 clients_max: self.global.clients_max.unwrap_or(usize::MAX),
+                limits: proxy::limits::Limits::default(),
             },
             listeners: pools.map(|(index, pool)| listener(index, &pool.draft)).collect(),
             upstreams: self.pools.iter().map(|pool| upstream(&pool.draft)).collect(),
