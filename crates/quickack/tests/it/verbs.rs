@@ -86,9 +86,9 @@ fn folder() -> PathBuf {
 fn files(folders: &[&str]) -> Vec<String> {
     let mut files = Vec::new();
     for name in folders {
-        for entry in fs::read_dir(folder().join(name)).unwrap() {
-            let file = entry.unwrap().file_name().into_string().unwrap();
-            files.push(format!("{name}/{file}"));
+        for entry in fs::read_dir(folder().join(name)).expect("the folder is there") {
+            let file = entry.expect("its entries can be read").file_name();
+            files.push(format!("{name}/{}", file.display()));
         }
     }
     files.sort();
@@ -97,26 +97,26 @@ fn files(folders: &[&str]) -> Vec<String> {
 }
 
 fn quickack(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_quickack"))
+    Command::new(crate::QUICKACK)
         .args(arguments)
         .current_dir(folder())
         .output()
-        .unwrap()
+        .expect("the program was built for this test")
 }
 
 /// What a terminal would show, and the exit status.
 fn transcript(arguments: &[&str]) -> String {
     let output = quickack(arguments);
     let [stderr, stdout] =
-        [output.stderr, output.stdout].map(|out| String::from_utf8(out).unwrap());
-    let code = output.status.code().unwrap();
+        [&output.stderr, &output.stdout].map(|bytes| String::from_utf8_lossy(bytes));
+    let code = output.status.code().expect("no signal ends it");
     let arguments = arguments.join(" ").escape_debug().to_string();
     format!("$ quickack {arguments}\n{stderr}{stdout}exit {code}\n\n")
 }
 
 fn compare(golden: &Path, text: &str) {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::write(golden, text).unwrap();
+        fs::write(golden, text).expect("a test may write its golden files");
     }
     let written = fs::read_to_string(golden).unwrap_or_default();
     let name = golden.display();
