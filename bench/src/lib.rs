@@ -82,7 +82,7 @@ fn list() {
 }
 
 fn table(options: &Options, folder: &Path) -> Result<bool, String> {
-    let machine = Description::read(options.date.as_deref());
+    let machine = Description::read(options.date.as_deref(), &options.quickack());
     for line in &machine.lines {
         println!("{line}");
     }

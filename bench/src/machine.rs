@@ -1,6 +1,7 @@
 //! The machine under the figures: its description, and who else was using it.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
@@ -13,7 +14,7 @@ pub struct Description {
 }
 
 impl Description {
-    pub fn read(date: Option<&str>) -> Self {
+    pub fn read(date: Option<&str>, quickack: &Path) -> Self {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let field = |name: &str| {
             let line = info.lines().find(|line| line.starts_with(name)).unwrap_or("");
@@ -24,8 +25,9 @@ impl Description {
         let lines = vec![
             format!("CPU: {} (family {}), {cpus} CPUs", field("model name"), field("cpu family")),
             format!("kernel: Linux {}", kernel.trim()),
-            format!("servers: {}", version("memcached", "-V")),
+            format!("proxy: {}", version(&quickack.display().to_string(), "--version")),
             format!("peers: {}; {}", version("nutcracker", "-V"), version("haproxy", "-v")),
+            format!("servers: {}", version("memcached", "-V")),
         ];
         let date = date.map_or_else(|| version_of("date", &["-u", "+%F"]), Into::into);
         Description { lines, date }
@@ -39,7 +41,8 @@ fn version(program: &str, flag: &str) -> String {
 /// The first line that a program says, on either stream.
 fn version_of(program: &str, arguments: &[&str]) -> String {
     let Ok(output) = Command::new(program).args(arguments).output() else {
-        return format!("{program} is not installed");
+        let name = Path::new(program).file_name().unwrap_or_default();
+        return format!("{} is not installed", name.display());
     };
     let said = [output.stdout, output.stderr].concat();
     String::from_utf8_lossy(&said).lines().next().unwrap_or("?").trim().to_string()

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::process::{self, PROXY_CPU, Process};
 
@@ -26,6 +26,16 @@ impl Peer {
             Peer::Quickack => "quickack",
             Peer::Haproxy => "haproxy",
             Peer::Direct => "direct",
+        }
+    }
+
+    /// The command line, with FILE and PORT where a configuration and a spare port go.
+    pub fn command(self) -> &'static str {
+        match self {
+            Peer::Nutcracker => "nutcracker -v 0 -a 127.0.0.1 -s PORT -c FILE",
+            Peer::Quickack => "quickack run -c FILE",
+            Peer::Haproxy => "haproxy -db -f FILE",
+            Peer::Direct => "",
         }
     }
 
@@ -59,12 +69,7 @@ impl Endpoint {
             return Ok(Endpoint { peer, address, process: None });
         }
         let port = process::free_port()?;
-        let command = match peer {
-            Peer::Nutcracker => place.nutcracker(port)?,
-            Peer::Quickack => place.quickack(port)?,
-            Peer::Haproxy => place.haproxy(port)?,
-            Peer::Direct => unreachable!("handled above"),
-        };
+        let command = place.prepare(peer, port)?;
         let command: Vec<String> = place.wrapper.iter().cloned().chain(command).collect();
         let log = place.folder.join(format!("{}.log", peer.name()));
         let mut process = Process::start(peer.name(), &command, PROXY_CPU, &log)?;
@@ -80,34 +85,19 @@ impl Endpoint {
 }
 
 impl Place<'_> {
-    fn nutcracker(&self, port: u16) -> Result<Vec<String>, String> {
-        let file = self.write("nutcracker.yml", &self.pool(port))?;
-        let stats = process::free_port()?;
-        let words = format!("nutcracker -v 0 -a 127.0.0.1 -s {stats} -c {}", file.display());
-        Ok(words.split(' ').map(str::to_string).collect())
-    }
-
-    fn quickack(&self, port: u16) -> Result<Vec<String>, String> {
-        let merge = if self.merge_gets { "on" } else { "off" };
-        let extra = format!("  merge_gets: {merge}\n  item_size_max: 2m\n");
-        let file = self.write("quickack.yml", &(self.pool(port) + &extra))?;
-        let words = [self.quickack.display().to_string(), "run".into(), "-c".into()];
-        Ok(words.into_iter().chain([file.display().to_string()]).collect())
-    }
-
-    fn haproxy(&self, port: u16) -> Result<Vec<String>, String> {
-        let server = self.servers[0];
-        let text = format!(
-            "global\n  nbthread 1\n  maxconn 8000\ndefaults\n  mode tcp\n  timeout connect 5s\n  \
-             timeout client 10m\n  timeout server 10m\nlisten bench\n  \
-             bind 127.0.0.1:{port} backlog 4096\n  server s1 127.0.0.1:{server}\n"
-        );
-        let file = self.write("haproxy.cfg", &text)?;
-        Ok(["haproxy", "-db", "-f"]
-            .map(str::to_string)
-            .into_iter()
-            .chain([file.display().to_string()])
-            .collect())
+    /// Writes the peer's configuration and returns the command that runs it.
+    fn prepare(&self, peer: Peer, port: u16) -> Result<Vec<String>, String> {
+        let text = match peer {
+            Peer::Nutcracker => self.pool(port),
+            Peer::Quickack => self.pool(port) + &self.extensions(),
+            Peer::Haproxy => self.listener(port),
+            Peer::Direct => unreachable!("nobody needs no configuration"),
+        };
+        let file = self.folder.join(format!("{}.conf", peer.name()));
+        fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+        let stats = process::free_port()?.to_string();
+        let places = [("FILE", &*file.display().to_string()), ("PORT", &stats)];
+        Ok(process::words(peer.command(), &places, self.quickack))
     }
 
     /// One pool in nutcracker's words, read unchanged by quickack.
@@ -120,9 +110,18 @@ impl Place<'_> {
         )
     }
 
-    fn write(&self, name: &str, text: &str) -> Result<PathBuf, String> {
-        let path = self.folder.join(name);
-        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(path)
+    /// What quickack knows beyond them.
+    fn extensions(&self) -> String {
+        let merge = if self.merge_gets { "on" } else { "off" };
+        format!("  merge_gets: {merge}\n  item_size_max: 2m\n")
+    }
+
+    fn listener(&self, port: u16) -> String {
+        let server = self.servers[0];
+        format!(
+            "global\n  nbthread 1\n  maxconn 8000\ndefaults\n  mode tcp\n  timeout connect 5s\n  \
+             timeout client 10m\n  timeout server 10m\nlisten bench\n  \
+             bind 127.0.0.1:{port} backlog 4096\n  server s1 127.0.0.1:{server}\n"
+        )
     }
 }

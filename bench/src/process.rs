@@ -141,6 +141,15 @@ pub fn memory(ids: &[u32]) -> Memory {
     Memory { resident_kb: sum("status", "VmRSS:"), proportional_kb: sum("smaps_rollup", "Pss:") }
 }
 
+/// The words of a command line with its places filled in; `quickack` is this very binary.
+pub fn words(line: &str, places: &[(&str, &str)], quickack: &Path) -> Vec<String> {
+    let fill = |word: &str| match word {
+        "quickack" => quickack.display().to_string(),
+        _ => places.iter().fold(word.to_string(), |word, (name, text)| word.replace(name, text)),
+    };
+    line.split(' ').map(fill).collect()
+}
+
 /// A port of 127.0.0.1 that was free a moment ago.
 pub fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));

@@ -7,6 +7,8 @@ use crate::contest::{ELSEWHERE_MAX, Outcome, median};
 use crate::machine::Description;
 use crate::options::{Options, workspace};
 use crate::peers::{PEERS, Peer};
+use crate::process::{LOAD_CPU, PROXY_CPU};
+use crate::servers::Backend;
 use crate::window::Window;
 
 /// One bar of one row, and how it was met.
@@ -189,6 +191,7 @@ pub fn page(outcomes: &[Outcome], machine: &Description, options: &Options) -> S
     }
     out.push_str(FIGURES_HEADING);
     outcomes.iter().for_each(|outcome| push_figures(&mut out, outcome));
+    push_commands(&mut out);
     out.push('\n');
     for outcome in outcomes {
         for note in notes(outcome) {
@@ -196,6 +199,17 @@ pub fn page(outcomes: &[Outcome], machine: &Description, options: &Options) -> S
         }
     }
     out
+}
+
+fn push_commands(out: &mut String) {
+    out.push_str("\n## Commands\n\n```\n");
+    for peer in PEERS.into_iter().filter(|&peer| peer != Peer::Direct) {
+        let _ = writeln!(out, "taskset -c {PROXY_CPU} {}", peer.command());
+    }
+    for backend in [Backend::Memcached, Backend::Embedded] {
+        let _ = writeln!(out, "taskset -c {LOAD_CPU} {}", backend.command());
+    }
+    out.push_str("```\n");
 }
 
 fn push_figures(out: &mut String, outcome: &Outcome) {

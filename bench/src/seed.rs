@@ -20,7 +20,7 @@ const PEERS: [Peer; 3] = [Peer::Direct, Peer::Nutcracker, Peer::Quickack];
 
 /// Runs both kinds of client through each peer; true when no part failed.
 pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
-    let machine = Description::read(options.date.as_deref());
+    let machine = Description::read(options.date.as_deref(), &options.quickack());
     let mut text = String::from("## Nagle and delayed ACK\n\n");
     text.push_str(&report::origin(&machine, options));
     text.push_str(&format!("{METHOD}\nEach part lasted {} minutes.\n\n", options.minutes));

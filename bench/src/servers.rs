@@ -39,12 +39,10 @@ impl Servers {
         let mut servers = Servers { processes: Vec::new(), ports: Vec::new() };
         for index in 0..count {
             let port = process::free_port()?;
-            let (name, command) = match backend {
-                Backend::Memcached => ("memcached", memcached(port)),
-                Backend::Embedded => ("quickack cache", embedded(quickack, port)),
-            };
+            let command =
+                process::words(backend.command(), &[("PORT", &port.to_string())], quickack);
             let log = folder.join(format!("server-{index}.log"));
-            let mut process = Process::start(name, &command, LOAD_CPU, &log)?;
+            let mut process = Process::start(backend.name(), &command, LOAD_CPU, &log)?;
             process.wait_for_port(port, &log)?;
             servers.processes.push(process);
             servers.ports.push(port);
@@ -80,15 +78,23 @@ impl Servers {
     }
 }
 
-fn memcached(port: u16) -> Vec<String> {
-    let words = "memcached -l 127.0.0.1 -t 1 -m 1024 -I 2m -c 8192 -b 4096 -u root -U 0 -p";
-    words.split(' ').map(str::to_string).chain([port.to_string()]).collect()
-}
+impl Backend {
+    fn name(self) -> &'static str {
+        match self {
+            Backend::Memcached => "memcached",
+            Backend::Embedded => "quickack cache",
+        }
+    }
 
-fn embedded(quickack: &Path, port: u16) -> Vec<String> {
-    let address = format!("127.0.0.1:{port}");
-    let words = ["cache", "--listen", &address, "--memory", "512m"].map(str::to_string);
-    [quickack.display().to_string()].into_iter().chain(words).collect()
+    /// The command line, with PORT where the port goes.
+    pub fn command(self) -> &'static str {
+        match self {
+            Backend::Memcached => {
+                "memcached -l 127.0.0.1 -p PORT -U 0 -t 1 -m 1024 -I 2m -c 8192 -b 4096 -u root"
+            }
+            Backend::Embedded => "quickack cache --listen 127.0.0.1:PORT --memory 512m",
+        }
+    }
 }
 
 fn connect(port: u16) -> std::io::Result<TcpStream> {
