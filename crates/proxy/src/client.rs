@@ -28,6 +28,9 @@ pub(crate) struct Client {
     /// Quiet rows, which stand in no pipeline.
     pub(crate) quiet: u32,
     pub(crate) out: Outbox,
+    /// What one answer to it is expected to take: the largest lately. So a client that asks for many
+    /// large values and does not read is paused before they are fetched, not after.
+    expected: usize,
     /// In the list of clients to be written.
     pub(crate) dirty: bool,
     /// Not read until what it has outstanding shrinks.
@@ -90,7 +93,7 @@ impl End {
 }
 
 impl Client {
-    pub(crate) fn new(pool: u32) -> Client {
+    pub(crate) fn new(pool: u32, limits: &Limits) -> Client {
         Client {
             pool,
             state: State::Open,
@@ -102,6 +105,7 @@ impl Client {
             depth: 0,
             quiet: 0,
             out: Outbox::default(),
+            expected: limits.client_outbox / UNKNOWN_ANSWERS,
             dirty: false,
             paused: false,
             batch_turn: 0,
@@ -121,12 +125,22 @@ impl Client {
 
     /// What it has outstanding is so much that it is not read further.
     pub(crate) fn must_pause(&self, limits: &Limits) -> bool {
-        self.outstanding() >= limits.pipeline || self.out.len() > limits.client_outbox
+        self.outstanding() >= limits.pipeline || self.owed() > limits.client_outbox
     }
 
     /// What it has outstanding has shrunk so far that it is read again.
     pub(crate) fn may_resume(&self, limits: &Limits) -> bool {
-        self.outstanding() <= limits.pipeline / 2 && self.out.len() <= limits.client_outbox / 2
+        self.outstanding() <= limits.pipeline / 2 && self.owed() <= limits.client_outbox / 2
+    }
+
+    /// An answer of this length leaves for it.
+    pub(crate) fn learn(&mut self, answer_len: usize) {
+        self.expected = answer_len.max(self.expected - self.expected / 8);
+    }
+
+    /// Bytes that are on their way to it or, going by the answers before, will be.
+    fn owed(&self) -> usize {
+        self.out.len() + self.outstanding() * self.expected
     }
 
     fn outstanding(&self) -> usize {
@@ -150,6 +164,9 @@ impl Client {
         self.out.len() + self.partial.len() + body
     }
 }
+
+/// Requests of a client that may be outstanding before the length of any answer is known.
+const UNKNOWN_ANSWERS: usize = 32;
 
 #[cfg(test)]
 mod tests {

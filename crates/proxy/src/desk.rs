@@ -170,6 +170,7 @@ impl Desk {
             }
         } else if client.head == entry.row {
             client.out.open(&mut self.spares);
+            client.learn(value.len());
             value.write(&mut client.out);
             plan.plan.protocol.answer(&Answer::End, client.out.copied());
         } else {
@@ -269,10 +270,13 @@ impl Desk {
         let client = self.clients.find_mut(id).expect("the caller found it");
         let plan = &self.pools[client.pool as usize].plan;
         client.out.open(&mut self.spares);
+        let mut before = client.out.len();
         while client.head != NONE && self.rows[client.head].state == State::Done {
             let row = client.head;
             assert_eq!(self.rows[row].client, id, "a reply goes to its owner only");
             self.rows[row].emit(plan.protocol, plan.partial, &mut client.out);
+            client.learn(client.out.len() - before);
+            before = client.out.len();
             client.head = self.rows[row].next;
             client.depth -= 1;
             self.memory.change(&mut self.rows[row].held, 0);

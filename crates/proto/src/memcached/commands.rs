@@ -23,6 +23,8 @@ pub(super) enum Shape {
     Flush,
     /// `level [noreply]`
     Verbosity,
+    /// No argument: those that memcached knows are about one server.
+    Stats,
     /// No argument that we read.
     Bare,
     /// `key bytes flag*`, then the data: refused, but its data must be swallowed.
@@ -103,7 +105,7 @@ pub(super) static SHAPES: &[Shape] = &[
     Shape::Flush,
     Shape::Bare,
     Shape::Verbosity,
-    Shape::Bare,
+    Shape::Stats,
     Shape::Bare,
 ];
 

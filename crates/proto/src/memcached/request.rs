@@ -20,6 +20,7 @@ const BAD_DELETE: &str = "bad command line format.  Usage: delete <key> [noreply
 const BAD_DELTA: &str = "invalid numeric delta argument";
 const BAD_EXPTIME: &str = "invalid exptime argument";
 const NOT_HTTP: &str = "this is no HTTP server";
+const ONE_SERVER: &str = "these statistics are a server's own: ask the server itself";
 const LINE_TOO_LONG: &str = "line too long";
 
 pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Parsed<Request> {
@@ -100,6 +101,7 @@ impl Line<'_> {
             Shape::Flush => self.read_flush(),
             Shape::Verbosity => self.read_verbosity(),
             Shape::MetaStore => self.read_meta_store(),
+            Shape::Stats => self.read_stats(),
             Shape::Bare => None,
         }
     }
@@ -233,6 +235,14 @@ impl Line<'_> {
         match scan::decimal(level, u64::from(u32::MAX)) {
             Some(_) => None,
             None => self.refuse(Refusal::Bad(BAD_LINE)),
+        }
+    }
+
+    fn read_stats(&mut self) -> Option<Parsed<Request>> {
+        match self.tokens.next().map(|token| self.tokens.text(token)) {
+            None => None,
+            Some(b"noreply") => self.refuse(Refusal::Unknown),
+            Some(_) => self.refuse(Refusal::ByName(ONE_SERVER)),
         }
     }
 

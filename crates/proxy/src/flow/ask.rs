@@ -187,8 +187,7 @@ impl Proxy {
         match local {
             _ if request.quiet => {}
             Local::Version => {
-                self.desk
-                    .answer(id, &Answer::Version(concat!(env!("CARGO_PKG_VERSION"), " quickack")));
+                self.desk.answer(id, &Answer::Version(VERSION));
             }
             Local::Nothing => self.desk.answer(id, &Answer::Ok),
             Local::Stats => self.answer_stats(id),
@@ -318,4 +317,7 @@ fn launch(link: &mut Link, batch: Batch, pool: &mut crate::pool::Pool, now: Time
     link.launch_batch(batch, pool.plan.protocol, now);
 }
 
+/// Clients choose what they dare to ask by the number that comes first, so it names the memcached whose
+/// classic protocol this is; who we are follows.
+const VERSION: &str = concat!("1.5.22 quickack-", env!("CARGO_PKG_VERSION"));
 const NOT_ALLOWED: &str = "refused by the proxy: the pool does not say `allow: [flush_all]`";

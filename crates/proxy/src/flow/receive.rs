@@ -30,7 +30,7 @@ impl Proxy {
         entry.clients += 1;
         entry.counters.add(Counter::ClientsNow, 1);
         entry.counters.add(Counter::ClientsTotal, 1);
-        Ok(self.desk.clients.insert(Client::new(pool as u32)))
+        Ok(self.desk.clients.insert(Client::new(pool as u32, &self.desk.limits)))
     }
 
     pub(crate) fn receive_client(&mut self, id: ConnId, source: Source<'_>, now: Time) {
