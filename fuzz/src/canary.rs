@@ -1,0 +1,20 @@
+//! A fuzzer that must fail: a writer with a fault that only a rare input shows. It proves that the
+//! inputs reach such places and that the oracle looks; a green run of the others means something
+//! only while this one is caught.
+
+use proto::{Protocol, Request, Span};
+
+use crate::{mutate, server};
+
+pub fn run(seed: u64, budget: usize) {
+    mutate::run("request", seed, budget, |bytes, _| server::check(bytes, &leaky));
+}
+
+/// As it should be, but a quiet cas is forwarded as it came.
+fn leaky(protocol: &dyn Protocol, request: &Request, head: &[u8], keys: &[Span]) -> Vec<u8> {
+    let name = protocol.commands()[usize::from(request.command)].name;
+    if name == "cas" && request.quiet {
+        return head.to_vec();
+    }
+    server::canonical(protocol, request, head, keys)
+}

@@ -1,0 +1,85 @@
+//! Fuzzers: functions of a seed and a budget that panic when they have found something.
+//!
+//! One row a fuzzer in [`FUZZERS`]. `cargo xtask fuzz [NAME] [--seed N] [--budget N]` runs them for as
+//! long as one likes; `tests/smoke.rs` runs each for a moment, and checks that the canary is caught.
+//! The same seed is the same run, so a failure is repeated by the line that reported it.
+//!
+//! ```text
+//!   corpus/ + grammar ──mutate──▶ input ──▶ oracle: naive reader, model of the server, check()
+//! ```
+//!
+//! There are no libFuzzer shims: they need a nightly compiler, the project builds with stable, and
+//! what finds bugs in a line protocol is knowing its grammar, which `mutate.rs` does, more than
+//! coverage feedback. A corpus file is raw bytes, so a shim can use the same folders one day.
+
+pub mod canary;
+pub mod keys;
+pub mod mutate;
+pub mod naive;
+pub mod reply;
+pub mod request;
+pub mod server;
+pub mod whole;
+
+/// One fuzzer.
+pub struct Fuzzer {
+    pub name: &'static str,
+    pub about: &'static str,
+    /// Runs `budget` inputs from `seed`; panics with the input when something is wrong.
+    pub run: fn(seed: u64, budget: usize),
+    /// Inputs in a smoke run: about a second of an unoptimised build.
+    pub smoke: usize,
+}
+
+/// Every fuzzer but the canary, which must fail.
+pub const FUZZERS: &[Fuzzer] = &[
+    Fuzzer {
+        name: "request",
+        about: "the request parser: any cut, spans inside the head, nothing read past a frame",
+        run: request::run,
+        smoke: 20_000,
+    },
+    Fuzzer {
+        name: "differential",
+        about: "the request parser against a naive one",
+        run: naive::run,
+        smoke: 50_000,
+    },
+    Fuzzer {
+        name: "smuggling",
+        about: "what is forwarded, read by a model of memcached's own tokenizer",
+        run: server::run,
+        smoke: 50_000,
+    },
+    Fuzzer {
+        name: "reply",
+        about: "the reply parser: any cut, spans inside the head, possible answers only",
+        run: reply::run,
+        smoke: 50_000,
+    },
+    Fuzzer {
+        name: "keys",
+        about: "any bytes as a key, through hash, tag and ring",
+        run: keys::run,
+        smoke: 5_000,
+    },
+    Fuzzer {
+        name: "whole",
+        about: "the data plane between lying clients and lying servers, its invariants checked",
+        run: whole::run,
+        smoke: 300,
+    },
+];
+
+/// A fuzzer with a fault sown into it, to show that the oracles see anything at all.
+pub const CANARY: Fuzzer = Fuzzer {
+    name: "canary",
+    about: "a writer that forwards one rare noreply: must be caught",
+    run: canary::run,
+    smoke: 50_000,
+};
+
+/// The fuzzer of that name, the canary included.
+pub fn find(name: &str) -> Option<&'static Fuzzer> {
+    FUZZERS.iter().chain([&CANARY]).find(|fuzzer| fuzzer.name == name)
+}

@@ -1,0 +1,205 @@
+//! A second request parser, written from the protocol's text alone: split by spaces, strict, slow and
+//! plain. Where it and the product's differ, one of them is wrong.
+
+use proto::{Class, PROTOCOLS, Parsed, Request, Resume, Span};
+
+use crate::mutate;
+
+/// What a request says, in plain values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    pub word: String,
+    pub keys: Vec<Vec<u8>>,
+    /// In the order of the line, without the length of the data.
+    pub numbers: Vec<i128>,
+    pub body: Option<u64>,
+    pub quiet: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reading {
+    Incomplete,
+    Hopeless,
+    /// Not forwarded: refused, or answered here; its data block, if it has one, is this long.
+    Kept {
+        body: Option<u64>,
+    },
+    Forwarded(Said),
+}
+
+pub fn run(seed: u64, budget: usize) {
+    mutate::run("request", seed, budget, |bytes, _| {
+        let mut keys = Vec::new();
+        let parsed = PROTOCOLS[0].parse_request(bytes, &mut Resume::default(), &mut keys);
+        agree(bytes, &parsed, &keys, &read(bytes));
+    });
+}
+
+fn agree(bytes: &[u8], parsed: &Parsed<Request>, keys: &[Span], naive: &Reading) {
+    match (parsed, naive) {
+        (Parsed::Incomplete, Reading::Incomplete) | (Parsed::Malformed(_), Reading::Hopeless) => {}
+        (Parsed::Complete(request), Reading::Kept { body }) => {
+            let kept = matches!(request.class, Class::Refuse(_) | Class::Local(_));
+            assert!(kept, "the naive parser keeps it: {request:?}");
+            assert_eq!(request.body, body.unwrap_or(0));
+            assert_eq!(request.trailer.is_empty(), body.is_none());
+        }
+        (Parsed::Complete(request), Reading::Forwarded(said)) => {
+            let name = PROTOCOLS[0].commands()[usize::from(request.command)].name;
+            assert_eq!(name, said.word);
+            assert!(!matches!(request.class, Class::Refuse(_)), "{request:?}");
+            assert_eq!(request.quiet, said.quiet);
+            assert_eq!(request.body, said.body.unwrap_or(0));
+            assert_eq!(request.trailer.is_empty(), said.body.is_none());
+            let texts: Vec<&[u8]> = keys.iter().map(|key| key.of(bytes)).collect();
+            assert_eq!(texts, said.keys);
+        }
+        _ => panic!("{parsed:?} and naively {naive:?}"),
+    }
+}
+
+/// The naive parser.
+pub fn read(input: &[u8]) -> Reading {
+    let unbounded = [&b"get "[..], b"gets ", b"gat ", b"gats "];
+    let bounded = !unbounded.iter().any(|word| input.starts_with(word));
+    let Some(end) = input.iter().position(|&byte| byte == b'\n') else {
+        return if bounded && input.len() > 2048 { Reading::Hopeless } else { Reading::Incomplete };
+    };
+    if bounded && end + 1 > 2048 {
+        return Reading::Hopeless;
+    }
+    let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
+    let words: Vec<&[u8]> =
+        line.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).collect();
+    let kept = Reading::Kept { body: None };
+    let Some((word, rest)) = words.split_first() else { return kept };
+    match *word {
+        b"get" | b"gets" => fetch(word, &[], rest),
+        b"gat" | b"gats" => match rest.split_first() {
+            Some((time, keys)) if exptime(time).is_some() => fetch(word, &[time], keys),
+            _ => kept,
+        },
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" => store(word, rest, 4),
+        b"cas" => store(word, rest, 5),
+        b"delete" => match rest {
+            [key] | [key, b"0"] => update(word, key, &[], false),
+            [key, b"noreply"] | [key, b"0", b"noreply"] => update(word, key, &[], true),
+            _ => kept,
+        },
+        b"incr" | b"decr" => keyed_number(word, rest, |text| unsigned(text, u64::MAX)),
+        b"touch" => keyed_number(word, rest, exptime),
+        b"flush_all" => flush(rest),
+        b"ms" => match rest.get(1).and_then(|text| unsigned(text, 2_147_483_645)) {
+            Some(body) => Reading::Kept { body: Some(body as u64) },
+            None => Reading::Hopeless,
+        },
+        _ => unknown(words[words.len() - 1], word),
+    }
+}
+
+/// A word that is in no table, and one that is but is never forwarded, differ only for HTTP.
+fn unknown(last: &[u8], word: &[u8]) -> Reading {
+    let known = PROTOCOLS[0].commands().iter().any(|row| row.name.as_bytes() == word);
+    match last.starts_with(b"HTTP/") && !known {
+        true => Reading::Hopeless,
+        false => Reading::Kept { body: None },
+    }
+}
+
+fn fetch(word: &[u8], numbers: &[&[u8]], keys: &[&[u8]]) -> Reading {
+    if keys.is_empty() || !keys.iter().all(|key| clean(key)) {
+        return Reading::Kept { body: None };
+    }
+    Reading::Forwarded(Said {
+        word: String::from_utf8_lossy(word).into_owned(),
+        keys: keys.iter().map(|key| key.to_vec()).collect(),
+        numbers: numbers.iter().filter_map(|text| exptime(text)).collect(),
+        ..Said::default()
+    })
+}
+
+/// `count` arguments, of which the fourth is the length, and perhaps `noreply`.
+fn store(word: &[u8], rest: &[&[u8]], count: usize) -> Reading {
+    if rest.len() != count && rest.len() != count + 1 {
+        return Reading::Kept { body: None };
+    }
+    let Some(body) = unsigned(rest[3], 2_147_483_645) else { return Reading::Hopeless };
+    let body = Some(body as u64);
+    let quiet = rest.len() == count + 1;
+    let numbers = [
+        unsigned(rest[1], u64::from(u32::MAX)),
+        exptime(rest[2]),
+        if count == 5 { unsigned(rest[4], u64::MAX) } else { Some(0) },
+    ];
+    let good = clean(rest[0]) && numbers.iter().all(Option::is_some);
+    if !good || (quiet && rest[count] != b"noreply") {
+        return Reading::Kept { body };
+    }
+    let Reading::Forwarded(mut said) = update(word, rest[0], &[], quiet) else {
+        return Reading::Kept { body };
+    };
+    said.numbers = numbers.into_iter().take(count - 2).flatten().collect();
+    said.body = body;
+    Reading::Forwarded(said)
+}
+
+fn keyed_number(word: &[u8], rest: &[&[u8]], number: fn(&[u8]) -> Option<i128>) -> Reading {
+    let (key, text, quiet) = match rest {
+        [key, text] => (key, text, false),
+        [key, text, b"noreply"] => (key, text, true),
+        _ => return Reading::Kept { body: None },
+    };
+    match number(text) {
+        Some(number) => update(word, key, &[number], quiet),
+        None => Reading::Kept { body: None },
+    }
+}
+
+fn flush(rest: &[&[u8]]) -> Reading {
+    let (delay, quiet) = match rest {
+        [] => (None, false),
+        [b"noreply"] => (None, true),
+        [delay] => (Some(delay), false),
+        [delay, b"noreply"] => (Some(delay), true),
+        _ => return Reading::Kept { body: None },
+    };
+    let number = delay.map(|text| unsigned(text, i32::MAX as u64));
+    if number == Some(None) {
+        return Reading::Kept { body: None };
+    }
+    let numbers = number.flatten().into_iter().collect();
+    Reading::Forwarded(Said { word: "flush_all".into(), numbers, quiet, ..Said::default() })
+}
+
+fn update(word: &[u8], key: &[u8], numbers: &[i128], quiet: bool) -> Reading {
+    if !clean(key) {
+        return Reading::Kept { body: None };
+    }
+    Reading::Forwarded(Said {
+        word: String::from_utf8_lossy(word).into_owned(),
+        keys: vec![key.to_vec()],
+        numbers: numbers.to_vec(),
+        body: None,
+        quiet,
+    })
+}
+
+fn clean(key: &[u8]) -> bool {
+    (1..=250).contains(&key.len()) && key.iter().all(|byte| !matches!(byte, 0..=0x20 | 0x7f))
+}
+
+/// At most 20 digits: as many as the greatest number has.
+fn unsigned(text: &[u8], max: u64) -> Option<i128> {
+    let digits = (1..=20).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
+    let number: i128 = std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()?;
+    (number <= i128::from(max)).then_some(number)
+}
+
+fn exptime(text: &[u8]) -> Option<i128> {
+    match text.strip_prefix(b"-") {
+        Some(digits) => {
+            unsigned(digits, i32::MAX as u64).filter(|&number| number > 0).map(|number| -number)
+        }
+        None => unsigned(text, i32::MAX as u64),
+    }
+}

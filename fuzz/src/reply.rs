@@ -1,0 +1,48 @@
+//! The reply parser by itself: whatever a server says, to whatever was asked.
+
+use proto::{Ask, Class, ItemKind, PROTOCOLS, Parsed, Protocol};
+
+use crate::mutate::{self, Dice};
+
+pub fn run(seed: u64, budget: usize) {
+    mutate::run("reply", seed, budget, |bytes, dice| {
+        for &protocol in PROTOCOLS {
+            for ask in asks(protocol) {
+                check(protocol, ask, bytes, dice);
+            }
+        }
+    });
+}
+
+/// Every command that is ever sent to a server.
+fn asks(protocol: &dyn Protocol) -> impl Iterator<Item = Ask> + '_ {
+    let rows = protocol.commands().iter().enumerate();
+    rows.filter(|(_, row)| {
+        matches!(row.class, Class::Fetch { .. } | Class::Update | Class::Broadcast)
+    })
+    .map(|(row, _)| Ask { command: row as u8 })
+    .chain([protocol.probe().1])
+}
+
+fn check(protocol: &dyn Protocol, ask: Ask, bytes: &[u8], dice: &mut Dice) {
+    let whole = protocol.parse_reply(ask, bytes);
+    let cut = dice.below(bytes.len() + 1);
+    let early = protocol.parse_reply(ask, &bytes[..cut]);
+    assert!(early == Parsed::Incomplete || early == whole, "settled by {cut} bytes: {early:?}");
+    let Parsed::Complete(item) = whole else { return };
+    let head = item.head as usize;
+    assert!(head > 1 && bytes[..head].ends_with(b"\r\n"), "a head is a whole line");
+    assert_eq!(protocol.parse_reply(ask, &bytes[..head]), whole, "nothing past the head counts");
+    let fetch = matches!(protocol.commands()[usize::from(ask.command)].class, Class::Fetch { .. });
+    match item.kind {
+        ItemKind::Value => {
+            assert!(fetch, "a value answers only a read");
+            let key = item.key.of(&bytes[..head]);
+            assert!(!key.is_empty() && !key.contains(&b' '));
+            assert_eq!(item.trailer, b"\r\n");
+        }
+        ItemKind::End => assert!(fetch, "an end ends only a read"),
+        ItemKind::Status => assert!(!fetch, "a status answers no read"),
+        ItemKind::Error => assert_eq!(item.len(), head as u64),
+    }
+}

@@ -1,0 +1,66 @@
+//! The request parser by itself: whatever comes, in whatever pieces.
+
+use proto::{Class, PROTOCOLS, Parsed, Protocol, Resume, Span};
+
+use crate::mutate::{self, Dice};
+
+pub fn run(seed: u64, budget: usize) {
+    mutate::run("request", seed, budget, |bytes, dice| {
+        for &protocol in PROTOCOLS {
+            check(protocol, bytes, dice);
+        }
+    });
+}
+
+fn check(protocol: &dyn Protocol, bytes: &[u8], dice: &mut Dice) {
+    let mut keys = Vec::new();
+    let whole = protocol.parse_request(bytes, &mut Resume::default(), &mut keys);
+    pieces(protocol, bytes, whole, &keys, dice);
+    let Parsed::Complete(request) = whole else { return };
+    let head = request.head as usize;
+    assert!(head > 0 && head <= bytes.len(), "the head is in the input");
+    assert_eq!(bytes[head - 1], b'\n');
+    assert!(usize::from(request.command) < protocol.commands().len());
+    assert!(request.arguments.end as usize <= head, "arguments stand in the head");
+    for key in &keys {
+        let text = key.of(&bytes[..head]);
+        assert!((1..=250).contains(&text.len()), "a key of {} bytes", text.len());
+        assert!(text.iter().all(|&byte| byte > b' ' && byte != 0x7f), "an unclean key");
+    }
+    match request.class {
+        Class::Fetch { .. } => assert!(!keys.is_empty()),
+        Class::Update => assert_eq!(keys.len(), 1),
+        Class::Broadcast | Class::Local(_) | Class::Refuse(_) => assert!(keys.is_empty()),
+    }
+    let mut again = Vec::new();
+    let mut alone = bytes[..head].to_vec();
+    assert_eq!(protocol.parse_request(&alone, &mut Resume::default(), &mut again), whole);
+    alone.resize(head + dice.below(20), dice.roll() as u8);
+    assert_eq!(protocol.parse_request(&alone, &mut Resume::default(), &mut again), whole);
+    assert_eq!(again, keys);
+}
+
+/// The same input in random pieces ends the same way.
+fn pieces(
+    protocol: &dyn Protocol,
+    bytes: &[u8],
+    whole: Parsed<proto::Request>,
+    keys: &[Span],
+    dice: &mut Dice,
+) {
+    let mut resume = Resume::default();
+    let mut found = Vec::new();
+    let mut end = 0;
+    loop {
+        end = (end + 1 + dice.below(12)).min(bytes.len());
+        let before = resume.scanned;
+        let outcome = protocol.parse_request(&bytes[..end], &mut resume, &mut found);
+        assert!(resume.scanned >= before && resume.scanned <= end, "the search goes forward");
+        if outcome == Parsed::Incomplete && end < bytes.len() {
+            continue;
+        }
+        assert_eq!(outcome, whole, "the first {end} bytes, in pieces");
+        assert_eq!(found, keys);
+        return;
+    }
+}

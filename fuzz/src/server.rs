@@ -1,0 +1,180 @@
+//! The smuggling oracle: a model of how memcached 1.6.18 reads a connection, and the demand that it
+//! reads what we forward as exactly the one command that the client meant.
+//!
+//! The model is as lenient as the server: a line ends at `\n`, one `\r` before it goes, a NUL ends it
+//! early, only spaces part its tokens, numbers are read as the C library does (blanks and a sign
+//! before, any blank after). It was written from the server's behaviour and checked against the
+//! recorded answers in `crates/proto/testdata/memcached/words.txt`.
+
+use proto::{Class, PROTOCOLS, Parsed, Protocol, Request, Resume, Span};
+
+use crate::mutate;
+use crate::naive::{self, Reading, Said};
+
+/// Bytes without a line's end after which the server hangs up, unless they begin a get or gets. From
+/// 1.4 on; later servers allow 2048.
+const PATIENCE: usize = 1024;
+
+pub fn run(seed: u64, budget: usize) {
+    mutate::run("request", seed, budget, |bytes, _| check(bytes, &canonical));
+}
+
+/// Writes what goes to the server for a request: head only.
+pub type Write<'a> = &'a dyn Fn(&dyn Protocol, &Request, &[u8], &[Span]) -> Vec<u8>;
+
+/// As the data plane does it.
+pub fn canonical(
+    protocol: &dyn Protocol,
+    request: &Request,
+    head: &[u8],
+    keys: &[Span],
+) -> Vec<u8> {
+    let mut out = Vec::new();
+    if let Class::Fetch { .. } = request.class {
+        protocol.open_fetch(request, head, &mut out);
+        keys.iter().for_each(|key| protocol.push_fetch(key.of(head), &mut out));
+        protocol.close_fetch(&mut out);
+    } else {
+        protocol.write_head(request, head, keys, &mut out);
+    }
+    out
+}
+
+/// What `write` makes of an accepted request is read by the server as what the client said.
+pub fn check(bytes: &[u8], write: Write<'_>) {
+    let protocol = PROTOCOLS[0];
+    let mut keys = Vec::new();
+    let parsed = protocol.parse_request(bytes, &mut Resume::default(), &mut keys);
+    let Parsed::Complete(request) = parsed else { return };
+    if matches!(request.class, Class::Refuse(_) | Class::Local(_)) {
+        return;
+    }
+    let Reading::Forwarded(mut meant) = naive::read(bytes) else {
+        panic!("forwarded, and naively {:?}", naive::read(bytes));
+    };
+    let head = &bytes[..request.head as usize];
+    let written = write(protocol, &request, head, &keys);
+    // The answering form: completion must always be known.
+    meant.quiet = false;
+    let (read, used) = read(&written).expect("the server hangs up or answers an error");
+    assert_eq!(used, written.len(), "the server sees another command in it");
+    assert_eq!(read, meant, "the server was sent b\"{}\"", written.escape_ascii());
+    assert_eq!(request.body, meant.body.unwrap_or(0));
+    let patient = matches!(meant.word.as_str(), "get" | "gets");
+    let one_key = keys.len() <= 1;
+    assert!(patient || !one_key || written.len() <= PATIENCE, "the server may hang up on it");
+}
+
+/// What the server makes of the first line it is sent, and how long that line is. `None` where it
+/// answers with an error or closes.
+fn read(sent: &[u8]) -> Option<(Said, usize)> {
+    let end = sent.iter().position(|&byte| byte == b'\n')?;
+    let cut = if end > 1 && sent[end - 1] == b'\r' { end - 1 } else { end };
+    let text = sent[..cut].split(|&byte| byte == 0).next()?;
+    let tokens: Vec<&[u8]> =
+        text.split(|&byte| byte == b' ').filter(|token| !token.is_empty()).collect();
+    let (word, rest) = tokens.split_first()?;
+    let mut said = Said { word: String::from_utf8_lossy(word).into_owned(), ..Said::default() };
+    // Any last argument that reads so silences the answer, wherever the grammar has it.
+    let last_is_noreply = rest.len() > 1 && rest.last() == Some(&&b"noreply"[..]);
+    match *word {
+        b"get" | b"gets" => said.keys = keys(rest)?,
+        b"gat" | b"gats" => {
+            said.numbers = vec![signed(rest.first()?)?];
+            said.keys = keys(&rest[1..])?;
+        }
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => {
+            let count = if *word == b"cas" { 5 } else { 4 };
+            if rest.len() != count && rest.len() != count + 1 {
+                return None;
+            }
+            said.quiet = last_is_noreply;
+            said.keys = keys(&rest[..1])?;
+            said.numbers = vec![unsigned(rest[1])?, signed(rest[2])?];
+            said.body = Some(u64::try_from(signed(rest[3])?).ok()?);
+            if count == 5 {
+                said.numbers.push(unsigned(rest[4])?);
+            }
+        }
+        b"delete" => {
+            said.quiet = last_is_noreply;
+            let hold = rest.get(1).is_some_and(|text| *text == b"0");
+            let good = match rest.len() {
+                1 => true,
+                2 => hold || said.quiet,
+                3 => hold && said.quiet,
+                _ => false,
+            };
+            said.keys = keys(rest.get(..1).filter(|_| good)?)?;
+        }
+        b"incr" | b"decr" | b"touch" => {
+            if rest.len() != 2 && rest.len() != 3 {
+                return None;
+            }
+            said.quiet = last_is_noreply;
+            said.keys = keys(&rest[..1])?;
+            let number = if *word == b"touch" { signed } else { unsigned };
+            said.numbers = vec![number(rest[1])?];
+        }
+        b"flush_all" => {
+            said.quiet = rest.last() == Some(&&b"noreply"[..]);
+            let count = rest.len() - usize::from(said.quiet);
+            said.numbers =
+                rest[..count.min(1)].iter().map(|text| signed(text)).collect::<Option<_>>()?;
+        }
+        _ => return None,
+    }
+    Some((said, end + 1))
+}
+
+fn keys(tokens: &[&[u8]]) -> Option<Vec<Vec<u8>>> {
+    let good = !tokens.is_empty() && tokens.iter().all(|token| token.len() <= 250);
+    good.then(|| tokens.iter().map(|token| token.to_vec()).collect())
+}
+
+/// As `strtol` reads it, with what the server accepts after it.
+fn signed(text: &[u8]) -> Option<i128> {
+    let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r');
+    let start = text.iter().position(|byte| !blank(byte))?;
+    let (minus, digits) = match text[start] {
+        b'-' => (true, &text[start + 1..]),
+        b'+' => (false, &text[start + 1..]),
+        _ => (false, &text[start..]),
+    };
+    let len = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if len == 0 || digits.get(len).is_some_and(|after| !blank(after)) {
+        return None;
+    }
+    let number: i128 = std::str::from_utf8(&digits[..len]).ok()?.parse().ok()?;
+    Some(if minus { -number } else { number })
+}
+
+/// As `strtoull` reads it; the server refuses what is negative.
+fn unsigned(text: &[u8]) -> Option<i128> {
+    signed(text).filter(|number| (0..=i128::from(u64::MAX)).contains(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_is_as_lenient_as_the_server() {
+        for (line, keys, numbers) in [
+            (&b"set k\t +1 \t-0 +1\r\n"[..], &[&b"k\t"[..]][..], &[1, 0][..]),
+            (b"get k\r\r\n", &[b"k\r"], &[]),
+            (b"get k\0x\r\n", &[b"k"], &[]),
+            (b"touch k 0 x\n", &[b"k"], &[0]),
+        ] {
+            let (said, used) = read(line).expect("the server takes it");
+            assert_eq!(
+                (said.keys, said.numbers),
+                (keys.iter().map(|key| key.to_vec()).collect(), numbers.to_vec())
+            );
+            assert_eq!(used, line.len());
+        }
+        for line in [&b"set k 0 0\r\n"[..], b"delete k 1\r\n", b"incr k -1\r\n", b"bogus\r\n"] {
+            assert_eq!(read(line), None);
+        }
+    }
+}

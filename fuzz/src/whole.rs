@@ -1,0 +1,303 @@
+//! The data plane between clients and servers that say anything at all, at any time, in any pieces.
+//! No answer is judged here (the simulator does that); it must not panic, its invariants must hold
+//! after every step, and nothing may be left behind when everybody has gone.
+
+use std::rc::Rc;
+
+use proto::PROTOCOLS;
+use proxy::limits::Limits;
+use proxy::plan::{OnFailure, Partial, Plan, PoolPlan, QuickAck, ServerPlan};
+use proxy::{Action, Closed, ConnId, Proxy, Side, Slices, Time};
+use shard::Distribution;
+
+use crate::mutate::{self, Dice};
+
+const STEPS: usize = 200;
+const CLIENTS_MAX: usize = 8;
+
+pub fn run(seed: u64, budget: usize) {
+    let requests = mutate::corpus("request");
+    let replies = mutate::corpus("reply");
+    let mut seeds = Dice::new(seed);
+    for _ in 0..budget {
+        let seed = seeds.roll();
+        let shown = Shown(seed);
+        let mut scene = Scene::new(seed, &requests, &replies);
+        (0..STEPS).for_each(|_| scene.step());
+        scene.everybody_goes();
+        std::mem::forget(shown);
+    }
+}
+
+/// Names the scene if it unwinds.
+struct Shown(u64);
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        eprintln!("the scene: {}", self.0);
+    }
+}
+
+/// A driver that keeps its side of the contract, with peers that keep nothing.
+struct Scene<'a> {
+    proxy: Proxy,
+    now: Time,
+    dice: Dice,
+    requests: &'a [Vec<u8>],
+    replies: &'a [Vec<u8>],
+    clients: Vec<Client>,
+    /// Links that were asked for and have neither come nor failed.
+    connecting: Vec<ConnId>,
+    links: Vec<ConnId>,
+    /// Connections that the kernel took only a part from.
+    blocked: Vec<ConnId>,
+}
+
+struct Client {
+    id: ConnId,
+    paused: bool,
+    ended: bool,
+}
+
+impl<'a> Scene<'a> {
+    fn new(seed: u64, requests: &'a [Vec<u8>], replies: &'a [Vec<u8>]) -> Scene<'a> {
+        let mut dice = Dice::new(seed);
+        let now = Time(dice.below(1000) as u64);
+        let proxy = Proxy::new(plan(&mut dice), seed, now);
+        Scene {
+            proxy,
+            now,
+            dice,
+            requests,
+            replies,
+            clients: Vec::new(),
+            connecting: Vec::new(),
+            links: Vec::new(),
+            blocked: Vec::new(),
+        }
+    }
+
+    fn step(&mut self) {
+        match self.dice.below(20) {
+            0 => self.accept(),
+            1..=8 => self.client_speaks(),
+            9..=12 => self.server_speaks(),
+            13 | 14 => self.connect_settles(),
+            15 => self.somebody_goes(),
+            16 => self.time_passes(),
+            17 => self.transmit_blocked(),
+            _ => self.end_turn(),
+        }
+        self.carry_out();
+        self.transmit(Side::Client);
+        self.proxy.check();
+    }
+
+    fn accept(&mut self) {
+        if self.clients.len() >= CLIENTS_MAX {
+            return;
+        }
+        match self.proxy.handle_accept(0, self.now) {
+            Ok(id) => self.clients.push(Client { id, paused: false, ended: false }),
+            Err(words) => assert!(words.ends_with(b"\r\n"), "a refusal is a line"),
+        }
+    }
+
+    fn client_speaks(&mut self) {
+        if self.clients.is_empty() {
+            return self.accept();
+        }
+        let client = &self.clients[self.dice.below(self.clients.len())];
+        if client.paused || client.ended {
+            return;
+        }
+        let id = client.id;
+        let bytes = mutate::input(self.requests, &mut self.dice);
+        self.receive(id, bytes);
+    }
+
+    fn server_speaks(&mut self) {
+        if self.links.is_empty() {
+            return;
+        }
+        let id = self.links[self.dice.below(self.links.len())];
+        let bytes = match self.dice.below(4) {
+            0 => mutate::input(self.replies, &mut self.dice),
+            _ => self.replies[self.dice.below(self.replies.len())].clone(),
+        };
+        self.receive(id, bytes);
+    }
+
+    /// In one read or in two.
+    fn receive(&mut self, id: ConnId, bytes: Vec<u8>) {
+        let cut = self.dice.below(bytes.len() + 1);
+        let (first, second) = bytes.split_at(cut);
+        for part in [first, second] {
+            if part.is_empty() || !self.is_open(id) {
+                continue;
+            }
+            let mut block = part.to_vec();
+            block.resize(part.len() + self.dice.below(64), b'!');
+            self.proxy.handle_received(id, &Rc::new(block), part.len(), self.now);
+            self.carry_out();
+        }
+    }
+
+    /// Whether the driver may still read it.
+    fn is_open(&self, id: ConnId) -> bool {
+        self.links.contains(&id)
+            || self.clients.iter().any(|client| client.id == id && !client.paused && !client.ended)
+    }
+
+    fn connect_settles(&mut self) {
+        if self.connecting.is_empty() {
+            return;
+        }
+        let id = self.connecting.swap_remove(self.dice.below(self.connecting.len()));
+        if self.dice.one_in(4) {
+            self.proxy.handle_closed(id, Closed::Reset, self.now);
+        } else {
+            self.links.push(id);
+            self.proxy.handle_connected(id, self.now);
+        }
+    }
+
+    fn somebody_goes(&mut self) {
+        let how = if self.dice.one_in(2) { Closed::Eof } else { Closed::Reset };
+        if self.dice.one_in(2) && !self.links.is_empty() {
+            let id = self.links.swap_remove(self.dice.below(self.links.len()));
+            self.proxy.handle_closed(id, how, self.now);
+        } else if !self.clients.is_empty() {
+            let at = self.dice.below(self.clients.len());
+            let client = &mut self.clients[at];
+            if how == Closed::Eof && client.ended {
+                return;
+            }
+            client.ended = true;
+            let id = client.id;
+            if how == Closed::Reset {
+                self.clients.swap_remove(at);
+            }
+            self.proxy.handle_closed(id, how, self.now);
+        }
+    }
+
+    fn time_passes(&mut self) {
+        let step = [1, 1_000, 100_000, 1_100_000, 40_000_000][self.dice.below(5)];
+        self.now = self.now.after(step);
+        if self.proxy.poll_timeout().is_some_and(|due| due <= self.now) {
+            self.proxy.handle_timeout(self.now);
+        }
+    }
+
+    fn end_turn(&mut self) {
+        self.proxy.end_turn(self.now);
+        self.carry_out();
+        self.transmit(Side::Link);
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(action) = self.proxy.poll_action() {
+            match action {
+                Action::Connect { link, .. } => self.connecting.push(link),
+                Action::Close(id) => {
+                    self.clients.retain(|client| client.id != id);
+                    self.links.retain(|&link| link != id);
+                    self.connecting.retain(|&link| link != id);
+                }
+                Action::Pause(id) | Action::Resume(id) => {
+                    let paused = matches!(action, Action::Pause(_));
+                    self.clients
+                        .iter_mut()
+                        .filter(|client| client.id == id)
+                        .for_each(|client| client.paused = paused);
+                }
+                Action::FlushAck(_) | Action::Log(_) => {}
+            }
+        }
+    }
+
+    fn transmit(&mut self, side: Side) {
+        while let Some(id) = self.proxy.poll_transmit(side) {
+            self.write(id);
+        }
+        self.carry_out();
+    }
+
+    fn transmit_blocked(&mut self) {
+        for id in std::mem::take(&mut self.blocked) {
+            self.write(id);
+        }
+        self.carry_out();
+    }
+
+    /// Takes all, or with one in eight a part; the rest waits until the socket is writable.
+    fn write(&mut self, id: ConnId) {
+        let mut slices = Slices::default();
+        self.proxy.transmit(id, &mut slices);
+        let len: usize = slices.iter().map(|slice| slice.len()).sum();
+        let taken = if self.dice.one_in(8) { self.dice.below(len + 1) } else { len };
+        if taken > 0 {
+            self.proxy.handle_transmitted(id, taken, self.now);
+        }
+        if taken < len {
+            self.blocked.push(id);
+        }
+    }
+
+    /// When the last client and the last link have gone, no request may be left.
+    fn everybody_goes(&mut self) {
+        for client in std::mem::take(&mut self.clients) {
+            self.proxy.handle_closed(client.id, Closed::Reset, self.now);
+        }
+        self.carry_out();
+        for _ in 0..4 {
+            self.end_turn();
+            for id in self.links.drain(..).chain(self.connecting.drain(..)).collect::<Vec<_>>() {
+                self.proxy.handle_closed(id, Closed::Reset, self.now);
+            }
+            self.carry_out();
+            self.now = self.now.after(100_000_000);
+            self.proxy.handle_timeout(self.now);
+            self.carry_out();
+            self.proxy.check();
+        }
+        let (rows, clients, _) = self.proxy.census();
+        assert_eq!((rows, clients), (0, 0), "requests and clients that nobody waits for");
+    }
+}
+
+fn plan(dice: &mut Dice) -> Plan {
+    let servers = (0..1 + dice.below(3))
+        .map(|number| ServerPlan {
+            name: format!("s{number}"),
+            label: format!("127.0.0.1:{number}"),
+            weight: 1,
+        })
+        .collect();
+    let mut pool = PoolPlan::new("pool", PROTOCOLS[0], servers);
+    pool.distribution = Distribution::ALL[dice.below(Distribution::ALL.len())];
+    pool.server_connections = 1 + dice.below(2);
+    pool.preconnect = dice.one_in(2);
+    pool.merge_gets = !dice.one_in(4);
+    pool.hash_tag = dice.one_in(3).then_some(*b"{}");
+    pool.on_failure = if dice.one_in(2) { OnFailure::Eject } else { OnFailure::FailFast };
+    pool.partial = if dice.one_in(2) { Partial::Error } else { Partial::Miss };
+    pool.quickack = if dice.one_in(2) { QuickAck::Partial } else { QuickAck::Always };
+    pool.item_size_max = [10, 1 << 20][dice.below(2)];
+    if dice.one_in(2) {
+        pool.allow = vec!["flush_all".to_string()];
+    }
+    let mut limits = Limits::default();
+    if dice.one_in(2) {
+        limits = Limits {
+            pipeline: 1 + dice.below(4),
+            client_outbox: 1 + dice.below(50),
+            link_queue: 1 + dice.below(4),
+            link_outbox: 1 + dice.below(100),
+            request_head: 100 + dice.below(3000),
+        };
+    }
+    let memory_max = [4096, 1 << 20, 1 << 30][dice.below(3)];
+    Plan { pools: vec![pool], memory_max, clients_max: 6, limits }
+}
