@@ -1,6 +1,7 @@
 //! The command line: one table of verbs, and an arm for each.
 
 mod check;
+mod reference;
 mod route;
 
 use std::ffi::OsString;
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{self, Config, Severity};
-use crate::{launcher, reference};
+use crate::launcher;
 
 /// A cache proxy that finds and cures the stalls between cache clients and servers.
 ///

@@ -5,7 +5,6 @@ mod config;
 mod event;
 mod launcher;
 mod log;
-mod reference;
 mod worker;
 
 fn main() -> std::process::ExitCode {

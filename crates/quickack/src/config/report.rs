@@ -201,8 +201,8 @@ fn without_secret(line: &str) -> &str {
 
 const SECRET_KEY: &str = "redis_auth";
 
-/// The candidate that the word was probably meant to be: the beginning of one, or one with few
-/// letters wrong. Of equally near ones the longest, because letters are rather forgotten than added.
+/// The candidate that was probably meant: one that the word begins, or one with few letters wrong.
+/// Of equally near ones the longest: letters are forgotten more often than added.
 pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     const BEGINNING_LEN_MIN: usize = 3;
     let word = word.to_lowercase();

@@ -1,3 +1,5 @@
+//! The table against the plan, directive by directive; words against values; garbage.
+
 use std::fs;
 use std::time::Duration;
 
