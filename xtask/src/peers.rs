@@ -37,7 +37,7 @@ pub const PEERS: &[Peer] = &[
         name: "nutcracker",
         probe: &["sh", "-c", "PATH=$PATH:/usr/sbin nutcracker -V"],
         source: Source::Apt("nutcracker"),
-        tests: &["rings::"],
+        tests: &["nutcracker", "rings::"],
     },
     Peer {
         name: "libmemcached-tools",
