@@ -27,6 +27,10 @@ impl Process {
     /// Starts `command` pinned to `cpu`, its output in `log`.
     pub fn start(name: &str, command: &[String], cpu: usize, log: &Path) -> Result<Self, String> {
         let fault = |what: &str, error: std::io::Error| format!("{name}: {what}: {error}");
+        let program = Path::new(&command[0]);
+        if program.is_absolute() && !program.exists() {
+            return Err(format!("{name} is not built"));
+        }
         let output =
             fs::File::create(log).map_err(|error| fault("cannot create its log", error))?;
         let errors = output.try_clone().map_err(|error| fault("cannot share its log", error))?;

@@ -191,13 +191,13 @@ pub fn page(outcomes: &[Outcome], machine: &Description, options: &Options) -> S
     }
     out.push_str(FIGURES_HEADING);
     outcomes.iter().for_each(|outcome| push_figures(&mut out, outcome));
-    push_commands(&mut out);
     out.push('\n');
     for outcome in outcomes {
         for note in notes(outcome) {
             let _ = writeln!(out, "- {}: {note}", outcome.row.name);
         }
     }
+    push_commands(&mut out);
     out
 }
 
