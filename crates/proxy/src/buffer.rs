@@ -251,7 +251,8 @@ pub struct Slices<'a> {
 }
 
 impl<'a> Slices<'a> {
-    fn push(&mut self, bytes: &'a [u8]) {
+    /// One slice more; there are at most `SLICES_MAX`.
+    pub fn push(&mut self, bytes: &'a [u8]) {
         self.list[self.len] = IoSlice::new(bytes);
         self.len += 1;
     }

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{self, Config, Severity};
-use crate::launcher;
+use crate::{cache_server, launcher};
 
 /// A cache proxy that finds and cures the stalls between cache clients and servers.
 ///
@@ -71,7 +71,11 @@ enum Verb {
     Cache {
         /// `host:port` or `/path/of/socket`.
         #[arg(long, value_name = "ADDRESS", value_parser = config::parse_address)]
-        listen: config::Address,
+        #[arg(required_unless_present = "inherited")]
+        listen: Option<config::Address>,
+        /// On the socket that the launcher passes.
+        #[arg(long, conflicts_with = "listen")]
+        inherited: bool,
         /// What it may hold, such as `64m`.
         #[arg(long, value_name = "SIZE", value_parser = config::parse_memory)]
         memory: usize,
@@ -110,7 +114,9 @@ pub fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Verb::Worker { sockets } => launcher::run_worker(&sockets),
-        Verb::Cache { listen, memory } => cache(&listen, memory),
+        Verb::Cache { listen, inherited: _, memory } => {
+            cache_server::start(listen.as_ref(), memory)
+        }
     }
 }
 
@@ -128,9 +134,4 @@ fn load(file: &std::path::Path) -> Option<Config> {
         eprintln!("quickack: {}: {}", outcome.report.name, check::invalid(errors));
     }
     outcome.config
-}
-
-fn cache(listen: &config::Address, memory: usize) -> ExitCode {
-    eprintln!("quickack: cache on {listen} with {memory} bytes: not built in yet");
-    ExitCode::FAILURE
 }

@@ -1,5 +1,6 @@
 //! quickack: a cache proxy. The program: its verbs, its configuration, its processes.
 
+mod cache_server;
 mod cli;
 mod config;
 mod event;

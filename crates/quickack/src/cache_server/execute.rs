@@ -1,0 +1,313 @@
+//! One request: the store is asked, and the answer is written in memcached's words.
+
+use cache::{Counted, Item, Mode, NewItem, Outcome, Store};
+use proto::memcached::Text;
+use proto::scan::{Tokens, decimal};
+use proto::{Answer, Class, Protocol, Refusal, Request, Span};
+
+use super::Options;
+use super::intake::{OUT_OF_MEMORY, TOO_LARGE};
+use super::session::Session;
+use super::stats::Counters;
+
+/// The store, and what is known beside it.
+pub struct Executor {
+    pub(super) store: Store,
+    pub(super) counters: Counters,
+    /// Places of the keys of the request being executed.
+    pub(super) keys: Vec<Span>,
+    /// Bytes that clients' unfinished requests hold.
+    pub(super) held: usize,
+    /// The verb of each row of the protocol's table.
+    verbs: Vec<Verb>,
+    pub(super) options: Options,
+    /// The second since 1970 in which it all began.
+    pub(super) started: u64,
+}
+
+/// What is done for a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Fetch { cas: bool, touch: bool },
+    Store(Mode),
+    Cas,
+    Delete,
+    Incr,
+    Decr,
+    Touch,
+    FlushAll,
+    Version,
+    Verbosity,
+    Stats,
+    Quit,
+    Unknown,
+}
+
+/// How far a request has come.
+pub(super) enum Progress {
+    Done,
+    /// The client must read before there are more values.
+    Full,
+    Quit,
+}
+
+impl Executor {
+    pub(super) fn new(options: &Options, second: u64) -> Executor {
+        Executor {
+            store: Store::new(options.memory_max, options.item_size_max),
+            counters: Counters::default(),
+            keys: Vec::new(),
+            held: 0,
+            verbs: Text.commands().iter().map(|command| verb(command.name)).collect(),
+            options: *options,
+            started: second,
+        }
+    }
+
+    /// `frame` is the whole request; `keys` are its keys.
+    pub(super) fn execute(
+        &mut self,
+        session: &mut Session,
+        request: &Request,
+        frame: &[u8],
+        now: u64,
+    ) -> Progress {
+        let verb = self.verbs[usize::from(request.command)];
+        if let Verb::Fetch { cas, touch } = verb
+            && !matches!(request.class, Class::Refuse(_))
+        {
+            let exptime = if touch { Some(number(request.arguments.of(frame))) } else { None };
+            return self.fetch(session, frame, cas, exptime, now);
+        }
+        let before = session.out.len();
+        let progress = self.speak(verb, request, frame, &mut session.out, now);
+        if request.quiet {
+            session.out.truncate(before);
+        }
+        progress
+    }
+
+    /// Every verb but the reads: one line in answer, or the few of `stats`.
+    fn speak(
+        &mut self,
+        verb: Verb,
+        request: &Request,
+        frame: &[u8],
+        out: &mut Vec<u8>,
+        now: u64,
+    ) -> Progress {
+        let line = &frame[..request.head as usize];
+        let answer: &[u8] = match (request.class, verb) {
+            (Class::Refuse(Refusal::Bad(why)), _) => {
+                Text.answer(&Answer::Refused(Refusal::Bad(why)), out);
+                b""
+            }
+            (Class::Refuse(_), _) | (_, Verb::Unknown) => b"ERROR\r\n",
+            (_, Verb::Store(mode)) => self.write(mode, request, frame, now),
+            (_, Verb::Cas) => self.compare_and_swap(request, frame, now),
+            (_, Verb::Delete) => self.delete(line, now),
+            (_, Verb::Incr | Verb::Decr) => self.count(verb == Verb::Incr, line, out, now),
+            (_, Verb::Touch) => self.touch(line, now),
+            (_, Verb::FlushAll) => self.flush_all(line, now),
+            (_, Verb::Version) => {
+                Text.answer(&Answer::Version(VERSION), out);
+                b""
+            }
+            (_, Verb::Verbosity) => b"OK\r\n",
+            (_, Verb::Stats) => {
+                self.tell(words(line)[1], out, now);
+                b""
+            }
+            (_, Verb::Quit) => return Progress::Quit,
+            (_, Verb::Fetch { .. }) => unreachable!("reads are executed by `fetch`"),
+        };
+        out.extend_from_slice(answer);
+        Progress::Done
+    }
+
+    /// Answers the keys one by one until the client must read; the next call goes on from there.
+    fn fetch(
+        &mut self,
+        session: &mut Session,
+        frame: &[u8],
+        cas: bool,
+        exptime: Option<i64>,
+        now: u64,
+    ) -> Progress {
+        for span in &self.keys[session.answered..] {
+            if session.out.len() - session.sent > FETCH_OUT_MAX {
+                return Progress::Full;
+            }
+            session.answered += 1;
+            let key = span.of(frame);
+            let item = match exptime {
+                None => self.store.get(key, now),
+                Some(exptime) => self.store.get_and_touch(key, exptime, now),
+            };
+            self.counters.count_fetch(item.is_some(), exptime.is_some());
+            if let Some(item) = item {
+                write_value(key, &item, cas, &mut session.out);
+            }
+        }
+        session.answered = 0;
+        session.out.extend_from_slice(b"END\r\n");
+        Progress::Done
+    }
+
+    fn write(&mut self, mode: Mode, request: &Request, frame: &[u8], now: u64) -> &'static [u8] {
+        let (line, data) = frame.split_at(request.head as usize);
+        let Some(value) = data.strip_suffix(request.trailer) else {
+            return b"CLIENT_ERROR bad data chunk\r\n";
+        };
+        self.counters.cmd_set += 1;
+        let [_, key, flags, exptime, ..] = words(line);
+        let flags = decimal(flags, u64::from(u32::MAX)).unwrap_or_default() as u32;
+        let item = NewItem { key, flags, exptime: number(exptime), value };
+        let outcome = self.store.store(mode, &item, now);
+        self.counters.count_cas(mode, outcome);
+        match outcome {
+            Outcome::Stored => b"STORED\r\n",
+            Outcome::NotStored => b"NOT_STORED\r\n",
+            Outcome::Exists => b"EXISTS\r\n",
+            Outcome::NotFound => b"NOT_FOUND\r\n",
+            Outcome::TooLarge => TOO_LARGE,
+            Outcome::NoMemory => OUT_OF_MEMORY,
+        }
+    }
+
+    fn compare_and_swap(&mut self, request: &Request, frame: &[u8], now: u64) -> &'static [u8] {
+        let cas = decimal(words(&frame[..request.head as usize])[5], u64::MAX).unwrap_or_default();
+        self.write(Mode::Cas(cas), request, frame, now)
+    }
+
+    fn delete(&mut self, line: &[u8], now: u64) -> &'static [u8] {
+        let deleted = self.store.delete(words(line)[1], now);
+        let counters = &mut self.counters;
+        *if deleted { &mut counters.delete_hits } else { &mut counters.delete_misses } += 1;
+        if deleted { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" }
+    }
+
+    fn count(&mut self, up: bool, line: &[u8], out: &mut Vec<u8>, now: u64) -> &'static [u8] {
+        let [_, key, delta, ..] = words(line);
+        let delta = decimal(delta, u64::MAX).unwrap_or_default();
+        let counted =
+            if up { self.store.incr(key, delta, now) } else { self.store.decr(key, delta, now) };
+        self.counters.count_count(up, counted);
+        match counted {
+            Counted::Now(number) => {
+                push_number(number, out);
+                b"\r\n"
+            }
+            Counted::NotFound => b"NOT_FOUND\r\n",
+            Counted::NonNumeric => {
+                b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"
+            }
+            Counted::NoMemory => b"SERVER_ERROR out of memory\r\n",
+        }
+    }
+
+    fn touch(&mut self, line: &[u8], now: u64) -> &'static [u8] {
+        let [_, key, exptime, ..] = words(line);
+        let touched = self.store.touch(key, number(exptime), now);
+        self.counters.count_touch(touched);
+        if touched { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" }
+    }
+
+    fn flush_all(&mut self, line: &[u8], now: u64) -> &'static [u8] {
+        self.counters.cmd_flush += 1;
+        self.store.flush_all(number(words(line)[1]), now);
+        b"OK\r\n"
+    }
+
+    /// Whether the item that a storage command announces could ever be kept.
+    pub(super) fn is_too_large(&self, request: &Request, head: &[u8]) -> bool {
+        let key_len = self.keys.first().map_or(0, |key| key.of(head).len());
+        request.body as usize + key_len > self.options.item_size_max
+    }
+
+    /// A `set` that is refused takes the old value with it, so that nobody reads what was replaced.
+    pub(super) fn drop_stale(&mut self, request: &Request, head: &[u8], now: u64) {
+        if self.verbs[usize::from(request.command)] == Verb::Store(Mode::Set)
+            && let Some(key) = self.keys.first()
+        {
+            self.store.delete(key.of(head), now);
+        }
+    }
+}
+
+fn verb(name: &str) -> Verb {
+    match name {
+        "get" => Verb::Fetch { cas: false, touch: false },
+        "gets" => Verb::Fetch { cas: true, touch: false },
+        "gat" => Verb::Fetch { cas: false, touch: true },
+        "gats" => Verb::Fetch { cas: true, touch: true },
+        "set" => Verb::Store(Mode::Set),
+        "add" => Verb::Store(Mode::Add),
+        "replace" => Verb::Store(Mode::Replace),
+        "append" => Verb::Store(Mode::Append),
+        "prepend" => Verb::Store(Mode::Prepend),
+        "cas" => Verb::Cas,
+        "delete" => Verb::Delete,
+        "incr" => Verb::Incr,
+        "decr" => Verb::Decr,
+        "touch" => Verb::Touch,
+        "flush_all" => Verb::FlushAll,
+        "version" => Verb::Version,
+        "verbosity" => Verb::Verbosity,
+        "stats" => Verb::Stats,
+        "quit" => Verb::Quit,
+        _ => Verb::Unknown,
+    }
+}
+
+/// The words of a request's line; where there are fewer, the rest are empty.
+fn words(line: &[u8]) -> [&[u8]; 6] {
+    let mut tokens = Tokens::new(line);
+    std::array::from_fn(|_| tokens.next().map_or(&b""[..], |token| tokens.text(token)))
+}
+
+/// A signed number that the parser has found good; anything else, such as `noreply`, is 0.
+fn number(text: &[u8]) -> i64 {
+    match text.strip_prefix(b"-") {
+        Some(digits) => -(decimal(digits, i64::MAX as u64).unwrap_or_default() as i64),
+        None => decimal(text, i64::MAX as u64).unwrap_or_default() as i64,
+    }
+}
+
+/// `VALUE key flags len [cas]`, the value, and a line's end.
+fn write_value(key: &[u8], item: &Item<'_>, cas: bool, out: &mut Vec<u8>) {
+    out.reserve(key.len() + item.value.len() + VALUE_HEAD_MAX);
+    out.extend_from_slice(b"VALUE ");
+    out.extend_from_slice(key);
+    out.push(b' ');
+    push_number(u64::from(item.flags), out);
+    out.push(b' ');
+    push_number(item.value.len() as u64, out);
+    if cas {
+        out.push(b' ');
+        push_number(item.cas, out);
+    }
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(item.value);
+    out.extend_from_slice(b"\r\n");
+}
+
+pub(super) fn push_number(mut number: u64, out: &mut Vec<u8>) {
+    let mut digits = [0; 20];
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return out.extend_from_slice(&digits[start..]);
+        }
+    }
+}
+
+/// Unread answers above which a read of many keys pauses; reading its line again costs, so it is more
+/// than pauses a client between requests.
+const FETCH_OUT_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of a value's head line beside its key: two words, three numbers, ends.
+const VALUE_HEAD_MAX: usize = 72;
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,0 +1,159 @@
+//! From bytes to frames: what has arrived is executed request by request, in place where it can be.
+
+use proto::memcached::Text;
+use proto::{Answer, Class, Parsed, Protocol, Refusal, Request};
+
+use super::execute::{Executor, Progress};
+use super::session::{Session, Swallow};
+
+impl Executor {
+    /// Executes as much as has arrived and the client's unread answers allow. The rest is kept.
+    pub(super) fn receive(&mut self, session: &mut Session, bytes: &[u8], now: u64) {
+        if session.intake.is_empty() {
+            let used = self.work(session, bytes, now);
+            session.intake.extend_from_slice(&bytes[used..]);
+        } else {
+            session.intake.extend_from_slice(bytes);
+            if session.intake.len() < session.frame_len {
+                return self.account(session);
+            }
+            let mut intake = std::mem::take(&mut session.intake);
+            let used = self.work(session, &intake, now);
+            intake.drain(..used);
+            session.intake = intake;
+        }
+        if session.intake.is_empty() {
+            session.intake = Vec::new();
+        }
+        self.make_room(session);
+        self.account(session);
+    }
+
+    /// A session has gone, and what it held with it.
+    pub(super) fn forget(&mut self, session: &Session) {
+        self.held -= session.accounted;
+    }
+
+    /// Executes requests at the start of `input`; returns the bytes that are done with.
+    fn work(&mut self, session: &mut Session, input: &[u8], now: u64) -> usize {
+        let mut at = 0;
+        while !session.is_full() {
+            at += swallow(session, &input[at..]);
+            let rest = &input[at..];
+            if rest.is_empty() || session.swallow.is_some() || rest.len() < session.frame_len {
+                break;
+            }
+            match Text.parse_request(rest, &mut session.resume, &mut self.keys) {
+                Parsed::Incomplete if self.is_head_too_long(rest.len()) => {
+                    return leave(session, "line too long", input);
+                }
+                Parsed::Incomplete => break,
+                Parsed::Malformed(why) => return leave(session, why, input),
+                Parsed::Complete(request) => match self.step(session, &request, rest, now) {
+                    Step::Done(len) => at += len,
+                    Step::Wait => break,
+                    Step::Leave => return input.len(),
+                },
+            }
+            session.resume = Default::default();
+            session.frame_len = 0;
+        }
+        at
+    }
+
+    /// Long lines are heard out as long as they do not hold too much memory together.
+    fn is_head_too_long(&self, len: usize) -> bool {
+        len > HEAD_MAX || (len > HEAD_ALWAYS && self.held > HELD_MAX)
+    }
+
+    /// One request whose head is at the start of `rest`.
+    fn step(&mut self, session: &mut Session, request: &Request, rest: &[u8], now: u64) -> Step {
+        let len = request.len();
+        if len > rest.len() as u64 {
+            if let Some(answer) = self.refuse_body(request, rest, now) {
+                let answer = if request.quiet { b"" } else { answer };
+                session.swallow = Some(Swallow { left: len - u64::from(request.head), answer });
+                return Step::Done(request.head as usize);
+            }
+            session.frame_len = len as usize;
+            return Step::Wait;
+        }
+        let frame = &rest[..len as usize];
+        match self.execute(session, request, frame, now) {
+            Progress::Done => Step::Done(len as usize),
+            Progress::Full => Step::Wait,
+            Progress::Quit => {
+                session.is_leaving = true;
+                Step::Leave
+            }
+        }
+    }
+
+    /// Why a data block that is still arriving will not be kept: decided before it costs anything.
+    fn refuse_body(&mut self, request: &Request, head: &[u8], now: u64) -> Option<&'static [u8]> {
+        match request.class {
+            Class::Refuse(Refusal::Bad(_)) => Some(BAD_LINE),
+            Class::Refuse(_) => Some(b"ERROR\r\n"),
+            _ if self.is_too_large(request, head) => {
+                self.drop_stale(request, head, now);
+                Some(TOO_LARGE)
+            }
+            _ if self.held.saturating_add(request.body as usize) > HELD_MAX => {
+                self.drop_stale(request, head, now);
+                Some(OUT_OF_MEMORY)
+            }
+            _ => None,
+        }
+    }
+
+    /// Makes the intake as long as the frame that is arriving, so that it is copied once.
+    fn make_room(&mut self, session: &mut Session) {
+        let missing = session.frame_len.saturating_sub(session.intake.len());
+        session.intake.reserve_exact(missing);
+    }
+
+    fn account(&mut self, session: &mut Session) {
+        self.held = self.held + session.intake.capacity() - session.accounted;
+        session.accounted = session.intake.capacity();
+    }
+}
+
+/// What became of one request.
+enum Step {
+    /// So many bytes are done with.
+    Done(usize),
+    /// It stays where it is until more arrives or more is read.
+    Wait,
+    /// Nothing after it is read.
+    Leave,
+}
+
+/// Lets the rest of an unwanted data block pass; returns the bytes that did.
+fn swallow(session: &mut Session, input: &[u8]) -> usize {
+    let Some(swallow) = &mut session.swallow else { return 0 };
+    let passing = swallow.left.min(input.len() as u64);
+    swallow.left -= passing;
+    if swallow.left == 0 {
+        session.out.extend_from_slice(swallow.answer);
+        session.swallow = None;
+    }
+    passing as usize
+}
+
+/// What comes after this cannot be understood: says why and reads no more.
+fn leave(session: &mut Session, why: &'static str, input: &[u8]) -> usize {
+    Text.answer(&Answer::Refused(Refusal::Bad(why)), &mut session.out);
+    session.is_leaving = true;
+    input.len()
+}
+
+/// Bytes of one line: 100,000 keys of 250 bytes and some.
+const HEAD_MAX: usize = proxy::limits::REQUEST_HEAD_MAX;
+/// A line up to this is heard out whatever others hold.
+const HEAD_ALWAYS: usize = 64 * 1024;
+/// Bytes that unfinished requests of all clients may hold; above it a value is refused.
+const HELD_MAX: usize = 128 * 1024 * 1024;
+
+pub(super) const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
+pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
+pub(super) const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";

@@ -1,0 +1,64 @@
+//! The cache process from its command line on: where it listens, and what it may take.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+
+use super::{Options, run};
+use crate::config::Address;
+use crate::event::Listener;
+use crate::log;
+
+/// Serves on `listen`, or without one on the socket that the launcher has passed, until TERM or INT.
+pub fn start(listen: Option<&Address>, memory_max: usize) -> ExitCode {
+    let served = listener(listen).and_then(|listener| run(vec![listener], options(memory_max)));
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            log::line(&format!("cache: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options(memory_max: usize) -> Options {
+    let descriptors = sys::process::descriptors_max();
+    Options {
+        memory_max,
+        item_size_max: proxy::limits::ITEM_SIZE_DEFAULT + ITEM_HEAD,
+        clients_max: descriptors.saturating_sub(DESCRIPTORS_OWN),
+        pid: std::process::id(),
+    }
+}
+
+fn listener(listen: Option<&Address>) -> io::Result<Listener> {
+    let (fd, tcp) = match listen {
+        None => (sys::process::take_passed()?, false),
+        Some(address) => (bind(address)?, matches!(address, Address::Tcp { .. })),
+    };
+    Ok(Listener { fd, index: 0, tcp, nodelay: true, keepalive: tcp, resting_until: None })
+}
+
+fn bind(address: &Address) -> io::Result<OwnedFd> {
+    let (fd, bound) = match address {
+        Address::Unix { path, mode } => {
+            (sys::listen::unix(path, *mode, BACKLOG)?, path.display().to_string())
+        }
+        Address::Tcp { .. } => {
+            let resolved = address.resolve()?.into_iter().next();
+            let resolved = resolved.ok_or_else(|| io::Error::other("no address"))?;
+            let fd = sys::listen::tcp(resolved, BACKLOG, false)?;
+            let bound = sys::listen::local_address(&fd)?.to_string();
+            (fd, bound)
+        }
+    };
+    log::line(&format!("cache: listening on {bound}"));
+    Ok(fd)
+}
+
+/// The proxy lets values of `item_size_max` pass; each must fit here with its key and head.
+const ITEM_HEAD: usize = 1024;
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+/// Descriptors beside clients: the loop, signals, the listener, the log, a reserve.
+const DESCRIPTORS_OWN: usize = 16;
