@@ -139,6 +139,10 @@ impl Proxy {
         let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
         if len <= rest.bytes.len() {
             if !rest.bytes[..len].ends_with(item.trailer) {
+                // The batch is past this key, and nobody has it: it is outstanding again.
+                if let Some(Flight { cargo: Cargo::Fetch(batch), .. }) = link.flights.front_mut() {
+                    batch.cursor -= 1;
+                }
                 return Err("a value that does not end where its head says");
             }
             self.desk.hit(link.server, entry, Value::Flat(rest.part(0, len)));

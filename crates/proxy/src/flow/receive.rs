@@ -256,6 +256,7 @@ impl Proxy {
         if !request.quiet {
             self.desk.answer(id, &Answer::Refused(Refusal::Bad("bad data chunk")));
         }
+        self.pause_if_full(id);
     }
 
     fn pause_if_full(&mut self, id: ConnId) {
