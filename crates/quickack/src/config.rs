@@ -45,7 +45,6 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// One a pool, in the order of the plan's pools.
     pub upstreams: Vec<Upstream>,
-    pub log_level: LogLevel,
     /// What it was compiled from: a child process gets the text and compiles it with the same code.
     pub text: String,
 }
@@ -79,33 +78,6 @@ pub struct Upstream {
 pub struct TcpOptions {
     pub nodelay: bool,
     pub keepalive: bool,
-}
-
-/// How much is written to the log: each level has those above it too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LogLevel {
-    Error,
-    Warning,
-    Info,
-    Debug,
-}
-
-impl LogLevel {
-    pub const ALL: &[LogLevel] =
-        &[LogLevel::Error, LogLevel::Warning, LogLevel::Info, LogLevel::Debug];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            LogLevel::Error => "error",
-            LogLevel::Warning => "warning",
-            LogLevel::Info => "info",
-            LogLevel::Debug => "debug",
-        }
-    }
-
-    pub fn from_name(name: &str) -> Option<LogLevel> {
-        LogLevel::ALL.iter().copied().find(|level| level.name() == name)
-    }
 }
 
 /// What a file turned out to be.

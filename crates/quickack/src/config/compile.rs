@@ -121,7 +121,6 @@ impl Compiler {
             },
             listeners: pools.map(|(index, pool)| listener(index, &pool.draft)).collect(),
             upstreams: self.pools.iter().map(|pool| upstream(&pool.draft)).collect(),
-            log_level: self.global.log_level,
             text: text.to_string(),
         }
     }

@@ -10,7 +10,7 @@ use proxy::plan::{OnFailure, Partial, QuickAck};
 use shard::{Distribution, Hash};
 
 use super::draft::{GlobalDraft, PoolDraft, ServerDraft};
-use super::{Address, LogLevel, MEMORY_RANGE};
+use super::{Address, MEMORY_RANGE};
 
 /// One directive of a block whose values are gathered in a `D`.
 pub struct Directive<D: 'static> {
@@ -212,12 +212,6 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
     row("clients_max", Native, Unset("what the limit of open files leaves room for"),
         Kind::Number(1..=INT_MAX, |global, count| global.clients_max = Some(count as usize)),
         "Clients of all pools together."),
-    row("log_level", Native, Value("info"),
-        Kind::Word(
-            || LogLevel::ALL.iter().map(|level| level.name()).collect(),
-            |global, word| LogLevel::from_name(word).map(|level| global.log_level = level),
-        ),
-        "The least important messages that are still written."),
 ];
 
 /// twemproxy keeps its numbers in an `int`.

@@ -3,7 +3,6 @@
 use proxy::limits;
 use proxy::plan::{OnFailure, PoolPlan, QuickAck};
 
-use super::LogLevel;
 use super::address::{Address, ServerLine};
 use super::report::Place;
 
@@ -42,7 +41,6 @@ pub struct ServerDraft {
 pub struct GlobalDraft {
     pub memory_max: usize,
     pub clients_max: Option<usize>,
-    pub log_level: LogLevel,
 }
 
 impl PoolDraft {
@@ -73,10 +71,6 @@ impl PoolDraft {
 
 impl GlobalDraft {
     pub fn new() -> GlobalDraft {
-        GlobalDraft {
-            memory_max: limits::MEMORY_DEFAULT,
-            clients_max: None,
-            log_level: LogLevel::Info,
-        }
+        GlobalDraft { memory_max: limits::MEMORY_DEFAULT, clients_max: None }
     }
 }

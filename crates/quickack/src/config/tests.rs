@@ -29,9 +29,9 @@ fn pool(config: &Config) -> &PoolPlan {
 /// Everything that a configuration says, as text.
 fn shown(config: &Config) -> String {
     let pools: Vec<String> = config.plan.pools.iter().map(shown_pool).collect();
-    let Config { plan, listeners, upstreams, log_level, text: _ } = config;
+    let Config { plan, listeners, upstreams, text: _ } = config;
     let (memory_max, clients_max) = (plan.memory_max, plan.clients_max);
-    format!("{pools:?} {memory_max} {clients_max} {listeners:?} {upstreams:?} {log_level:?}")
+    format!("{pools:?} {memory_max} {clients_max} {listeners:?} {upstreams:?}")
 }
 
 fn shown_pool(pool: &PoolPlan) -> String {
@@ -133,11 +133,9 @@ fn every_directive_has_its_effect() {
 
 #[test]
 fn a_directive_of_the_process_has_its_effect() {
-    let text =
-        format!("{POOL_TEXT}global:\n  memory_max: 2g\n  clients_max: 9\n  log_level: debug\n");
+    let text = format!("{POOL_TEXT}global:\n  memory_max: 2g\n  clients_max: 9\n");
     let config = config(&text);
     assert_eq!((config.plan.memory_max, config.plan.clients_max), (2 << 30, 9));
-    assert_eq!(config.log_level, LogLevel::Debug);
 }
 
 #[test]
