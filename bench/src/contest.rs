@@ -194,3 +194,15 @@ impl Default for Lengths {
         Lengths { warm_up_s: 0.5, measure_s: 1.75 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn the_median_stands_in_the_middle() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![9.0, 1.0, 4.0]), Some(4.0));
+        assert_eq!(median(vec![9.0, 1.0, 4.0, 5.0]), Some(4.5));
+    }
+}

@@ -1,6 +1,7 @@
 //! What a proxy does for a request: its system calls (strace, perf) and its instructions
 //! (callgrind). Most of this slows it down, so the windows here are no measure of time.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -14,6 +15,7 @@ use crate::peers::{Endpoint, PEERS, Peer};
 use crate::rows::Row;
 use crate::window::Lengths;
 
+const FUNCTIONS_SHOWN: usize = 30;
 const LENGTHS: Lengths = Lengths { warm_up_s: 0.1, measure_s: 1.0 };
 
 /// Who counts system calls.
@@ -185,7 +187,7 @@ pub fn callgrind(row: &Row, options: &Options, folder: &Path) -> Result<bool, St
     let stage = Stage::build(row, options, folder)?;
     let profile = workspace().join(format!("target/callgrind.{}.out", row.name));
     let _ = fs::remove_file(&profile);
-    let words = "valgrind --tool=callgrind --instr-atstart=no --dump-instr=yes";
+    let words = "valgrind --tool=callgrind --instr-atstart=no";
     let out = format!("--callgrind-out-file={}", profile.display());
     let wrapper: Vec<String> = words.split(' ').map(str::to_string).chain([out]).collect();
     let endpoint = stage.endpoint(Peer::Quickack, row, options, folder, &wrapper)?;
@@ -194,24 +196,39 @@ pub fn callgrind(row: &Row, options: &Options, folder: &Path) -> Result<bool, St
     let window = stage.bench(&endpoint).measure(Lengths { warm_up_s: 0.5, measure_s: 5.0 }, 1)?;
     control(&["-i", "off", &id])?;
     drop(endpoint);
-    let text = fs::read_to_string(&profile).unwrap_or_default();
-    let total = text
-        .lines()
-        .find_map(|line| line.strip_prefix("totals:").or_else(|| line.strip_prefix("summary:")));
-    let total = total.and_then(|total| total.trim().parse::<u64>().ok());
-    let total = total.ok_or_else(|| format!("no total in {}", profile.display()))?;
-    println!(
-        "{}: {:.0} instructions/request ({total} for {} requests, connecting included); {}",
-        row.name,
-        total as f64 / window.answered as f64,
-        window.answered,
-        profile.display()
-    );
-    let annotated = Command::new("callgrind_annotate").arg(&profile).output();
+    println!("{}, {} requests, connecting included:", row.name, window.answered);
+    let annotated = Command::new("callgrind_annotate")
+        .args(["--threshold=100", "--auto=no"])
+        .arg(&profile)
+        .output();
     let annotated = annotated.map_err(|error| format!("callgrind_annotate: {error}"))?;
-    let text = String::from_utf8_lossy(&annotated.stdout).into_owned();
-    text.lines().filter(|line| line.contains('%')).take(30).for_each(|line| println!("{line}"));
+    let functions = functions(&String::from_utf8_lossy(&annotated.stdout));
+    let total: u64 = functions.iter().map(|(_, count)| count).sum();
+    let per_request = |count: u64| count as f64 / window.answered as f64;
+    println!("{:>8.1}  instructions a request", per_request(total));
+    for (name, count) in functions.iter().take(FUNCTIONS_SHOWN) {
+        println!("{:>8.1}  {name}", per_request(*count));
+    }
+    println!("every line of it: callgrind_annotate {}", profile.display());
     Ok(true)
+}
+
+/// Instructions by function, most first: what was inlined into one counts as its own.
+fn functions(annotated: &str) -> Vec<(String, u64)> {
+    let mut sums = BTreeMap::new();
+    for line in annotated.lines() {
+        // `1,234 ( 5.6%)  file.rs:function [object]`
+        let Some((count, place)) = line.split_once(')') else { continue };
+        let count = count.split('(').next().unwrap_or("").replace([',', ' '], "");
+        let Some((_, function)) = place.split_once(':') else { continue };
+        let function = function.split(" [").next().unwrap_or(function);
+        if let Ok(count) = count.parse::<u64>() {
+            *sums.entry(function.to_string()).or_insert(0) += count;
+        }
+    }
+    let mut functions: Vec<_> = sums.into_iter().collect();
+    functions.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    functions
 }
 
 fn control(arguments: &[&str]) -> Result<(), String> {
@@ -223,7 +240,7 @@ fn control(arguments: &[&str]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::Counter;
+    use super::{Counter, functions};
 
     fn check(counter: Counter, line: &str, expected: Option<(&str, u64)>) {
         let expected = expected.map(|(name, count)| (name.to_string(), count));
@@ -240,5 +257,15 @@ mod tests {
         check(Counter::Perf, "7,,syscalls:sys_enter_read,1329063,100.00,,", Some(("read", 7)));
         check(Counter::Perf, "144,,raw_syscalls:sys_enter,13290,100.00,,", Some(("all", 144)));
         check(Counter::Perf, "<not counted>,,raw_syscalls:sys_enter,0,100.00,,", None);
+    }
+
+    #[test]
+    fn instructions_are_summed_over_the_files_inlined_into_a_function() {
+        let text = "2,000 (100.0%)  PROGRAM TOTALS\n\
+                    1,200 (60.00%)  a/b.rs:<x::Y as z::W>::parse [/bin/p]\n \
+                    300 (15.00%)  c.rs:q::send\n \
+                    500 (25.00%)  d.rs:<x::Y as z::W>::parse\n";
+        let expected = [("<x::Y as z::W>::parse".to_string(), 1700), ("q::send".to_string(), 300)];
+        assert_eq!(functions(text), expected);
     }
 }
