@@ -1,0 +1,167 @@
+//! A model client: what it has asked, what of that has reached the proxy, what it has read, and what it
+//! knows to be true.
+
+use std::collections::VecDeque;
+
+use proxy::{ConnId, Time};
+
+/// What a request must be answered with.
+pub enum Asked {
+    /// Values of these keys, and an end.
+    Read {
+        keys: Vec<u8>,
+        with_cas: bool,
+    },
+    /// The outcome of that update of the book.
+    Update(u32),
+    Delete {
+        key: usize,
+    },
+    /// These words alone.
+    Line(&'static str),
+    /// A line that begins so.
+    Prefix(&'static str),
+    /// Counters.
+    Stats,
+    /// No line at all.
+    Nothing,
+}
+
+/// A request, from its making to its answer.
+pub struct Expect {
+    pub asked: Asked,
+    /// Which request of this client it is.
+    pub index: u64,
+    /// Where in the client's stream the part ends that it is answered by.
+    pub end: u64,
+    /// No answer may come.
+    pub is_quiet: bool,
+    /// The event by which the proxy had all of it; zero before.
+    pub arrived: u64,
+    pub arrived_at: Time,
+    /// The ring's epoch at that time.
+    pub epoch: u32,
+    /// The number in the book, if it is a read that also changes something.
+    pub touch: Option<u32>,
+}
+
+/// What a client knows of a key: it must not read anything that was gone by that event.
+#[derive(Clone, Copy, Default)]
+pub struct Floor {
+    pub event: u64,
+    /// A ring that has changed since has sent the key elsewhere.
+    pub epoch: u32,
+}
+
+pub struct Client {
+    pub id: ConnId,
+    /// Its number in the run, never reused.
+    pub number: u32,
+    pub pool: usize,
+    /// Bytes that it has written and the proxy has not read.
+    pub unsent: Vec<u8>,
+    /// Bytes it has ever written, and those that the proxy has read.
+    pub written: u64,
+    pub sent: u64,
+    pub expects: VecDeque<Expect>,
+    /// Where requests begin that have not arrived: those before it in `expects` have.
+    pub arrived: usize,
+    pub requests: u64,
+    /// Bytes that the proxy has written and it has not read: the kernel's buffer.
+    pub socket: Vec<u8>,
+    pub capacity: usize,
+    /// The proxy has more to write than the socket could take.
+    pub is_full: bool,
+    /// Bytes read that are no whole reply yet.
+    pub inbox: Vec<u8>,
+    pub floors: Vec<Floor>,
+    /// Its last quiet updates: which request, and the number in the book.
+    pub quiet_updates: VecDeque<(u64, u32)>,
+    /// The last cas number seen of each key.
+    pub cas: Vec<u64>,
+    /// The proxy does not want to read it.
+    pub is_paused: bool,
+    pub is_half_closed: bool,
+    /// It has asked for something after which the proxy closes.
+    pub is_leaving: bool,
+    pub reads_late: bool,
+    /// `sent` when the proxy was told to drain.
+    pub drained_at: Option<u64>,
+}
+
+impl Client {
+    pub fn new(id: ConnId, number: u32, pool: usize, keys: usize) -> Client {
+        Client {
+            id,
+            number,
+            pool,
+            unsent: Vec::new(),
+            written: 0,
+            sent: 0,
+            expects: VecDeque::new(),
+            arrived: 0,
+            requests: 0,
+            socket: Vec::new(),
+            capacity: usize::MAX,
+            is_full: false,
+            inbox: Vec::new(),
+            floors: vec![Floor::default(); keys],
+            quiet_updates: VecDeque::new(),
+            cas: vec![0; keys],
+            is_paused: false,
+            is_half_closed: false,
+            is_leaving: false,
+            reads_late: false,
+            drained_at: None,
+        }
+    }
+
+    /// A request has been written out; what it must be answered with.
+    pub fn expect(&mut self, asked: Asked, text_len: usize, is_quiet: bool, is_last: bool) {
+        self.written += text_len as u64;
+        self.requests += 1;
+        self.is_leaving |= is_last;
+        if let (true, Asked::Update(number)) = (is_quiet, &asked) {
+            self.quiet_updates.push_back((self.requests, *number));
+            if self.quiet_updates.len() > QUIET_KEPT {
+                self.quiet_updates.pop_front();
+            }
+        }
+        self.expects.push_back(Expect {
+            asked,
+            index: self.requests,
+            end: self.written,
+            is_quiet,
+            arrived: 0,
+            arrived_at: Time(0),
+            epoch: 0,
+            touch: None,
+        });
+    }
+
+    /// The last request is refused as soon as its head is there, before its data.
+    pub fn answered_by_head(&mut self, body_len: u64) {
+        self.expects.back_mut().expect("one was just added").end -= body_len;
+    }
+
+    /// Nothing that arrived waits for an answer.
+    pub fn is_answered(&self) -> bool {
+        self.expects.iter().take(self.arrived).all(|one| one.is_quiet)
+    }
+
+    /// The first request that waits for an answer, quiet ones before it being done with.
+    pub fn next_expect(&mut self) -> Option<&Expect> {
+        while self.arrived > 0 && self.expects[0].is_quiet {
+            self.drop_expect();
+        }
+        self.expects.front()
+    }
+
+    pub fn drop_expect(&mut self) -> Expect {
+        self.arrived = self.arrived.checked_sub(1).expect("only what has arrived is answered");
+        self.expects.pop_front().expect("what has arrived stands in the list")
+    }
+}
+
+/// Quiet updates that a client remembers; a read looks for those of its key.
+const QUIET_KEPT: usize = 64;

@@ -1,0 +1,90 @@
+//! A link as the world sees it: two pipes and the server's end.
+//!
+//! ```text
+//!   proxy ──transmit──▶ input ──serve──▶ output ──deliver──▶ proxy
+//!                       (bounded: the kernel's buffer)       any piece at any time
+//! ```
+
+use std::collections::VecDeque;
+
+use proxy::{ConnId, Time};
+
+pub struct Conn {
+    pub id: ConnId,
+    pub pool: usize,
+    pub server: usize,
+    /// When the connect succeeds or fails; `None` once it stands.
+    pub connects_at: Option<Time>,
+    /// When the proxy asked for it.
+    pub since: Time,
+    /// Bytes that the proxy sent and the server has not executed.
+    pub input: Vec<u8>,
+    /// How many bytes `input` may hold.
+    pub capacity: usize,
+    /// The proxy has more to send than `input` could take.
+    pub is_full: bool,
+    pub output: Vec<u8>,
+    /// Bytes of `output` that the proxy has got.
+    pub delivered: usize,
+    /// Where in `output` each reply ends.
+    pub reply_ends: VecDeque<usize>,
+    /// Where in `output` stands what is no possible answer: with its last byte the proxy must have
+    /// closed the link.
+    pub poison: Option<(usize, usize)>,
+    /// Since when the server has owed the reply that is next.
+    pub owed_since: Time,
+    /// The server says nothing more on it.
+    pub is_over: bool,
+    /// It was opened to ask whether the server is back.
+    pub is_probe: bool,
+}
+
+impl Conn {
+    pub fn new(id: ConnId, (pool, server): (usize, usize), since: Time) -> Conn {
+        Conn {
+            id,
+            pool,
+            server,
+            connects_at: Some(Time(u64::MAX)),
+            since,
+            input: Vec::new(),
+            capacity: usize::MAX,
+            is_full: false,
+            output: Vec::new(),
+            delivered: 0,
+            reply_ends: VecDeque::new(),
+            poison: None,
+            owed_since: since,
+            is_over: false,
+            is_probe: false,
+        }
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.connects_at.is_none()
+    }
+
+    /// All that was asked has been answered, and the answers have arrived.
+    pub fn is_idle(&self) -> bool {
+        self.input.is_empty() && self.undelivered() == 0
+    }
+
+    pub fn undelivered(&self) -> usize {
+        self.output.len() - self.delivered
+    }
+
+    /// The proxy has got `n` more bytes of `output`.
+    pub fn deliver(&mut self, n: usize, now: Time) {
+        self.delivered += n;
+        while self.reply_ends.front().is_some_and(|end| *end <= self.delivered) {
+            self.reply_ends.pop_front();
+            self.owed_since = now;
+        }
+        // A run may last, and what was delivered is never looked at again.
+        if self.delivered == self.output.len() && self.poison.is_none() {
+            self.output.clear();
+            self.delivered = 0;
+            self.reply_ends.clear();
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What goes wrong, and the note of it by which errors are explained.
+
+use proxy::Closed;
+
+use super::scene::FaultKind;
+use super::server::{Trick, say};
+use super::world::{World, say as tell};
+
+impl World {
+    pub fn fault(&mut self) {
+        let pool = self.random.below(self.pools.len());
+        let server = self.random.below(self.pools[pool].servers.len());
+        let kind = *self.random.pick(&self.scene.faults);
+        tell!(self, "FAULT {kind:?} on server {pool}.{server}");
+        let until = self.now.after(self.random.range(500, 90_000) as u64);
+        let event = self.book.event();
+        let model = &mut self.pools[pool].servers[server];
+        model.trouble.any = event;
+        match kind {
+            FaultKind::Stall => model.stalled_until = until,
+            FaultKind::Refuse => model.refusing_until = until,
+            FaultKind::Dribble => model.dribbles_until = until,
+            FaultKind::Poison => model.trick = Trick::Poison,
+            FaultKind::ErrorLine => model.trick = Trick::ErrorLine,
+            FaultKind::ExecuteThenReset => model.trick = Trick::Die,
+            FaultKind::Reset => self.reset_one(pool, server),
+            FaultKind::Close => self.close_one(pool, server),
+            FaultKind::Restart => self.restart(pool, server),
+            FaultKind::Unasked => self.say_unasked(pool, server),
+        }
+    }
+
+    /// A connection of that server which stands, if there is one.
+    fn find_conn(&mut self, pool: usize, server: usize) -> Option<usize> {
+        let count = self.conns.len();
+        let start = self.random.below(count.max(1));
+        (0..count).map(|step| (start + step) % count).find(|at| {
+            let conn = self.conns[*at].as_ref();
+            conn.is_some_and(|one| one.pool == pool && one.server == server && one.is_up())
+        })
+    }
+
+    /// Some commands were executed, some answers arrive, and that is the end.
+    fn reset_one(&mut self, pool: usize, server: usize) {
+        let Some(at) = self.find_conn(pool, server) else { return };
+        let count = self.random.below(4);
+        self.serve(at, count);
+        let Some(conn) = self.conns[at].as_ref() else { return };
+        let n = self.random.range(0, conn.undelivered());
+        self.deliver(at, n);
+        if self.conns[at].is_some() {
+            self.end_conn(at, Closed::Reset);
+        }
+    }
+
+    /// An orderly close: everything asked is answered first.
+    fn close_one(&mut self, pool: usize, server: usize) {
+        let Some(at) = self.find_conn(pool, server) else { return };
+        self.serve(at, usize::MAX);
+        self.deliver(at, usize::MAX);
+        if self.conns[at].is_some() {
+            self.end_conn(at, Closed::Eof);
+        }
+    }
+
+    fn restart(&mut self, pool: usize, server: usize) {
+        for at in 0..self.conns.len() {
+            let conn = self.conns[at].as_ref();
+            if conn.is_some_and(|one| one.pool == pool && one.server == server && one.is_up()) {
+                self.end_conn(at, Closed::Reset);
+            }
+        }
+        self.orphans.retain(|one| one.pool != pool || one.server != server);
+        if self.random.permille(600) {
+            let event = self.book.event();
+            let model = &mut self.pools[pool].servers[server];
+            model.store.wipe(event);
+            model.trouble.any = event;
+        }
+    }
+
+    /// It is certain to be unasked only while nothing is on its way.
+    fn say_unasked(&mut self, pool: usize, server: usize) {
+        let Some(at) = self.find_conn(pool, server) else { return };
+        let conn = self.conns[at].as_mut().expect("one was found there");
+        if !conn.is_idle() || conn.poison.is_some() {
+            return;
+        }
+        let start = conn.output.len();
+        say(
+            conn,
+            self.random.pick::<&str>(&["STORED", "END", "VALUE 00 0 0\r\n\r\nEND", "ERROR", "7"]),
+        );
+        conn.poison = Some((start, conn.output.len()));
+        self.deliver(at, usize::MAX);
+    }
+}

@@ -1,0 +1,190 @@
+//! The end of a run: faults stop, everything is answered, the servers come back, the clients leave, and
+//! nothing is left behind.
+
+use proxy::{Closed, Time};
+
+use super::ask::Asker;
+use super::server::Trick;
+use super::world::{BLOCK_LEN, World, say};
+
+impl World {
+    pub fn finish(&mut self) {
+        say!(self, "the faults are over");
+        self.heal();
+        if self.scene.drains {
+            self.drain();
+        } else {
+            self.quiesce();
+            self.wait_for_health();
+            self.orphans.clear();
+            self.is_over = true;
+            self.check_quiet_updates();
+            self.ask_for_everything();
+            self.say_goodbye();
+        }
+        self.quiesce();
+        self.proxy.check();
+        assert_eq!(self.clients.iter().flatten().count(), 0, "a client is never closed");
+        let (rows, clients, _) = self.proxy.census();
+        assert_eq!((rows, clients), (0, 0), "rows and clients left behind");
+    }
+
+    fn heal(&mut self) {
+        for server in self.pools.iter_mut().flat_map(|pool| &mut pool.servers) {
+            server.stalled_until = Time(0);
+            server.refusing_until = Time(0);
+            server.dribbles_until = Time(0);
+            server.trick = Trick::None;
+        }
+        for conn in self.conns.iter_mut().flatten() {
+            if let Some(due) = &mut conn.connects_at {
+                *due = self.now.min(*due);
+            }
+        }
+    }
+
+    /// Lets everything happen that can, until nothing moves and nobody waits.
+    fn quiesce(&mut self) {
+        for _ in 0..ROUNDS_MAX {
+            if self.round() {
+                continue;
+            }
+            if self.is_settled() {
+                return;
+            }
+            let due = self.proxy.poll_timeout();
+            self.now = due.expect("somebody waits, and no timer will help");
+            self.fire_timers();
+        }
+        panic!("it never comes to rest");
+    }
+
+    fn is_settled(&self) -> bool {
+        let waits = |client: &super::client::Client| !client.is_answered();
+        let closes = |client: &super::client::Client| {
+            client.is_half_closed || client.is_leaving || client.drained_at.is_some()
+        };
+        !self.clients.iter().flatten().any(|client| waits(client) || closes(client))
+            && self.conns.iter().flatten().all(|conn| conn.is_up() && conn.is_idle())
+    }
+
+    /// Every wire moves once; whether anything did.
+    fn round(&mut self) -> bool {
+        self.now = self.now.after(20);
+        self.fire_timers();
+        let mut moved = false;
+        for at in 0..self.clients.len() {
+            let Some(client) = self.clients[at].as_ref() else { continue };
+            let (id, len) = (client.id, client.unsent.len().min(BLOCK_LEN));
+            if len > 0 && !client.is_paused && !client.is_half_closed && !self.is_draining {
+                moved = true;
+                self.send(id, len);
+            }
+            if self.clients[at].is_some() {
+                moved |= self.clients[at].as_ref().is_some_and(|one| !one.socket.is_empty());
+                self.let_client_read(id);
+            }
+        }
+        self.flush_clients();
+        self.end_turn();
+        for at in 0..self.conns.len() {
+            let Some(conn) = self.conns[at].as_ref() else { continue };
+            let due = conn.connects_at;
+            if due.is_some() {
+                self.now = self.now.max(due.unwrap_or_default());
+                moved = true;
+                self.connect_ends(at);
+            } else if !conn.is_idle() {
+                let before = (conn.input.len(), conn.undelivered());
+                self.serve(at, usize::MAX);
+                self.deliver(at, usize::MAX);
+                let conn = self.conns[at].as_ref();
+                moved |= conn.is_none_or(|now| (now.input.len(), now.undelivered()) != before);
+            }
+        }
+        self.carry_out();
+        self.flush_clients();
+        self.end_turn();
+        moved
+    }
+
+    /// A server that answers is found to be back, without any client's request.
+    fn wait_for_health(&mut self) {
+        for _ in 0..ROUNDS_MAX {
+            if !self.pools.iter().flat_map(|pool| &pool.servers).any(|server| server.is_down) {
+                return;
+            }
+            let due = self.proxy.poll_timeout();
+            self.now = self.now.max(due.expect("a server is down, and nobody will ask it"));
+            self.fire_timers();
+            self.quiesce();
+        }
+        panic!("a healthy server is never found to be back");
+    }
+
+    /// An update without an answer is executed like any other, unless a fault explains why not.
+    fn check_quiet_updates(&self) {
+        for (number, update) in self.book.updates.iter().enumerate() {
+            if !update.quiet || update.arrived == 0 || update.executed != 0 {
+                continue;
+            }
+            let model = &self.pools[update.pool];
+            let in_trouble = |server: &super::server::Server| {
+                server.trouble.any > update.arrived || server.trouble.back > update.arrived
+            };
+            let owner = update.key.and_then(|key| model.owner(key));
+            let excused = match owner {
+                Some(owner) => in_trouble(&model.servers[owner]),
+                None => model.servers.iter().any(in_trouble),
+            };
+            let is_tight = self.scene.tight_memory || self.scene.tight_queues;
+            assert!(excused || is_tight, "quiet update {number} was forgotten");
+        }
+    }
+
+    /// All keys are asked for; no fault can excuse an error any more.
+    fn ask_for_everything(&mut self) {
+        for at in 0..self.clients.len() {
+            let Some(client) = self.clients[at].as_mut() else { continue };
+            if client.is_leaving || client.is_half_closed {
+                continue;
+            }
+            let keys = &self.pools[client.pool].keys;
+            let (book, random, scene) = (&mut self.book, &mut self.random, &self.scene);
+            Asker { client, keys, book, random, scene }.read_all();
+        }
+        self.quiesce();
+    }
+
+    fn say_goodbye(&mut self) {
+        for at in 0..self.clients.len() {
+            let Some(client) = self.clients[at].as_mut() else { continue };
+            if client.is_half_closed {
+                continue;
+            }
+            assert!(!client.is_paused, "a client with nothing outstanding is paused");
+            client.is_half_closed = true;
+            let id = client.id;
+            self.proxy.handle_closed(id, Closed::Eof, self.now);
+            self.carry_out();
+        }
+    }
+
+    /// The operator ends the proxy: what was asked is answered, nothing more is read.
+    fn drain(&mut self) {
+        say!(self, "drain");
+        self.is_draining = true;
+        for client in self.clients.iter_mut().flatten() {
+            client.drained_at = Some(client.sent);
+        }
+        self.proxy.drain(self.now);
+        self.carry_out();
+        let refused = self.proxy.handle_accept(0, self.now);
+        assert!(refused.is_err(), "a client is accepted while draining");
+        self.quiesce();
+        assert!(self.proxy.is_drained(), "all clients have gone, and it is not drained");
+    }
+}
+
+/// More than any run needs to come to rest.
+const ROUNDS_MAX: usize = 5_000;

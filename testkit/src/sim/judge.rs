@@ -1,0 +1,307 @@
+//! Judges each reply: may this client be told this, now, of that request?
+//!
+//! A value must have been on the key's server at some time after the request had arrived, and after
+//! everything that the client knew of that key. An outcome must be the one that the server had when it
+//! executed this very update. An error must name a fault that happened, and if it says that nothing
+//! was sent, nothing may ever be executed.
+
+use proxy::Time;
+use proxy::fault::{FAULTS, Fault};
+use proxy::plan::{Partial, PoolPlan};
+
+use super::book::{Book, Outcome, Update, UpdateKind};
+use super::client::{Asked, Client, Expect, Floor};
+use super::history::{Value, Version};
+use super::reply::{Hit, Reply};
+use super::summary::Summary;
+use super::world::PoolModel;
+
+pub struct Judge<'a> {
+    pub pool_at: usize,
+    pub pool: &'a PoolModel,
+    pub plan: &'a PoolPlan,
+    pub book: &'a mut Book,
+    pub client: &'a mut Client,
+    pub summary: &'a mut Summary,
+    pub now: Time,
+    pub tight_memory: bool,
+    /// Whether queues are so short that they get full.
+    pub tight_queues: bool,
+    /// No fault can explain anything: there were none, or they are long over.
+    pub is_calm: bool,
+}
+
+/// What an error line lets us know.
+enum Explained {
+    /// The request was not sent, or not executed, and never will be.
+    NeverDone,
+    /// Nobody knows.
+    Unknown,
+}
+
+impl Judge<'_> {
+    pub fn judge(&mut self, expect: &Expect, reply: &Reply, input: &[u8]) {
+        let line = std::str::from_utf8(&input[reply.line.clone()]).expect("an ASCII line");
+        self.summary.replies += 1;
+        match &expect.asked {
+            Asked::Read { keys, .. } => self.read(expect, keys, reply, input, line),
+            Asked::Update(number) => self.update(expect, *number, line),
+            Asked::Delete { key } => self.delete(expect, *key, line),
+            Asked::Line(words) => assert_eq!(line, *words, "the answer to a refused request"),
+            Asked::Prefix(words) => assert!(line.starts_with(words), "{line:?}, not {words:?}"),
+            Asked::Stats => assert_eq!(line, "END"),
+            Asked::Nothing => panic!("{line:?} answers a request that has no answer"),
+        }
+    }
+
+    fn read(&mut self, expect: &Expect, keys: &[u8], reply: &Reply, input: &[u8], line: &str) {
+        let is_error = line != "END";
+        let many = keys.len() > 1;
+        let hides = many && self.plan.partial == Partial::Miss;
+        if is_error {
+            assert!(!hides, "{line:?} although `partial: miss` hides it");
+            assert!(many || reply.values.is_empty(), "{line:?} after the value");
+            self.explain(expect, keys, line);
+        }
+        let mut next = 0;
+        for hit in &reply.values {
+            let found = self.find(keys, next, &input[hit.key.clone()]);
+            for missed in next..found {
+                self.miss(expect, keys, missed, is_error, hides);
+            }
+            self.hit(expect, usize::from(keys[found]), hit, input);
+            next = found + 1;
+        }
+        for missed in next..keys.len() {
+            self.miss(expect, keys, missed, is_error, hides);
+        }
+    }
+
+    /// The place of the key that a value answers: values come in the order asked.
+    fn find(&self, keys: &[u8], from: usize, text: &[u8]) -> usize {
+        let is_it = |at: &usize| self.pool.keys[usize::from(keys[*at])].text.as_bytes() == text;
+        let found = (from..keys.len()).find(is_it);
+        found.unwrap_or_else(|| panic!("a value of {:?}", String::from_utf8_lossy(text)))
+    }
+
+    fn hit(&mut self, expect: &Expect, key: usize, hit: &Hit, input: &[u8]) {
+        self.summary.hits += 1;
+        let bytes = &input[hit.bytes.clone()];
+        let is_it = |version: &&Version| {
+            version.value.as_ref().is_some_and(|value| is_value(value, hit, bytes))
+        };
+        let Some(version) = self.version(expect, key, is_it) else {
+            let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]);
+            panic!("key {key}: {shown:?} was not there after {}", self.since(expect, key))
+        };
+        self.seen(expect, key, version);
+        if let Some(cas) = hit.cas {
+            self.client.cas[key] = cas;
+        }
+    }
+
+    fn miss(&mut self, expect: &Expect, keys: &[u8], at: usize, is_error: bool, hides: bool) {
+        let key = usize::from(keys[at]);
+        // Of a key that stands there twice one may have been found.
+        let is_twice = keys.iter().filter(|other| **other == keys[at]).count() > 1;
+        let is_tight = self.tight_memory || self.tight_queues;
+        if is_error || is_twice || is_tight && hides {
+            return;
+        }
+        self.summary.misses += 1;
+        if let Some(version) = self.version(expect, key, |version| version.value.is_none()) {
+            return self.seen(expect, key, version);
+        }
+        let owners = self.owners(key);
+        let excused = hides && owners.clone().any(|one| self.was_in_trouble(one, expect.arrived));
+        assert!(excused, "key {key} is missed; it was there since {}", self.since(expect, key));
+    }
+
+    /// The version of a key that a read may have seen; the oldest, if there are several.
+    fn version(
+        &self,
+        expect: &Expect,
+        key: usize,
+        is_it: impl FnMut(&&Version) -> bool + Copy,
+    ) -> Option<(u64, Option<u32>)> {
+        let since = self.since(expect, key);
+        let stores = self.owners(key).map(|server| &self.pool.servers[server].store);
+        let fitting = stores.filter_map(|store| store.since(key, since).filter(is_it).last());
+        let oldest = fitting.min_by_key(|version| version.from)?;
+        Some((oldest.from, oldest.by))
+    }
+
+    /// The servers where a key may live.
+    fn owners(&self, key: usize) -> std::ops::Range<usize> {
+        match self.pool.owner(key) {
+            Some(owner) => owner..owner + 1,
+            None => 0..self.pool.servers.len(),
+        }
+    }
+
+    /// The event before which nothing may be older: a request's arrival, or what the client knew of
+    /// the key, by answers and by its own quiet updates that have been executed before.
+    fn since(&self, expect: &Expect, key: usize) -> u64 {
+        if !self.pool.is_ordered() {
+            return expect.arrived;
+        }
+        let epoch = self.pool.epoch;
+        let floor = self.client.floors[key];
+        let known = if floor.epoch == epoch { floor.event } else { 0 };
+        let quiet = self.client.quiet_updates.iter().rev();
+        let quiet = quiet.filter(|(index, _)| *index < expect.index);
+        let quiet = quiet.map(|(_, number)| &self.book.updates[*number as usize]);
+        let mut done = quiet.filter(|update| {
+            update.key == Some(key) && update.live && update.executed != 0 && update.epoch == epoch
+        });
+        let quiet = done.next().map_or(0, |update| update.at);
+        expect.arrived.max(known).max(quiet)
+    }
+
+    /// A read saw that version.
+    fn seen(&mut self, expect: &Expect, key: usize, (from, by): (u64, Option<u32>)) {
+        if let Some(by) = by.map(|by| &self.book.updates[by as usize]) {
+            let is_later = by.client == self.client.number && by.index > expect.index;
+            assert!(!is_later, "key {key}: a read sees its own client's later update");
+        }
+        self.raise(expect, key, from);
+    }
+
+    fn raise(&mut self, expect: &Expect, key: usize, event: u64) {
+        let epoch = self.pool.epoch;
+        let floor = &mut self.client.floors[key];
+        if expect.epoch != epoch {
+            return;
+        }
+        let known = if floor.epoch == epoch { floor.event } else { 0 };
+        *floor = Floor { event: event.max(known), epoch };
+    }
+
+    fn update(&mut self, expect: &Expect, number: u32, line: &str) {
+        let update = &self.book.updates[number as usize];
+        let kind = update.kind;
+        if line.starts_with("SERVER_ERROR ") {
+            let key = update.key.map(|key| key as u8);
+            let explained = self.explain(expect, key.as_slice(), line);
+            let update = &mut self.book.updates[number as usize];
+            if let (Explained::NeverDone, true) = (explained, kind != UpdateKind::Flush) {
+                assert_eq!(update.executed, 0, "update {number} is executed, but {line:?}");
+                update.forbidden = true;
+            }
+            return;
+        }
+        assert_ne!(update.executed, 0, "update {number} was not executed, but {line:?}");
+        assert!(is_outcome(update, line), "update {number}: {line:?}, not {:?}", update.outcome);
+        let (at, key) = (update.at, update.key);
+        assert!(at > expect.arrived, "update {number} was executed before it arrived");
+        self.summary.updates += 1;
+        let Some(key) = key else {
+            let all = (1 << self.pool.servers.len()) - 1;
+            assert_eq!(update.executed, all, "a broadcast goes to all servers");
+            return;
+        };
+        let since = self.since(expect, key);
+        assert!(at >= since, "update {number} of key {key} is out of order");
+        self.raise(expect, key, at);
+    }
+
+    fn delete(&mut self, expect: &Expect, key: usize, line: &str) {
+        let found = match line {
+            "DELETED" => true,
+            "NOT_FOUND" => false,
+            error => {
+                let explained = self.explain(expect, &[key as u8], error);
+                if let Explained::NeverDone = explained {
+                    self.book.forbid_delete(self.pool_at, key);
+                }
+                return;
+            }
+        };
+        let since = self.since(expect, key);
+        let at = self.book.tell_delete(self.pool_at, key, found, since);
+        self.summary.updates += 1;
+        self.raise(expect, key, at);
+    }
+
+    /// An error line must name a fault that happened while the request waited.
+    fn explain(&mut self, expect: &Expect, keys: &[u8], line: &str) -> Explained {
+        let Some(text) = line.strip_prefix("SERVER_ERROR ") else { panic!("{line:?}") };
+        self.summary.errors += 1;
+        if text == "out of memory storing object" {
+            assert!(self.tight_memory, "{line:?} without a ceiling");
+            return Explained::NeverDone;
+        }
+        if let Some(number) = text.strip_prefix("injected ") {
+            return self.explain_injected(keys, number.parse().expect("a number"));
+        }
+        let (label, words) = text.split_once(": ").expect("a server and a fault");
+        let row = FAULTS.iter().find(|row| row.words == words || row.words_sent == words);
+        let row = row.unwrap_or_else(|| panic!("{line:?} is in no table"));
+        let is_overload = matches!(row.fault, Fault::OutOfMemory | Fault::QueueFull);
+        assert!(!self.is_calm || is_overload, "{line:?} without any fault");
+        self.summary.faults[row.fault as usize] += 1;
+        if row.fault == Fault::NoServer {
+            assert_eq!(label, self.plan.name);
+            let out = |at: usize| {
+                let server = &self.pool.servers[at];
+                server.is_ejected || server.trouble.back > expect.arrived
+            };
+            assert!((0..self.pool.servers.len()).all(out), "{line:?}, but one is in the ring");
+            return Explained::NeverDone;
+        }
+        let server = self.pool.servers.iter().position(|server| server.label == label);
+        let server = server.unwrap_or_else(|| panic!("{line:?} names no server"));
+        let owns = |key: &u8| self.owners(usize::from(*key)).contains(&server);
+        assert!(keys.is_empty() || keys.iter().any(owns), "{line:?} is not the key's server");
+        let happened = self.happened(row.fault, server, expect);
+        assert!(happened, "{line:?}, but that did not happen since {}", expect.arrived);
+        if row.words == row.words_sent || row.words == words {
+            Explained::NeverDone
+        } else {
+            Explained::Unknown
+        }
+    }
+
+    fn happened(&self, fault: Fault, server: usize, expect: &Expect) -> bool {
+        let server = &self.pool.servers[server];
+        let trouble = &server.trouble;
+        let since = expect.arrived;
+        match fault {
+            Fault::ConnectFailed => trouble.refused > since,
+            Fault::ConnectTimeout => trouble.hung > since,
+            Fault::QueueTimeout => self.now.since(expect.arrived_at) >= self.plan.timeouts.queue,
+            Fault::QueueFull => self.tight_queues,
+            Fault::ReplyTimeout => trouble.silent > since,
+            Fault::LinkLost => trouble.lost > since,
+            Fault::Poisoned => trouble.poisoned > since,
+            Fault::Down => server.is_down || trouble.back > since,
+            Fault::OutOfMemory => self.tight_memory,
+            Fault::NoServer => unreachable!("it names no server"),
+        }
+    }
+
+    fn explain_injected(&self, keys: &[u8], number: usize) -> Explained {
+        let injected = &self.book.injected[number];
+        assert_eq!(injected.pool, self.pool_at, "another pool's error line");
+        assert!(injected.alone, "a get of several keys is asked again key by key");
+        let is_key = |key: usize| keys.contains(&(key as u8));
+        assert!(injected.key.is_none_or(is_key), "another key's error line");
+        Explained::NeverDone
+    }
+
+    fn was_in_trouble(&self, server: usize, since: u64) -> bool {
+        let server = &self.pool.servers[server];
+        server.is_down || server.trouble.any > since || server.trouble.back > since
+    }
+}
+
+fn is_value(value: &Value, hit: &Hit, bytes: &[u8]) -> bool {
+    value.flags == hit.flags && hit.cas.is_none_or(|cas| cas == value.cas) && *value.bytes == *bytes
+}
+
+fn is_outcome(update: &Update, line: &str) -> bool {
+    match update.outcome {
+        Outcome::Words(words) => line == words,
+        Outcome::Number(number) => line == number.to_string(),
+    }
+}

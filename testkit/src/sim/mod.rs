@@ -1,0 +1,136 @@
+//! A seeded simulator over `proxy::Proxy`: model clients and servers, a fake clock, and faults of every
+//! kind. After each step everything that was promised is checked.
+//!
+//! ```text
+//!   ask ─▶ client ─traffic─▶ ┌───────┐ ─turn─▶ conn ─▶ server ─▶ history, book
+//!                            │ Proxy │                              │
+//!   judge ◀─ reply ◀─ client ◀─turn─ └───────┘ ◀─traffic─ conn ◀────┘
+//! ```
+//!
+//! The same seed gives the same run, whatever the machine. What may be read is decided by the servers'
+//! own past (`history.rs`), not by a second implementation of a proxy: a value must have been on its
+//! key's server at some time between the arrival of the request and its answer, and after everything
+//! that this client knew of the key.
+
+mod ask;
+mod book;
+mod client;
+mod conn;
+mod faults;
+mod finish;
+mod history;
+mod judge;
+mod random;
+mod reply;
+mod scene;
+mod server;
+mod summary;
+mod traffic;
+mod turn;
+mod world;
+
+use std::cell::{Cell, RefCell};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+
+pub use summary::Summary;
+
+use world::World;
+
+/// A run that found something.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub seed: u64,
+    pub steps: u32,
+    /// What was found, and the line of code that found it.
+    pub what: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Failure { seed, steps, what } = self;
+        write!(f, "seed {seed}: {what}\n    cargo xtask sim --seed {seed} --steps {steps}")
+    }
+}
+
+/// Plays one seed.
+pub fn run(seed: u64, steps: u32) -> Result<Summary, Failure> {
+    play(seed, steps, false)
+}
+
+/// The same run, with every event printed.
+pub fn replay(seed: u64, steps: u32) -> Result<Summary, Failure> {
+    play(seed, steps, true)
+}
+
+fn play(seed: u64, steps: u32, trace: bool) -> Result<Summary, Failure> {
+    listen_for_panics();
+    PLAYING.set(true);
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| {
+        let mut world = World::new(seed, trace);
+        world.run(steps);
+        world.summary
+    }));
+    PLAYING.set(false);
+    outcome.map_err(|_| Failure { seed, steps, what: FOUND.take() })
+}
+
+thread_local! {
+    /// This thread is playing a seed, so that a panic is a finding.
+    static PLAYING: Cell<bool> = const { Cell::new(false) };
+    static FOUND: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// A broken promise is a panic, in the proxy or in the model; here it becomes a value.
+fn listen_for_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if PLAYING.get() {
+                FOUND.set(info.to_string());
+            } else {
+                usual(info);
+            }
+        }));
+    });
+}
+
+/// Plays `seeds` on as many threads as there are processors. The findings come in the order of seeds;
+/// after `findings_max` of them a thread stops.
+pub fn run_all(
+    seeds: std::ops::Range<u64>,
+    steps: u32,
+    findings_max: usize,
+    prepare: impl Fn() + Sync,
+) -> (Summary, Vec<Failure>) {
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get()) as u64;
+    let play_every = |first: u64| {
+        prepare();
+        let mut sum = Summary::default();
+        let mut found = Vec::new();
+        for seed in (seeds.start + first..seeds.end).step_by(threads as usize) {
+            match run(seed, steps) {
+                Ok(summary) => sum.add(&summary),
+                Err(failure) => found.push(failure),
+            }
+            if found.len() >= findings_max {
+                break;
+            }
+        }
+        (sum, found)
+    };
+    let parts: Vec<_> = std::thread::scope(|scope| {
+        let handles: Vec<_> =
+            (0..threads).map(|first| scope.spawn(move || play_every(first))).collect();
+        handles.into_iter().map(|one| one.join().expect("a run does not panic")).collect()
+    });
+    let mut sum = Summary::default();
+    let mut found = Vec::new();
+    for (part, failures) in parts {
+        sum.add(&part);
+        found.extend(failures);
+    }
+    found.sort_by_key(|failure| failure.seed);
+    (sum, found)
+}

@@ -1,0 +1,55 @@
+//! Chance from a seed (xorshift64*, Marsaglia 2003, Vigna 2016): the same seed gives the same run.
+
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        // Neighbouring seeds must not give neighbouring runs, and zero would stay zero.
+        let mut random =
+            Random((seed ^ 0x5851_f42d_4c95_7f2d).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        for _ in 0..4 {
+            random.next();
+        }
+        random
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `bound`, which is not zero.
+    pub fn below(&mut self, bound: usize) -> usize {
+        debug_assert!(bound > 0);
+        ((self.next() >> 32) * bound as u64 >> 32) as usize
+    }
+
+    /// A number of `low..=high`.
+    pub fn range(&mut self, low: usize, high: usize) -> usize {
+        low + self.below(high - low + 1)
+    }
+
+    /// True `part` times in a thousand.
+    pub fn permille(&mut self, part: usize) -> bool {
+        self.below(1000) < part
+    }
+
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[self.below(from.len())]
+    }
+
+    /// The row whose share of the sum of all shares came up.
+    pub fn weighted<T: Copy>(&mut self, rows: &[(usize, T)]) -> T {
+        let sum = rows.iter().map(|row| row.0).sum();
+        let mut at = self.below(sum);
+        for (share, row) in rows {
+            match at.checked_sub(*share) {
+                Some(rest) => at = rest,
+                None => return *row,
+            }
+        }
+        unreachable!("the shares sum up to their sum")
+    }
+}

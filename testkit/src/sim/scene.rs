@@ -1,0 +1,201 @@
+//! What one seed plays: a random plan, and how rough the world is to it.
+
+use std::ops::RangeInclusive;
+
+use proxy::limits::Limits;
+use proxy::plan::{OnFailure, Partial, Plan, PoolPlan, QuickAck, ServerPlan, Timeouts};
+use shard::{Distribution, Hash, Node, Ring};
+
+use super::random::Random;
+
+/// A run's conditions.
+pub struct Scene {
+    pub plan: Plan,
+    /// Model clients at the same time.
+    pub clients: usize,
+    /// Faults in a thousand steps.
+    pub fault_permille: usize,
+    /// The faults that happen here; empty in a calm run.
+    pub faults: Vec<FaultKind>,
+    /// Longest step of the clock, microseconds.
+    pub tick_max: usize,
+    /// Values beyond a few bytes, in a thousand.
+    pub large_permille: usize,
+    /// Clients that read late, in a thousand.
+    pub slow_reader_permille: usize,
+    /// Whether `memory_max` is so small that it is met.
+    pub tight_memory: bool,
+    /// Whether queues are so short that they get full.
+    pub tight_queues: bool,
+    /// The run ends by `drain` in its middle of things.
+    pub drains: bool,
+}
+
+/// What the world does to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// It neither reads nor writes nor accepts for a while.
+    Stall,
+    /// It refuses to accept for a while.
+    Refuse,
+    /// A connection is reset; what it had received may be executed in part.
+    Reset,
+    /// It closes a connection after its answers.
+    Close,
+    /// It executes a command and closes before it answers.
+    ExecuteThenReset,
+    /// All connections end; it comes back with its data, or empty.
+    Restart,
+    /// It answers a command by what cannot be its answer.
+    Poison,
+    /// It says something although nothing was asked.
+    Unasked,
+    /// It answers a command by an error line.
+    ErrorLine,
+    /// It writes a byte at a time for a while.
+    Dribble,
+}
+
+const ALL_FAULTS: &[FaultKind] = &[
+    FaultKind::Stall,
+    FaultKind::Refuse,
+    FaultKind::Reset,
+    FaultKind::Close,
+    FaultKind::ExecuteThenReset,
+    FaultKind::Restart,
+    FaultKind::Poison,
+    FaultKind::Unasked,
+    FaultKind::ErrorLine,
+    FaultKind::Dribble,
+];
+
+/// One key of a pool; its place in the list is written in its first two bytes.
+pub struct Key {
+    pub text: String,
+    /// The server it lives on while the ring is whole; `None` where the ring is random.
+    pub owner: Option<usize>,
+}
+
+impl Scene {
+    pub fn new(random: &mut Random) -> Scene {
+        let calm = random.permille(250);
+        let faults = if calm { Vec::new() } else { some_faults(random) };
+        let tight_memory = random.permille(80);
+        let large_permille = *random.pick(&[0, 0, 5, 30]);
+        let pools = 1 + usize::from(random.permille(250));
+        let pools = (0..pools).map(|at| pool(random, at, calm, large_permille > 0)).collect();
+        let memory_max = if tight_memory { random.range(2_000, 40_000) } else { usize::MAX };
+        let clients = random.range(1, 7);
+        let clients_max = if random.permille(100) { random.range(1, 4) } else { usize::MAX };
+        let limits = limits(random);
+        Scene {
+            plan: Plan { pools, memory_max, clients_max, limits },
+            clients,
+            fault_permille: *random.pick(&[3, 10, 30]),
+            faults,
+            tick_max: *random.pick(&[10, 100, 400]),
+            large_permille,
+            slow_reader_permille: *random.pick(&[0, 0, 100, 500]),
+            tight_memory,
+            tight_queues: limits.link_queue < Limits::default().link_queue,
+            drains: random.permille(300),
+        }
+    }
+}
+
+/// Mostly roomy, sometimes so narrow that each bound is met.
+fn limits(random: &mut Random) -> Limits {
+    let mut limits = Limits::default();
+    if random.permille(300) {
+        limits.pipeline = random.range(1, 30);
+        limits.client_outbox = random.range(100, 4_000);
+    }
+    if random.permille(100) {
+        limits.link_queue = random.range(1, 12);
+        limits.link_outbox = random.range(30, 2_000);
+    }
+    limits
+}
+
+fn some_faults(random: &mut Random) -> Vec<FaultKind> {
+    if random.permille(400) {
+        return ALL_FAULTS.to_vec();
+    }
+    (0..random.range(1, 3)).map(|_| *random.pick(ALL_FAULTS)).collect()
+}
+
+fn pool(random: &mut Random, at: usize, calm: bool, large: bool) -> PoolPlan {
+    let name = ["alpha", "beta"][at];
+    let servers = (0..random.range(1, 5)).map(|server| server_plan(random, name, server)).collect();
+    let text = proto::protocol("memcached").expect("the table has the protocol");
+    let mut plan = PoolPlan::new(name, text, servers);
+    plan.hash = *random.pick(&[Hash::Fnv64a, Hash::Md5, Hash::Crc16, Hash::Murmur]);
+    plan.distribution = random.weighted(&[
+        (6, Distribution::Ketama),
+        (3, Distribution::Modula),
+        (1, Distribution::Random),
+    ]);
+    plan.server_connections = *random.pick(&[1, 1, 2, 3]);
+    plan.preconnect = random.permille(300);
+    plan.timeouts = timeouts(random, calm);
+    plan.on_failure = *random.pick(&[OnFailure::FailFast, OnFailure::FailFast, OnFailure::Eject]);
+    plan.server_failure_limit = random.range(1, 3) as u32;
+    plan.server_retry_timeout = random.range(5_000, 60_000) as u64;
+    if random.permille(50) {
+        plan.client_connections = random.range(1, 3);
+    }
+    plan.merge_gets = random.permille(750);
+    plan.partial = *random.pick(&[Partial::Error, Partial::Error, Partial::Miss]);
+    if random.permille(500) {
+        plan.allow.push("flush_all".to_string());
+    }
+    plan.item_size_max = if large { 50_000 } else { *random.pick(&[200, 2_000]) };
+    plan.quickack = *random.pick(&[QuickAck::Partial, QuickAck::Always, QuickAck::Off]);
+    plan.server_quickack = *random.pick(&[QuickAck::Partial, QuickAck::Always, QuickAck::Off]);
+    plan
+}
+
+fn server_plan(random: &mut Random, pool: &str, server: usize) -> ServerPlan {
+    let weight = *random.pick(&[1, 1, 1, 2, 5]);
+    ServerPlan { name: format!("{pool}-{server}"), label: format!("{pool}.s{server}"), weight }
+}
+
+/// In a calm run nothing may time out, so that any failure is the proxy's.
+fn timeouts(random: &mut Random, calm: bool) -> Timeouts {
+    if calm {
+        let long = 60_000_000;
+        return Timeouts { connect: long, queue: long, reply: long };
+    }
+    const RANGE: RangeInclusive<usize> = 3_000..=60_000;
+    let mut one = || random.range(*RANGE.start(), *RANGE.end()) as u64;
+    Timeouts { connect: one(), queue: one(), reply: one() }
+}
+
+/// The keys of a pool: short and long ones, of which a few dozen fill a merged get.
+pub fn keys(random: &mut Random, plan: &PoolPlan) -> Vec<Key> {
+    let count = random.range(4, 40);
+    let long = random.permille(200);
+    let pad = |random: &mut Random| match random.below(10) {
+        0 if long => 200,
+        0..5 if long => random.range(50, 240),
+        _ => random.below(12),
+    };
+    let texts: Vec<String> = (0..count)
+        .map(|at| {
+            let pad = pad(random);
+            format!("{at:02}{}:{}", &plan.name, "k".repeat(pad))
+        })
+        .collect();
+    let ring = ring(plan);
+    let owner = |text: &str| match plan.distribution {
+        Distribution::Random => None,
+        _ => ring.locate(plan.hash.hash(text.as_bytes())),
+    };
+    texts.into_iter().map(|text| Key { owner: owner(&text), text }).collect()
+}
+
+fn ring(plan: &PoolPlan) -> Ring {
+    let node = |server: &ServerPlan| Node { name: server.name.clone(), weight: server.weight };
+    let nodes: Vec<Node> = plan.servers.iter().map(node).collect();
+    Ring::build(plan.distribution, &nodes, &vec![true; nodes.len()])
+}

@@ -1,0 +1,376 @@
+//! A model server: memcached's rules for classic text, on values whose whole past is kept.
+//!
+//! It is stricter than memcached: the proxy must send canonical commands with keys that somebody asked
+//! for, and never a `noreply`. Each of these is asserted where the command is read.
+
+use std::rc::Rc;
+
+use proxy::{Time, limits};
+
+use super::book::{Book, Injected, Outcome, UpdateKind};
+use super::conn::Conn;
+use super::history::{Store, Value};
+use super::random::Random;
+use super::scene::Key;
+
+pub struct Server {
+    pub label: String,
+    pub store: Store,
+    pub stalled_until: Time,
+    pub refusing_until: Time,
+    pub dribbles_until: Time,
+    /// Its next command is answered in this way.
+    pub trick: Trick,
+    pub trouble: Trouble,
+    /// When the proxy last got anywhere with it.
+    pub progress: Time,
+    /// What the proxy believes of it.
+    pub is_down: bool,
+    pub is_ejected: bool,
+}
+
+/// How a command is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trick {
+    None,
+    Poison,
+    ErrorLine,
+    /// Executed, then closed without an answer.
+    Die,
+}
+
+/// The last event of each kind of trouble: an error is legal only if one explains it.
+#[derive(Clone, Copy, Default)]
+pub struct Trouble {
+    pub refused: u64,
+    pub hung: u64,
+    pub lost: u64,
+    pub poisoned: u64,
+    pub silent: u64,
+    /// It was believed to be down until then.
+    pub back: u64,
+    /// Any of these, and stalls.
+    pub any: u64,
+    pub any_time: Time,
+}
+
+/// Where a command is executed.
+pub struct Place<'a> {
+    pub pool: usize,
+    pub server: usize,
+    pub keys: &'a [Key],
+    /// The ring is whole and always was, so that each key has one owner.
+    pub is_fixed: bool,
+    /// The proxy still has the link.
+    pub is_live: bool,
+    pub book: &'a mut Book,
+    pub random: &'a mut Random,
+}
+
+/// A whole command at the start of a connection's input.
+struct Frame<'a> {
+    words: Vec<&'a str>,
+    line_len: usize,
+    data: &'a [u8],
+    len: usize,
+}
+
+impl Server {
+    pub fn new(label: &str, keys: usize) -> Server {
+        Server {
+            label: label.to_string(),
+            store: Store::new(keys),
+            stalled_until: Time(0),
+            refusing_until: Time(0),
+            dribbles_until: Time(0),
+            trick: Trick::None,
+            trouble: Trouble::default(),
+            progress: Time(0),
+            is_down: false,
+            is_ejected: false,
+        }
+    }
+
+    /// Executes the first command of a connection; false if it is not whole.
+    pub fn serve(&mut self, conn: &mut Conn, place: &mut Place<'_>) -> bool {
+        let input = std::mem::take(&mut conn.input);
+        let Some(frame) = frame(&input) else {
+            conn.input = input;
+            return false;
+        };
+        let used = frame.len;
+        let start = conn.output.len();
+        let trick = std::mem::replace(&mut self.trick, Trick::None);
+        match trick {
+            Trick::None => self.execute(&frame, conn, place),
+            Trick::ErrorLine => self.refuse(&frame, conn, place),
+            Trick::Die => {
+                self.execute(&frame, conn, place);
+                conn.output.truncate(start);
+                conn.is_over = true;
+            }
+            Trick::Poison => {
+                if place.random.permille(500) {
+                    self.execute(&frame, conn, place);
+                    conn.output.truncate(start);
+                }
+                poison(&frame, conn, place.random);
+                conn.poison = Some((start, conn.output.len()));
+            }
+        }
+        conn.reply_ends.push_back(conn.output.len());
+        conn.input = input;
+        conn.input.drain(..used);
+        true
+    }
+
+    fn execute(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        match frame.words[0] {
+            "get" | "gets" | "gat" | "gats" => self.fetch(frame, usize::MAX, conn, place),
+            "version" => say(conn, "VERSION 1.6.18"),
+            "set" | "add" | "replace" | "append" | "prepend" | "cas" => {
+                self.store(frame, conn, place)
+            }
+            "incr" | "decr" => self.count(frame, conn, place),
+            "touch" => self.touch(frame, conn, place),
+            "delete" => self.delete(frame, conn, place),
+            "flush_all" => self.flush(frame, conn, place),
+            other => panic!("the proxy sends {other:?}"),
+        }
+    }
+
+    /// Answers the first `count` keys of a read.
+    fn fetch(&mut self, frame: &Frame<'_>, count: usize, conn: &mut Conn, place: &mut Place<'_>) {
+        let touches = frame.words[0].starts_with("gat");
+        let with_cas = frame.words[0].ends_with('s');
+        let from = if touches { 2 } else { 1 };
+        let keys = &frame.words[from..];
+        assert!(!keys.is_empty(), "a read without a key");
+        assert!(keys.len() <= limits::BATCH_KEYS_MAX, "{} keys in one message", keys.len());
+        assert!(frame.line_len <= limits::BATCH_BYTES_MAX, "a line of {} bytes", frame.line_len);
+        for text in &keys[..count.min(keys.len())] {
+            let key = place.key(text);
+            if touches {
+                let number = number(frame.words[1]);
+                let at = (place.pool, place.server, Some(key));
+                place.book.execute(number, UpdateKind::GetAndTouch, at, place.is_live);
+            } else {
+                place.book.event();
+            }
+            if let Some(value) = self.store.value(key) {
+                say_value(conn, text, value, with_cas);
+            }
+        }
+        if count == usize::MAX {
+            say(conn, "END");
+        }
+    }
+
+    fn store(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        let words = &frame.words;
+        assert_eq!(words.len(), if words[0] == "cas" { 6 } else { 5 }, "arguments of {words:?}");
+        let key = place.key(words[1]);
+        let id = number(words[2]);
+        let old = self.store.value(key).cloned();
+        let cas = words.get(5).map(|text| number(text));
+        let (outcome, bytes) = stored(words[0], old.as_ref(), cas, frame.data);
+        let at = (place.pool, place.server, Some(key));
+        let event = place.book.execute(id, UpdateKind::Store, at, place.is_live);
+        place.book.updates[id as usize].outcome = Outcome::Words(outcome);
+        if let Some(bytes) = bytes {
+            let appended = matches!(words[0], "append" | "prepend");
+            let flags = old.filter(|_| appended).map_or(id as u32, |old| old.flags);
+            let value = Value { bytes, flags, cas: event };
+            self.store.put(key, event, Some(value), Some(id as u32));
+        }
+        say(conn, outcome);
+    }
+
+    fn count(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        let words = &frame.words;
+        assert_eq!(words.len(), 3, "arguments of {words:?}");
+        let key = place.key(words[1]);
+        let id = number(words[2]);
+        let at = (place.pool, place.server, Some(key));
+        let event = place.book.execute(id, UpdateKind::Delta, at, place.is_live);
+        let old = self.store.value(key).cloned();
+        let text = old.as_ref().map(|old| std::str::from_utf8(&old.bytes).expect("ASCII values"));
+        let outcome = match text.map(|text| text.parse::<u64>()) {
+            None => Outcome::Words("NOT_FOUND"),
+            Some(Err(_)) => Outcome::Words(NON_NUMERIC),
+            Some(Ok(old)) if words[0] == "incr" => Outcome::Number(old.wrapping_add(id)),
+            Some(Ok(old)) => Outcome::Number(old.saturating_sub(id)),
+        };
+        place.book.updates[id as usize].outcome = outcome;
+        match outcome {
+            Outcome::Number(result) => {
+                let text = result.to_string();
+                let flags = old.map_or(0, |old| old.flags);
+                let value = Value { bytes: Rc::from(text.as_bytes()), flags, cas: event };
+                self.store.put(key, event, Some(value), Some(id as u32));
+                say(conn, &text);
+            }
+            Outcome::Words(words) => say(conn, words),
+        }
+    }
+
+    fn touch(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        assert_eq!(frame.words.len(), 3, "arguments of {:?}", frame.words);
+        let key = place.key(frame.words[1]);
+        let id = number(frame.words[2]);
+        let at = (place.pool, place.server, Some(key));
+        place.book.execute(id, UpdateKind::Touch, at, place.is_live);
+        let found = self.store.value(key).is_some();
+        let outcome = if found { "TOUCHED" } else { "NOT_FOUND" };
+        place.book.updates[id as usize].outcome = Outcome::Words(outcome);
+        say(conn, outcome);
+    }
+
+    fn delete(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        assert_eq!(frame.words.len(), 2, "arguments of {:?}", frame.words);
+        let key = place.key(frame.words[1]);
+        let found = self.store.value(key).is_some();
+        let event = place.book.execute_delete(place.pool, key, found);
+        self.store.put(key, event, None, None);
+        say(conn, if found { "DELETED" } else { "NOT_FOUND" });
+    }
+
+    fn flush(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        assert_eq!(frame.words.len(), 2, "arguments of {:?}", frame.words);
+        let at = (place.pool, place.server, None);
+        let id = number(frame.words[1]);
+        let event = place.book.execute(id, UpdateKind::Flush, at, place.is_live);
+        place.book.updates[id as usize].outcome = Outcome::Words("OK");
+        self.store.wipe(event);
+        say(conn, "OK");
+    }
+
+    /// Answers by an error line without executing; of a read of several keys some may be answered.
+    fn refuse(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        let line = place.book.injected.len();
+        let word = frame.words[0];
+        let first = if word.starts_with("gat") { 2 } else { 1 };
+        let is_read = word.starts_with("ge") || word.starts_with("gat");
+        let alone = frame.words.len() == first + 1;
+        if is_read && !alone && place.random.permille(500) {
+            let count = place.random.below(frame.words.len() - first);
+            self.fetch(frame, count, conn, place);
+        }
+        let has_key = word != "version" && word != "flush_all";
+        let key = has_key.then(|| place.key(frame.words[first]));
+        let alone = alone || !is_read;
+        place.book.injected.push(Injected { pool: place.pool, key, alone });
+        // Any server may be told that a command was not executed by such a line.
+        self.trouble.any = place.book.event();
+        say(conn, &format!("SERVER_ERROR injected {line}"));
+    }
+}
+
+impl Place<'_> {
+    /// The key of that text; no other may ever reach a server, and no other server than its own.
+    fn key(&self, text: &str) -> usize {
+        let key = text.get(..2).and_then(|digits| digits.parse::<usize>().ok());
+        let key = key.filter(|key| self.keys.get(*key).is_some_and(|key| key.text == text));
+        let key = key.unwrap_or_else(|| panic!("nobody asked for the key {text:?}"));
+        let owner = self.keys[key].owner;
+        assert!(
+            !self.is_fixed || owner.is_none_or(|owner| owner == self.server),
+            "key {key} lives on server {owner:?}, not on {}",
+            self.server
+        );
+        key
+    }
+}
+
+/// The outcome of a storage command, and the new value.
+fn stored(
+    word: &str,
+    old: Option<&Value>,
+    cas: Option<u64>,
+    data: &[u8],
+) -> (&'static str, Option<Rc<[u8]>>) {
+    let joined = |first: &[u8], second: &[u8]| Some(Rc::from([first, second].concat()));
+    match (word, old) {
+        ("add", Some(_)) | ("replace" | "append" | "prepend", None) => ("NOT_STORED", None),
+        ("cas", None) => ("NOT_FOUND", None),
+        ("cas", Some(old)) if Some(old.cas) != cas => ("EXISTS", None),
+        ("append", Some(old)) => ("STORED", joined(&old.bytes, data)),
+        ("prepend", Some(old)) => ("STORED", joined(data, &old.bytes)),
+        _ => ("STORED", Some(Rc::from(data))),
+    }
+}
+
+/// Something that cannot answer this command.
+fn poison(frame: &Frame<'_>, conn: &mut Conn, random: &mut Random) {
+    let is_read = frame.words[0].starts_with('g');
+    let wrong: &[&str] = if is_read {
+        &["STORED", "OK", "7", "VALUE 99never 0 1\r\nx", "VALUE ", "END ", "VALUE 99 0 0 0 0", ""]
+    } else {
+        &["END", "VALUE 99never 0 1\r\nx\r\nEND", "stored", "STORED ", " 7", "-1", "VERSION", ""]
+    };
+    say(conn, random.pick::<&str>(wrong));
+    // What follows looks well, and must not be believed.
+    if random.permille(300) {
+        say(conn, "END");
+    }
+}
+
+pub fn say(conn: &mut Conn, line: &str) {
+    conn.output.extend_from_slice(line.as_bytes());
+    conn.output.extend_from_slice(b"\r\n");
+}
+
+fn say_value(conn: &mut Conn, key: &str, value: &Value, with_cas: bool) {
+    let Value { bytes, flags, cas } = value;
+    let out = &mut conn.output;
+    out.extend_from_slice(b"VALUE ");
+    out.extend_from_slice(key.as_bytes());
+    put_number(out, u64::from(*flags));
+    put_number(out, bytes.len() as u64);
+    if with_cas {
+        put_number(out, *cas);
+    }
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A space and a number; `write!` costs several times as much and stands in the hottest loop.
+pub fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [b' '; 21];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at - 1..]);
+}
+
+/// The first command, if it is whole.
+fn frame(input: &[u8]) -> Option<Frame<'_>> {
+    let end = input.iter().position(|byte| *byte == b'\n')?;
+    let line = input[..end].strip_suffix(b"\r").expect("a line ends with CR LF");
+    let line = std::str::from_utf8(line).expect("keys and commands are ASCII here");
+    let words: Vec<&str> = line.split(' ').collect();
+    assert!(words.iter().all(|word| !word.is_empty()), "not canonical: {line:?}");
+    assert!(!words.contains(&"noreply"), "a noreply is sent on: {line:?}");
+    let line_len = end + 1;
+    let stores = matches!(words[0], "set" | "add" | "replace" | "append" | "prepend" | "cas");
+    if !stores {
+        return Some(Frame { words, line_len, data: b"", len: line_len });
+    }
+    let len = number(words[4]) as usize;
+    let rest = input.get(line_len..line_len + len + 2)?;
+    assert_eq!(&rest[len..], b"\r\n", "the data of {line:?} does not end where it says");
+    Some(Frame { words, line_len, data: &rest[..len], len: line_len + len + 2 })
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or_else(|_| panic!("no number: {text:?}"))
+}
+
+const NON_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";

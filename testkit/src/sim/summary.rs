@@ -1,0 +1,44 @@
+//! What a run saw. A simulator that never meets a fault proves nothing, so its test looks at the sums.
+
+use proxy::fault::FAULTS;
+
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    pub steps: u64,
+    pub requests: u64,
+    pub replies: u64,
+    pub hits: u64,
+    pub misses: u64,
+    pub updates: u64,
+    /// Error lines that were explained.
+    pub errors: u64,
+    pub pauses: u64,
+    pub refused_clients: u64,
+    pub ejections: u64,
+    /// Updates executed although their client's link had gone.
+    pub orphans: u64,
+    /// Error lines by the fault they name.
+    pub faults: [u64; 10],
+}
+
+impl Summary {
+    pub fn add(&mut self, other: &Summary) {
+        self.steps += other.steps;
+        self.requests += other.requests;
+        self.replies += other.replies;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.updates += other.updates;
+        self.errors += other.errors;
+        self.pauses += other.pauses;
+        self.refused_clients += other.refused_clients;
+        self.ejections += other.ejections;
+        self.orphans += other.orphans;
+        self.faults.iter_mut().zip(other.faults).for_each(|(sum, one)| *sum += one);
+    }
+
+    /// Faults by their name, and how often a client was told of one.
+    pub fn by_fault(&self) -> impl Iterator<Item = (String, u64)> {
+        FAULTS.iter().zip(self.faults).map(|(row, count)| (format!("{:?}", row.fault), count))
+    }
+}

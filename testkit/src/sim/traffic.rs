@@ -1,0 +1,348 @@
+//! What clients and servers do when nothing goes wrong: ask in pieces, answer in pieces, late or at once.
+
+use proxy::{Closed, ConnId};
+
+use super::ask::Asker;
+use super::client::Asked;
+use super::client::Client;
+use super::server::{Place, Trick};
+use super::world::{BLOCK_LEN, World, say};
+
+impl World {
+    pub fn client_event(&mut self) {
+        let at = self.random.below(self.scene.clients);
+        let Some(client) = self.clients.get(at).and_then(Option::as_ref) else {
+            return self.accept();
+        };
+        let id = client.id;
+        let is_stuck = client.unsent.is_empty() && (client.is_leaving || client.is_half_closed);
+        match self.random.below(1000) {
+            0..2 => self.reset_client(id),
+            2..5 => self.half_close(id),
+            5..250 => self.let_client_read(id),
+            _ if is_stuck => self.let_client_read(id),
+            _ => {
+                self.let_client_ask(id);
+                self.send_piece(id);
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        let pool = self.random.below(self.pools.len());
+        let plan = &self.scene.plan;
+        let all = self.clients.iter().flatten().count();
+        let own = self.clients.iter().flatten().filter(|one| one.pool == pool).count();
+        let is_full = all >= plan.clients_max || own >= plan.pools[pool].client_connections;
+        match self.proxy.handle_accept(pool, self.now) {
+            Ok(id) => {
+                assert!(!is_full, "one client too many is accepted");
+                self.welcome(id, pool);
+            }
+            Err(text) => {
+                assert!(is_full, "a client is refused for nothing");
+                assert!(text.starts_with(b"SERVER_ERROR ") && text.ends_with(b"\r\n"));
+                self.summary.refused_clients += 1;
+            }
+        }
+    }
+
+    fn welcome(&mut self, id: ConnId, pool: usize) {
+        self.clients_ever += 1;
+        let mut client = Client::new(id, self.clients_ever, pool, self.pools[pool].keys.len());
+        client.reads_late = self.random.permille(self.scene.slow_reader_permille);
+        if client.reads_late {
+            client.capacity = self.random.range(10, 3_000);
+        }
+        say!(self, "client {} of pool {pool} at {}", client.number, id.index());
+        let at = id.index();
+        if self.clients.len() <= at {
+            self.clients.resize_with(at + 1, || None);
+        }
+        assert!(self.clients[at].is_none(), "a client's place is taken");
+        self.clients[at] = Some(client);
+    }
+
+    fn let_client_ask(&mut self, id: ConnId) {
+        let client = self.clients[id.index()].as_mut().expect("the caller found it");
+        if !client.unsent.is_empty() && self.random.permille(700) {
+            return;
+        }
+        let count = match self.random.below(20) {
+            0 => self.random.range(10, 40),
+            1..6 => self.random.range(2, 8),
+            _ => 1,
+        };
+        let keys = &self.pools[client.pool].keys;
+        let (book, random, scene) = (&mut self.book, &mut self.random, &self.scene);
+        let mut asker = Asker { client, keys, book, random, scene };
+        for _ in 0..count {
+            if asker.client.is_leaving || asker.client.is_half_closed {
+                break;
+            }
+            asker.ask();
+            self.summary.requests += 1;
+        }
+    }
+
+    /// The proxy reads some of what a client has written: mostly all of it, sometimes any piece.
+    fn send_piece(&mut self, id: ConnId) {
+        let client = self.clients[id.index()].as_ref().expect("the caller found it");
+        let len = client.unsent.len();
+        if len == 0 || client.is_paused || client.is_half_closed {
+            return;
+        }
+        let n = match self.random.below(10) {
+            0..6 => len,
+            6 => 1,
+            7 => self.random.range(1, len.min(20)),
+            _ => self.random.range(1, len),
+        };
+        self.send(id, n.min(BLOCK_LEN));
+    }
+
+    /// The proxy reads `n` bytes that a client has written.
+    pub fn send(&mut self, id: ConnId, n: usize) {
+        let client = self.clients[id.index()].as_mut().expect("the caller found it");
+        let rest = client.unsent.split_off(n);
+        let piece = std::mem::replace(&mut client.unsent, rest);
+        client.sent += n as u64;
+        say!(self, "client {} sends {:?}", client.number, String::from_utf8_lossy(&piece));
+        while let Some(expect) = client.expects.get_mut(client.arrived) {
+            if expect.end > client.sent {
+                break;
+            }
+            client.arrived += 1;
+            expect.arrived = self.book.event();
+            expect.arrived_at = self.now;
+            expect.epoch = self.pools[client.pool].epoch;
+            let update = match expect.asked {
+                Asked::Update(number) => Some(number),
+                Asked::Delete { key } => {
+                    self.book.deletes[client.pool][key].asked += 1;
+                    None
+                }
+                _ => expect.touch,
+            };
+            if let Some(number) = update {
+                let update = &mut self.book.updates[number as usize];
+                update.arrived = expect.arrived;
+                update.epoch = expect.epoch;
+            }
+        }
+        self.fill_block(&piece);
+        self.proxy.handle_received(id, &self.block, n, self.now);
+        self.carry_out();
+    }
+
+    pub fn let_client_read(&mut self, id: ConnId) {
+        self.read_client(id);
+        if self.clients[id.index()].as_ref().is_some_and(|client| client.is_full) {
+            self.flush_client(id);
+        }
+    }
+
+    fn half_close(&mut self, id: ConnId) {
+        let client = self.clients[id.index()].as_mut().expect("the caller found it");
+        // A client that is not read is not seen to close, either.
+        if client.is_half_closed || client.is_paused {
+            return;
+        }
+        say!(self, "client {} closes its half", client.number);
+        client.is_half_closed = true;
+        client.unsent.clear();
+        self.proxy.handle_closed(id, Closed::Eof, self.now);
+    }
+
+    fn reset_client(&mut self, id: ConnId) {
+        let client = self.clients[id.index()].take().expect("the caller found it");
+        say!(self, "client {} resets", client.number);
+        self.proxy.handle_closed(id, Closed::Reset, self.now);
+    }
+
+    /// A connection to a server gets on: it stands, commands are executed, answers arrive.
+    pub fn server_event(&mut self) {
+        let count = self.conns.len();
+        if count == 0 {
+            return;
+        }
+        let start = self.random.below(count);
+        let busy = |at: &usize| {
+            let conn = self.conns[*at].as_ref();
+            conn.is_some_and(|conn| !conn.is_up() || !conn.is_idle() || conn.is_over)
+        };
+        let Some(at) = (0..count).map(|step| (start + step) % count).find(busy) else { return };
+        let conn = self.conns[at].as_ref().expect("one was found there");
+        let server = &self.pools[conn.pool].servers[conn.server];
+        if server.stalled_until > self.now {
+            return;
+        }
+        if !conn.is_up() {
+            return self.connect_ends(at);
+        }
+        let commands = *self.random.pick(&[0, 1, 1, 3, 100]);
+        self.serve(at, commands);
+        let n = self.piece(at);
+        self.deliver(at, n);
+    }
+
+    /// How many bytes of a server's answers arrive.
+    fn piece(&mut self, at: usize) -> usize {
+        let Some(conn) = self.conns[at].as_ref() else { return 0 };
+        let len = conn.undelivered();
+        if len == 0 {
+            return 0;
+        }
+        let dribbles = self.pools[conn.pool].servers[conn.server].dribbles_until > self.now;
+        match self.random.below(10) {
+            0 => 0,
+            _ if dribbles => 1,
+            1..7 => len,
+            7 => self.random.range(1, len.min(8)),
+            _ => self.random.range(1, len),
+        }
+    }
+
+    /// A connect succeeds, or is refused.
+    pub fn connect_ends(&mut self, at: usize) {
+        let conn = self.conns[at].as_mut().expect("the caller found it");
+        if conn.connects_at.is_some_and(|due| due > self.now) {
+            return;
+        }
+        let server = &self.pools[conn.pool].servers[conn.server];
+        if server.refusing_until > self.now {
+            return self.end_conn(at, Closed::Reset);
+        }
+        say!(self, "link {at} stands");
+        conn.connects_at = None;
+        conn.owed_since = self.now;
+        let id = conn.id;
+        self.pools[conn.pool].servers[conn.server].progress = self.now;
+        self.proxy.handle_connected(id, self.now);
+    }
+
+    /// A server executes up to `count` commands of a connection.
+    pub fn serve(&mut self, at: usize, count: usize) {
+        let mut conn = self.conns[at].take().expect("the caller found it");
+        let before = conn.input.len();
+        self.execute(&mut conn, count, true);
+        let is_stuck = count > 0 && !conn.is_over && conn.input.len() == before && before > 0;
+        assert!(conn.is_full || !is_stuck, "half a request was sent, and nothing follows");
+        if is_stuck {
+            // The server has read what its kernel held, and waits for the rest of the command.
+            conn.capacity *= 2;
+        }
+        let (id, is_over, is_full) = (conn.id, conn.is_over, conn.is_full);
+        self.conns[at] = Some(conn);
+        if is_over {
+            self.end_conn(at, Closed::Reset);
+        } else if is_full {
+            self.flush_link(id);
+        }
+    }
+
+    pub fn execute(&mut self, conn: &mut super::conn::Conn, count: usize, is_live: bool) {
+        let (pool, server) = (conn.pool, conn.server);
+        let model = &mut self.pools[pool];
+        let is_fixed = model.is_fixed();
+        let mut place = Place {
+            pool,
+            server,
+            keys: &model.keys,
+            is_fixed,
+            is_live,
+            book: &mut self.book,
+            random: &mut self.random,
+        };
+        for _ in 0..count {
+            let shown = if self.trace {
+                String::from_utf8_lossy(&conn.input).into_owned()
+            } else {
+                String::new()
+            };
+            let entry = &mut model.servers[server];
+            if conn.is_over || !entry.serve(conn, &mut place) {
+                break;
+            }
+            if self.trace {
+                let end = shown.find('\r').unwrap_or(shown.len());
+                println!(
+                    "  event {} server {pool}.{server} executes {:?}",
+                    place.book.now(),
+                    &shown[..end]
+                );
+            }
+            if !is_live {
+                self.summary.orphans += 1;
+            }
+        }
+        if !is_live {
+            model.servers[server].trick = Trick::None;
+        }
+    }
+
+    /// `n` bytes of a server's answers arrive at the proxy.
+    pub fn deliver(&mut self, at: usize, n: usize) {
+        let Some(conn) = self.conns[at].as_mut() else { return };
+        let n = n.min(conn.undelivered()).min(BLOCK_LEN);
+        if n == 0 {
+            return;
+        }
+        let piece = conn.output[conn.delivered..conn.delivered + n].to_vec();
+        say!(self, "link {at} delivers {:?}", String::from_utf8_lossy(&piece));
+        let lands = conn.reply_ends.len();
+        conn.deliver(n, self.now);
+        let server = &mut self.pools[conn.pool].servers[conn.server];
+        if conn.reply_ends.len() < lands {
+            server.progress = self.now;
+        }
+        let poisoned = conn.poison.is_some_and(|(start, _)| conn.delivered > start);
+        if poisoned {
+            server.trouble.poisoned = self.book.event();
+            server.trouble.any = server.trouble.poisoned;
+            server.trouble.any_time = self.now;
+        }
+        let must_end = conn.poison.is_some_and(|(_, end)| conn.delivered >= end);
+        let id = conn.id;
+        self.fill_block(&piece);
+        self.proxy.handle_received(id, &self.block, n, self.now);
+        self.carry_out();
+        let stands = self.conns[at].as_ref().is_some_and(|conn| conn.id == id);
+        assert!(!(must_end && stands), "what nobody can have asked for is believed");
+    }
+
+    /// A server, or the network, ends a connection.
+    pub fn end_conn(&mut self, at: usize, how: Closed) {
+        let conn = self.conns[at].take().expect("the caller found it");
+        say!(self, "link {at} ends: {how:?}");
+        let server = &mut self.pools[conn.pool].servers[conn.server];
+        let event = self.book.event();
+        let trouble = &mut server.trouble;
+        if conn.is_up() {
+            trouble.lost = event;
+        } else {
+            trouble.refused = event;
+        }
+        trouble.any = event;
+        trouble.any_time = self.now;
+        server.progress = self.now;
+        self.proxy.handle_closed(conn.id, how, self.now);
+        self.carry_out();
+    }
+
+    /// A server finds the last bytes of a link that the proxy has given up, and executes them, or not.
+    pub fn orphan_event(&mut self) {
+        if self.orphans.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.orphans.len());
+        let (pool, server) = (self.orphans[at].pool, self.orphans[at].server);
+        if self.pools[pool].servers[server].stalled_until > self.now {
+            return;
+        }
+        let mut orphan = self.orphans.swap_remove(at);
+        if self.random.permille(800) {
+            self.execute(&mut orphan, usize::MAX, false);
+        }
+    }
+}

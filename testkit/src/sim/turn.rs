@@ -1,0 +1,267 @@
+//! The driver: carries out the proxy's actions and moves bytes, as the program's event loop does.
+
+use proxy::{Action, ConnId, Event, Side, Slices};
+
+use super::client::Client;
+use super::conn::Conn;
+use super::judge::Judge;
+use super::reply;
+use super::world::{World, say};
+
+impl World {
+    /// After a step: actions, the clients' answers, and often the end of the turn.
+    pub fn settle(&mut self) {
+        self.carry_out();
+        self.flush_clients();
+        self.turn_age += 1;
+        if self.turn_age >= 4 || self.random.permille(600) {
+            self.end_turn();
+        }
+    }
+
+    pub fn end_turn(&mut self) {
+        self.turn_age = 0;
+        self.proxy.end_turn(self.now);
+        self.carry_out();
+        self.flush_clients();
+        while let Some(id) = self.proxy.poll_transmit(Side::Link) {
+            self.flush_link(id);
+        }
+        self.carry_out();
+    }
+
+    pub fn flush_clients(&mut self) {
+        while let Some(id) = self.proxy.poll_transmit(Side::Client) {
+            self.flush_client(id);
+        }
+        self.carry_out();
+    }
+
+    pub fn carry_out(&mut self) {
+        while let Some(action) = self.proxy.poll_action() {
+            say!(self, "  {action:?}");
+            match action {
+                Action::Connect { link, pool, server } => self.connect(link, pool, server),
+                Action::Close(id) if id.is_client() => self.close_client(id),
+                Action::Close(id) => self.close_link(id),
+                Action::Pause(id) => self.set_paused(id, true),
+                Action::Resume(id) => self.set_paused(id, false),
+                Action::FlushAck(_) => {}
+                Action::Log(event) => self.note(event),
+            }
+        }
+    }
+
+    fn connect(&mut self, id: ConnId, pool: usize, server: usize) {
+        let mut conn = Conn::new(id, (pool, server), self.now);
+        let model = &self.pools[pool].servers[server];
+        let delay = self.random.below(3 * self.scene.tick_max) as u64;
+        conn.connects_at = Some(self.now.max(model.stalled_until).after(delay));
+        conn.is_probe = model.is_down;
+        if self.random.permille(150) {
+            conn.capacity = self.random.range(40, 2_000);
+        }
+        let at = id.index();
+        if self.conns.len() <= at {
+            self.conns.resize_with(at + 1, || None);
+        }
+        assert!(self.conns[at].is_none(), "a link's place is taken");
+        self.conns[at] = Some(conn);
+    }
+
+    fn set_paused(&mut self, id: ConnId, paused: bool) {
+        // It may have gone in the same breath.
+        if let Some(client) = self.client(id) {
+            assert!(client.is_paused || paused, "resumed without a pause");
+            client.is_paused = paused;
+            self.summary.pauses += u64::from(paused);
+        }
+    }
+
+    pub fn client(&mut self, id: ConnId) -> Option<&mut Client> {
+        self.clients.get_mut(id.index())?.as_mut().filter(|client| client.id == id)
+    }
+
+    /// The proxy ends a link: it must have a reason.
+    fn close_link(&mut self, id: ConnId) {
+        let conn = self.conns[id.index()].take().expect("only what is there is closed");
+        assert_eq!(conn.id, id, "a link that is long gone is closed");
+        let timeouts = self.scene.plan.pools[conn.pool].timeouts;
+        let server = &mut self.pools[conn.pool].servers[conn.server];
+        let event = self.book.event();
+        let trouble = &mut server.trouble;
+        if !conn.is_up() {
+            let waited = self.now.since(conn.since);
+            assert!(waited >= timeouts.connect, "gave up connecting after {waited} us");
+            trouble.hung = event;
+        } else if conn.poison.is_some_and(|(start, _)| conn.delivered > start) {
+            // Noted when it was delivered.
+        } else if conn.is_probe && conn.is_idle() {
+            // The places of all links are taken, so the one that asked is not needed.
+            return;
+        } else {
+            let silent = self.now.since(conn.owed_since);
+            assert!(!conn.is_idle(), "a link that owes nothing is closed");
+            assert!(silent >= timeouts.reply, "gave up on a reply after {silent} us");
+            trouble.silent = event;
+        }
+        trouble.any = event;
+        trouble.any_time = self.now;
+        if !conn.input.is_empty() && self.random.permille(600) {
+            self.orphans.push(conn);
+        }
+    }
+
+    /// The proxy ends a client: it must have been asked to, and owe it nothing.
+    fn close_client(&mut self, id: ConnId) {
+        self.read_client(id);
+        let client = self.clients[id.index()].take().expect("only what is there is closed");
+        assert_eq!(client.id, id, "a client that is long gone is closed");
+        say!(self, "client {} is closed", client.number);
+        if let Some(sent) = client.drained_at {
+            // Who was not read when the drain began may have requests that nobody saw.
+            let owed = client.expects.iter().filter(|one| one.end <= sent && !one.is_quiet);
+            assert!(client.is_paused || owed.count() == 0, "drained without all answers");
+            return;
+        }
+        let wished = client.is_half_closed || client.is_leaving;
+        assert!(wished, "client {} did not ask to be closed", client.number);
+        let is_owed = |at: usize| at < client.arrived && !client.expects[at].is_quiet;
+        let owed = (0..client.expects.len()).find(|at| is_owed(*at));
+        assert!(owed.is_none(), "client {} is closed without its answer", client.number);
+    }
+
+    /// What the proxy tells the operator is what it believes of its servers.
+    fn note(&mut self, event: Event) {
+        let (pool, server, why) = match &event {
+            Event::ServerDown { pool, server, why }
+            | Event::ServerEjected { pool, server, why }
+            | Event::Poisoned { pool, server, why } => (*pool, *server, Some(*why)),
+            Event::ServerBack { pool, server } => (*pool, *server, None),
+        };
+        let number = self.book.event();
+        let model = &mut self.pools[pool];
+        let entry = &mut model.servers[server];
+        let known = entry.trouble.any_time == self.now;
+        assert!(why.is_none() || known, "{event:?}, but nothing happened to it");
+        match event {
+            Event::ServerDown { .. } => entry.is_down = true,
+            Event::ServerEjected { .. } => {
+                entry.is_down = true;
+                entry.is_ejected = true;
+                model.epoch += 1;
+                self.summary.ejections += 1;
+            }
+            Event::ServerBack { .. } => {
+                entry.is_down = false;
+                entry.trouble.back = number;
+                model.epoch += u32::from(std::mem::take(&mut entry.is_ejected));
+            }
+            Event::Poisoned { .. } => {}
+        }
+        self.pools[pool].servers[server].progress = self.now;
+    }
+
+    /// Writes to a client what its socket takes.
+    pub fn flush_client(&mut self, id: ConnId) {
+        loop {
+            let Some(client) = self.clients[id.index()].as_mut() else { return };
+            assert_eq!(client.id, id, "a client that is long gone is written");
+            let room = client.capacity - client.socket.len();
+            let (taken, is_full) = take(&self.proxy, id, room, &mut client.socket);
+            client.is_full = is_full;
+            let reads_late = client.reads_late;
+            if taken > 0 {
+                say!(self, "  client at {} gets {taken} bytes", id.index());
+                self.proxy.handle_transmitted(id, taken, self.now);
+            }
+            if taken == 0 {
+                return;
+            }
+            if !reads_late {
+                self.read_client(id);
+            }
+        }
+    }
+
+    /// Writes to a link what its kernel takes.
+    pub fn flush_link(&mut self, id: ConnId) {
+        let Some(conn) = self.conns[id.index()].as_mut() else { return };
+        assert!(conn.id == id && conn.is_up(), "a link is written that does not stand");
+        loop {
+            let was_idle = conn.is_idle();
+            let room = conn.capacity.saturating_sub(conn.input.len());
+            let (taken, is_full) = take(&self.proxy, id, room, &mut conn.input);
+            conn.is_full = is_full;
+            if taken == 0 {
+                break;
+            }
+            if was_idle {
+                conn.owed_since = self.now;
+            }
+            self.pools[conn.pool].servers[conn.server].progress = self.now;
+            self.proxy.handle_transmitted(id, taken, self.now);
+        }
+        say!(self, "  link {} holds {} bytes", id.index(), conn.input.len());
+    }
+
+    /// A client reads its socket, and each whole reply is judged.
+    pub fn read_client(&mut self, id: ConnId) {
+        let Some(client) = self.clients[id.index()].as_mut() else { return };
+        client.inbox.append(&mut client.socket);
+        let inbox = std::mem::take(&mut client.inbox);
+        let mut at = 0;
+        while at < inbox.len() {
+            let Some(expect) = client.next_expect() else {
+                panic!("client {} is told {:?} unasked", client.number, lossy(&inbox[at..]));
+            };
+            assert_ne!(expect.arrived, 0, "an answer before its request was whole");
+            let Some(reply) = reply::parse(&expect.asked, &inbox[at..]) else { break };
+            let expect = client.drop_expect();
+            say!(
+                self,
+                "  client {} request {}: {:?}",
+                client.number,
+                expect.index,
+                lossy(&inbox[at..at + reply.len])
+            );
+            let pool_at = client.pool;
+            let mut judge = Judge {
+                pool_at,
+                pool: &self.pools[pool_at],
+                plan: &self.scene.plan.pools[pool_at],
+                book: &mut self.book,
+                client,
+                summary: &mut self.summary,
+                now: self.now,
+                tight_memory: self.scene.tight_memory,
+                tight_queues: self.scene.tight_queues,
+                is_calm: self.is_over || self.scene.faults.is_empty(),
+            };
+            judge.judge(&expect, &reply, &inbox[at..]);
+            at += reply.len;
+        }
+        client.inbox = inbox;
+        client.inbox.drain(..at);
+    }
+}
+
+/// Moves what the proxy wants to write, as far as there is room; whether more is left.
+fn take(proxy: &proxy::Proxy, id: ConnId, room: usize, to: &mut Vec<u8>) -> (usize, bool) {
+    let mut slices = Slices::default();
+    proxy.transmit(id, &mut slices);
+    let mut taken = 0;
+    for slice in slices.iter() {
+        let n = slice.len().min(room - taken);
+        to.extend_from_slice(&slice[..n]);
+        taken += n;
+        if n < slice.len() {
+            return (taken, true);
+        }
+    }
+    (taken, false)
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(120)]).into_owned()
+}

@@ -1,0 +1,177 @@
+//! The world around one `Proxy`: clients, servers, what is on the wire, and the clock. One step is one
+//! thing that happens; then the proxy's wishes are carried out and everything is checked.
+//!
+//! `turn.rs` is the driver, `traffic.rs` what clients and servers do, `faults.rs` what goes wrong,
+//! `finish.rs` the end of a run.
+
+use std::rc::Rc;
+
+use proxy::plan::{OnFailure, Plan, PoolPlan};
+use proxy::{Proxy, Time};
+use shard::Distribution;
+
+use super::book::Book;
+use super::client::Client;
+use super::conn::Conn;
+use super::random::Random;
+use super::scene::{Key, Scene, keys};
+use super::server::Server;
+use super::summary::Summary;
+
+pub struct World {
+    pub proxy: Proxy,
+    pub scene: Scene,
+    pub random: Random,
+    pub now: Time,
+    pub pools: Vec<PoolModel>,
+    /// By the index of their id.
+    pub clients: Vec<Option<Client>>,
+    pub conns: Vec<Option<Conn>>,
+    /// Links that the proxy has closed; the server has not looked at their last bytes yet.
+    pub orphans: Vec<Conn>,
+    pub book: Book,
+    pub summary: Summary,
+    pub trace: bool,
+    /// Steps since the loop turn began.
+    pub turn_age: usize,
+    /// The block that reads fill, as the program's.
+    pub block: Rc<Vec<u8>>,
+    pub clients_ever: u32,
+    /// Faults are over: nothing can explain an error any more.
+    pub is_over: bool,
+    pub is_draining: bool,
+}
+
+/// One pool's keys and servers.
+pub struct PoolModel {
+    pub keys: Vec<Key>,
+    pub servers: Vec<Server>,
+    /// How often the ring has changed.
+    pub epoch: u32,
+    distribution: Distribution,
+    on_failure: OnFailure,
+}
+
+impl PoolModel {
+    fn new(plan: &PoolPlan, random: &mut Random) -> PoolModel {
+        let keys = keys(random, plan);
+        let servers = plan.servers.iter().map(|one| Server::new(&one.label, keys.len())).collect();
+        let (distribution, on_failure) = (plan.distribution, plan.on_failure);
+        PoolModel { keys, servers, epoch: 0, distribution, on_failure }
+    }
+
+    /// The ring is as the plan has it, and always was.
+    pub fn is_fixed(&self) -> bool {
+        self.on_failure == OnFailure::FailFast || self.epoch == 0
+    }
+
+    /// The server of a key, where it has but one.
+    pub fn owner(&self, key: usize) -> Option<usize> {
+        self.keys[key].owner.filter(|_| self.is_fixed())
+    }
+
+    /// While the ring stays the same, a client's requests for a key go to one server in order.
+    pub fn is_ordered(&self) -> bool {
+        self.distribution != Distribution::Random
+    }
+}
+
+/// Prints one line of a replayed run.
+macro_rules! say {
+    ($world:expr, $($text:tt)*) => {
+        if $world.trace {
+            println!("{:>9} us  {}", $world.now.0, format_args!($($text)*));
+        }
+    };
+}
+pub(super) use say;
+
+impl World {
+    pub fn new(seed: u64, trace: bool) -> World {
+        let mut random = Random::new(seed);
+        let scene = Scene::new(&mut random);
+        let plan: Plan = scene.plan.clone();
+        let pools: Vec<PoolModel> =
+            plan.pools.iter().map(|pool| PoolModel::new(pool, &mut random)).collect();
+        let book = Book::new(pools.iter().map(|pool| pool.keys.len()));
+        let start = Time(1_000_000);
+        World {
+            proxy: Proxy::new(plan, random.next(), start),
+            scene,
+            random,
+            now: start,
+            pools,
+            clients: Vec::new(),
+            conns: Vec::new(),
+            orphans: Vec::new(),
+            book,
+            summary: Summary::default(),
+            trace,
+            turn_age: 0,
+            block: Rc::new(vec![0; BLOCK_LEN]),
+            clients_ever: 0,
+            is_over: false,
+            is_draining: false,
+        }
+    }
+
+    pub fn run(&mut self, steps: u32) {
+        say!(self, "{:?} faults {:?}", self.scene.plan, self.scene.faults);
+        self.settle();
+        for step in 0..steps {
+            say!(self, "step {step}");
+            self.step();
+            self.settle();
+            self.proxy.check();
+        }
+        self.summary.steps = u64::from(steps);
+        self.finish();
+    }
+
+    fn step(&mut self) {
+        self.pass_time();
+        if self.random.permille(self.scene.fault_permille) && !self.scene.faults.is_empty() {
+            return self.fault();
+        }
+        match self.random.below(100) {
+            0..50 => self.client_event(),
+            50..97 => self.server_event(),
+            _ => self.orphan_event(),
+        }
+    }
+
+    /// A little time passes; sometimes as much as it takes for a deadline to come.
+    fn pass_time(&mut self) {
+        self.now = self.now.after(self.random.below(self.scene.tick_max) as u64);
+        if !self.scene.faults.is_empty() && self.random.permille(15) {
+            let jump = self.random.range(1_000, 20_000) as u64;
+            let due = self.proxy.poll_timeout().unwrap_or(self.now);
+            self.now = self.now.max(due.min(self.now.after(jump)));
+        }
+        self.fire_timers();
+    }
+
+    pub fn fire_timers(&mut self) {
+        if self.proxy.poll_timeout().is_some_and(|due| due <= self.now) {
+            self.proxy.handle_timeout(self.now);
+            let due = self.proxy.poll_timeout();
+            assert!(due.is_none_or(|due| due > self.now), "a timer stays due at {due:?}");
+            self.carry_out();
+        }
+    }
+
+    /// `bytes` as a block of which so many bytes were read.
+    pub fn fill_block(&mut self, bytes: &[u8]) {
+        match Rc::get_mut(&mut self.block) {
+            Some(block) => block[..bytes.len()].copy_from_slice(bytes),
+            None => {
+                let mut block = vec![0; BLOCK_LEN];
+                block[..bytes.len()].copy_from_slice(bytes);
+                self.block = Rc::new(block);
+            }
+        }
+    }
+}
+
+/// The length of a block that reads fill. Smaller than the program's, so that few bytes fill it.
+pub const BLOCK_LEN: usize = 20 * 1024;
