@@ -1,0 +1,263 @@
+//! The embedded cache beside the real memcached: the same words to both, the same answers from both.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal};
+use testkit::process::{Client, DEADLINE, Memcached, Process, Quickack, free_address};
+
+use super::QUICKACK;
+
+/// A cache process of its own, on a port that it chose.
+struct Cache {
+    process: Process,
+    address: SocketAddr,
+}
+
+impl Cache {
+    fn start(memory: &str) -> Cache {
+        let mut command = Command::new(QUICKACK);
+        command.args(["cache", "--listen", "127.0.0.1:0", "--memory", memory]);
+        let mut process = Process::start("cache", &mut command);
+        let address = process.wait_for("where it listens", |text| {
+            let (_, rest) = text.split_once("cache: listening on ")?;
+            rest.lines().next()?.parse().ok()
+        });
+        Cache { process, address }
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    fn stat(&self, name: &str) -> u64 {
+        let mut client = self.client();
+        client.send("stats\r\n");
+        let text = client.read_until("END\r\n");
+        let row = text.lines().find_map(|line| {
+            line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
+        });
+        row.unwrap_or_else(|| panic!("no {name} in:\n{text}"))
+    }
+}
+
+/// memcached without its background threads: one of them may hold an item for a moment, and a `decr`
+/// in that moment does not pad the number with spaces as it otherwise does.
+fn quiet_memcached() -> Memcached {
+    for _ in 0..20 {
+        let address = free_address();
+        let mut command = Command::new("memcached");
+        command.args(["-l", "127.0.0.1", "-p", &address.port().to_string(), "-U", "0"]);
+        command.args(["-t", "1", "-m", "64", "-u", "root"]);
+        command.args(["-o", "no_lru_maintainer,no_lru_crawler,no_slab_reassign"]);
+        let mut process = Process::start("memcached", &mut command);
+        if process.wait_to_accept(address) {
+            return Memcached { process, address };
+        }
+    }
+    panic!("memcached finds no port");
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+
+    fn pick<'a>(&mut self, words: &[&'a str]) -> &'a str {
+        words[self.below(words.len() as u64) as usize]
+    }
+
+    fn value(&mut self) -> String {
+        match self.below(8) {
+            0..3 => (self.0 >> self.below(64)).to_string(),
+            3 => format!("{}{}", self.pick(&["", " ", "+", "0", "x"]), self.below(1000)),
+            4 => format!("{}{}", self.below(1000), self.pick(&[" ", " x", "x", "\n1", "\t"])),
+            _ => "v".repeat(self.below(300) as usize),
+        }
+    }
+
+    /// One request. `cas` is a number that the key `k0` may have on that side.
+    fn request(&mut self, cas: &str) -> String {
+        let key = format!("k{}", self.below(12));
+        let exptime = self.pick(&["0", "0", "0", "100", "-1", "2592001", "4000000000"]);
+        let exptime = if exptime == "4000000000" { "2000000000" } else { exptime };
+        let flags = self.pick(&["0", "0", "7", "4294967295"]);
+        let value = self.value();
+        let quiet = self.pick(&["", "", "", " noreply"]);
+        let data = format!("{}{quiet}\r\n{value}\r\n", value.len());
+        match self.below(24) {
+            0..6 => format!("set {key} {flags} {exptime} {data}"),
+            6 => format!("add {key} {flags} {exptime} {data}"),
+            7 => format!("replace {key} {flags} {exptime} {data}"),
+            8 => format!("append {key} {flags} {exptime} {data}"),
+            9 => format!("prepend {key} {flags} {exptime} {data}"),
+            10 => format!("cas k0 {flags} {exptime} {} {cas}\r\n{value}\r\n", value.len()),
+            11 => format!("cas {key} 0 0 1 1\r\nx\r\n"),
+            12..14 => format!("incr {key} {}{quiet}\r\n", self.0 >> self.below(64)),
+            14..16 => format!("decr {key} {}{quiet}\r\n", self.0 >> self.below(64)),
+            16 => format!("touch {key} {exptime}{quiet}\r\n"),
+            17 => format!("gat {exptime} {key} k1 k2\r\n"),
+            18 => format!("delete {key}{quiet}\r\n"),
+            19 => format!("get {key} k3 {key} none\r\n"),
+            20 if self.below(10) == 0 => format!("flush_all{quiet}\r\n"),
+            _ => format!("get {key}\r\n"),
+        }
+    }
+}
+
+/// The cas number of `k0` at this moment, for there is no agreement on numbers, only on their changes.
+fn cas_of_k0(client: &mut Client) -> String {
+    client.send("gets k0\r\n");
+    let text = client.read_until("END\r\n");
+    let line = text.lines().next().unwrap_or_default();
+    line.split(' ').nth(4).unwrap_or("999999").to_string()
+}
+
+/// Everything said in answer, up to the answer of a request that nothing else answers like that.
+fn answers(client: &mut Client, request: &str) -> String {
+    client.send(format!("{request}get the-end\r\nmn\r\n"));
+    client.read_until("END\r\nMN\r\n")
+}
+
+/// As `answers` for the cache, which knows no meta commands.
+fn answers_of_cache(client: &mut Client, request: &str) -> String {
+    client.send(format!("{request}get the-end\r\nmn\r\n"));
+    client.read_until("END\r\nERROR\r\n").replace("END\r\nERROR\r\n", "END\r\nMN\r\n")
+}
+
+#[test]
+fn random_histories_have_the_same_answers_as_memcacheds() {
+    let (memcached, cache) = (quiet_memcached(), Cache::start("64m"));
+    let (mut theirs, mut ours) = (memcached.client(), cache.client());
+    let mut random = Random(1);
+    for step in 0..6_000 {
+        let (their_cas, our_cas) = (cas_of_k0(&mut theirs), cas_of_k0(&mut ours));
+        assert_eq!(their_cas == "999999", our_cas == "999999", "step {step}");
+        let seed = random.0;
+        let their_request = random.request(&their_cas);
+        random.0 = seed;
+        let our_request = random.request(&our_cas);
+        let expected = answers(&mut theirs, &their_request);
+        assert_eq!(answers_of_cache(&mut ours, &our_request), expected, "{step}: {our_request:?}");
+    }
+}
+
+#[test]
+fn edges_are_where_memcacheds_are() {
+    let (memcached, cache) = (quiet_memcached(), Cache::start("64m"));
+    let (mut theirs, mut ours) = (memcached.client(), cache.client());
+    let long = "k".repeat(250);
+    for request in [
+        format!("set {long} 0 0 1\r\nx\r\nget {long}\r\n"),
+        format!("get {long}k\r\n"),
+        "set n 0 0 20\r\n18446744073709551615\r\nincr n 1\r\nget n\r\nincr n 5\r\nget n\r\n".into(),
+        "set n 0 0 20\r\n18446744073709551616\r\nincr n 1\r\n".into(),
+        "set n 0 0 24\r\n000000000000000000000007\r\nincr n 1\r\nget n\r\n".into(),
+        "set n 0 0 1\r\n9\r\nincr n 1\r\ndecr n 1\r\nget n\r\ndecr n 100\r\nget n\r\n".into(),
+        "set n 0 0 0\r\n\r\nincr n 1\r\n".into(),
+        "incr none abc\r\n".into(),
+        "set a 0 0 1\r\nx\r\nflush_all 1\r\nget a\r\n".into(),
+        "set a 0 0 1\r\nx\r\nflush_all 1000\r\nget a\r\nflush_all\r\nget a\r\n".into(),
+        "touch a -1\r\nset a 0 0 1\r\nx\r\ntouch a -1\r\nget a\r\n".into(),
+        "set a 5 0 1\r\nx\r\nappend a 9 -1 1\r\ny\r\nget a\r\n".into(),
+        "set a 0 0 1\r\nxyz\r\n".into(),
+        "delete a 1\r\ndelete a 0\r\n".into(),
+        "verbosity 1\r\nverbosity\r\n".into(),
+        "get\r\ntouch a\r\nincr a\r\nset a\r\n".into(),
+    ] {
+        let expected = answers(&mut theirs, &request);
+        assert_eq!(answers_of_cache(&mut ours, &request), expected, "{request:?}");
+    }
+}
+
+#[test]
+fn a_store_command_that_memcached_refuses_for_its_size_is_not_silently_kept() {
+    let (memcached, cache) = (quiet_memcached(), Cache::start("64m"));
+    let (mut theirs, mut ours) = (memcached.client(), cache.client());
+    let value = "v".repeat(1_100_000);
+    for mode in ["set", "add", "append"] {
+        let request =
+            format!("set k 0 0 1\r\nx\r\n{mode} k 0 0 {}\r\n{value}\r\nget k\r\n", value.len());
+        let expected = answers(&mut theirs, &request);
+        assert_eq!(answers_of_cache(&mut ours, &request), expected, "{mode}");
+    }
+}
+
+#[test]
+fn memory_stays_within_its_bound_through_a_churn_of_sizes() {
+    let cache = Cache::start("32m");
+    let idle = cache.process.status("VmRSS");
+    let mut client = cache.client();
+    let mut random = Random(2);
+    for round in 0..40u64 {
+        let mut requests = String::new();
+        let longest = [40, 400, 4_000, 40_000][round as usize % 4];
+        while requests.len() < 4 << 20 {
+            let len = 1 + random.below(longest);
+            let key = random.below(1 << 20);
+            requests.push_str(&format!("set key-{key} 0 0 {len} noreply\r\n"));
+            requests.push_str(&"v".repeat(len as usize));
+            requests.push_str("\r\n");
+        }
+        client.ask(&(requests + "get none\r\n"), "END\r\n");
+    }
+    assert!(cache.stat("evictions") > 10_000);
+    let grown = (cache.process.status("VmRSS") - idle) * 1024;
+    let bound = (32 << 20) + (32 << 20) / 20;
+    assert!(grown <= bound, "{grown} bytes for a memory of 32m");
+    assert!(cache.stat("bytes") <= 32 << 20);
+}
+
+#[test]
+fn a_cache_that_is_killed_is_started_again_empty() {
+    let config = "alpha:\n  listen: 127.0.0.1:0\n  memory: 8m\n  servers: [embedded]\n";
+    let quickack = Quickack::start(QUICKACK, config);
+    let mut client = quickack.client();
+    client.ask("set k 3 0 5\r\nhello\r\n", "STORED\r\n");
+    client.ask("get k\r\n", "VALUE k 3 5\r\nhello\r\nEND\r\n");
+    let pid = cache_of(&quickack.process);
+    rustix::process::kill_process(pid, Signal::KILL).expect("a child of our own child");
+    let start = Instant::now();
+    loop {
+        client.send("get k\r\n");
+        match client.line().as_str() {
+            "END" => break,
+            "VALUE k 3 5" => client.expect("hello\r\nEND\r\n"),
+            error => assert!(error.starts_with("SERVER_ERROR "), "{error}"),
+        }
+        assert!(start.elapsed() < DEADLINE, "no new cache: {}", quickack.process.said());
+    }
+    assert_ne!(cache_of(&quickack.process), pid);
+    client.ask("set k 3 0 5\r\nagain\r\n", "STORED\r\n");
+}
+
+/// The cache process that a launcher has started.
+fn cache_of(launcher: &Process) -> Pid {
+    let id = launcher.id();
+    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+    let children = children.expect("our own child has a list of its children");
+    let is_cache = |id: &i32| {
+        let words = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).nth(1) == Some(b"cache")
+    };
+    let found = children.split_whitespace().filter_map(|id| id.parse().ok()).find(is_cache);
+    found.and_then(Pid::from_raw).unwrap_or_else(|| panic!("no cache among {children}"))
+}
+
+#[test]
+fn term_ends_it_with_status_0_and_its_answers_given() {
+    let mut cache = Cache::start("8m");
+    let mut client = cache.client();
+    client.ask("set k 0 0 1\r\nx\r\n", "STORED\r\n");
+    cache.process.signal(Signal::TERM);
+    assert!(cache.process.wait_for_end().success());
+    assert_eq!(client.rest(), "");
+}
