@@ -251,10 +251,11 @@ impl Desk {
     fn complete(&mut self, id: RowId) {
         self.rows.set_done(id);
         let row = &mut self.rows[id];
+        let (owner, quiet) = (row.client, row.quiet);
         if !row.error.is_empty() && row.slots.is_empty() {
             row.reply.clear();
+            self.account_row(id);
         }
-        let (owner, quiet) = (row.client, row.quiet);
         let Some(client) = self.clients.find_mut(owner) else { return self.free(id) };
         if quiet {
             client.quiet -= 1;

@@ -29,15 +29,28 @@ fn serve(config: Config, embedded: &[PathBuf]) -> io::Result<()> {
     let signals = Signals::new(&[signal::TERM, signal::INT])?;
     let targets = targets(&config, embedded)?;
     let (listeners, addresses) = listen(&config)?;
-    let mut plan = config.plan;
+    let mut plan = config.plan.clone();
     plan.clients_max = plan.clients_max.min(clients_within_descriptors(&plan));
     let names = Names::new(&plan);
     for (address, listener) in addresses.iter().zip(&config.listeners) {
         log::line(&format!("listening on {address} (pool {})", names.pools[listener.pool].0));
     }
+    if config.text == crate::config::DEFAULT_TEXT {
+        log::line(&welcome(&addresses[0]));
+    }
     let mut report = |event| log::line(&names.sentence(event));
     let mut mind = Proxy::new(plan, seed(), Time(0));
     Loop::new(&mut mind, listeners, targets, signals, &mut report, SHUTDOWN_TIMEOUT)?.run()
+}
+
+/// How to try what runs without a configuration.
+fn welcome(address: &str) -> String {
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+    format!(
+        "an embedded cache stands behind it; try it from another terminal:\n\n    \
+         printf 'set greeting 0 0 5\\r\\nhello\\r\\nget greeting\\r\\nquit\\r\\n' | nc {host} {port}\n\n\
+         quickack: in front of your own servers: quickack run -c nutcracker.yml; to end: Ctrl-C"
+    )
 }
 
 /// The listening sockets, and the addresses they are bound to.

@@ -51,12 +51,13 @@ impl Proxy {
             ("bytes_held".to_string(), self.desk.memory.held.to_string()),
         ];
         for pool in &self.desk.pools {
+            let name = word(&pool.plan.name);
             for (row, value) in POOL.iter().zip(pool.counters.values()) {
-                lines.push((format!("{}.{}", pool.plan.name, row.name), value.to_string()));
+                lines.push((format!("{name}.{}", row.name), value.to_string()));
             }
         }
         for view in self.servers() {
-            let prefix = format!("{}.{}", view.pool, view.server);
+            let prefix = format!("{}.{}", word(view.pool), word(view.server));
             lines.push((format!("{prefix}.health"), view.health.to_string()));
             for (row, value) in SERVER.iter().zip(view.values) {
                 lines.push((format!("{prefix}.{}", row.name), value.to_string()));
@@ -67,4 +68,9 @@ impl Proxy {
         answers.push(Answer::End);
         self.desk.answer_all(id, &answers);
     }
+}
+
+/// A name as one word: a space would end it.
+fn word(name: &str) -> String {
+    name.replace(char::is_whitespace, "_")
 }

@@ -1,6 +1,9 @@
 //! The reference pages that are generated from tables: `quickack docs PAGE` prints one, and a
 //! test fails while `docs/reference/PAGE.md` says something else.
 
+use proto::Class;
+use proxy::fault::FAULTS;
+
 use crate::config;
 
 struct Page {
@@ -8,7 +11,12 @@ struct Page {
     text: fn() -> String,
 }
 
-const PAGES: &[Page] = &[Page { name: "directives", text: config::directives_page }];
+const PAGES: &[Page] = &[
+    Page { name: "commands", text: commands },
+    Page { name: "directives", text: config::directives_page },
+    Page { name: "errors", text: errors },
+    Page { name: "metrics", text: metrics },
+];
 
 pub fn names() -> Vec<&'static str> {
     PAGES.iter().map(|page| page.name).collect()
@@ -19,6 +27,74 @@ pub fn page(name: &str) -> String {
     let page =
         PAGES.iter().find(|page| page.name == name).expect("only listed pages are asked for");
     (page.text)()
+}
+
+/// Every command of every protocol, from the protocols' own tables.
+fn commands() -> String {
+    let mut page = heading("Commands", "What happens to each command, from the protocols' tables.");
+    for protocol in proto::PROTOCOLS {
+        page += &format!(
+            "\n## {}\n\n| command | what is done | note |\n|---|---|---|\n",
+            protocol.name()
+        );
+        for command in protocol.commands() {
+            let class = class(command.class);
+            page += &format!("| `{}` | {class} | {} |\n", command.name, command.note);
+        }
+    }
+    page
+}
+
+fn class(class: Class) -> &'static str {
+    match class {
+        Class::Fetch { merge: true, .. } => "read; split by server, gathered, merged with others'",
+        Class::Fetch { idempotent: true, .. } => "read; split by server, gathered",
+        Class::Fetch { .. } => "read that changes something; split, gathered, never asked twice",
+        Class::Update => "one key, one server; never sent twice",
+        Class::Broadcast => "every server of the pool, if the pool allows it",
+        Class::Local(_) => "answered by the proxy",
+        Class::Refuse(_) => "refused by name",
+    }
+}
+
+/// Every fault, from the table in `proxy::fault`.
+fn errors() -> String {
+    let mut page = heading(
+        "Errors",
+        "What a client reads when something fails that is not its own fault. The line is\n\
+         `SERVER_ERROR <server>: <words>`, where the server is named as in the configuration; when no\n\
+         server is left the pool's name stands there. The second words are those for an update that\n\
+         had been sent: it may have been executed, and is never sent again.",
+    );
+    page += "\n| fault | whose | words | words after sending | counter | what is done |\n|---|---|---|---|---|---|\n";
+    for row in FAULTS {
+        let sent = if row.words_sent == row.words { "the same" } else { row.words_sent };
+        let counter = row.counter.map_or("-", |counter| ::metrics::SERVER[counter as usize].name);
+        page += &format!(
+            "| {:?} | {:?} | {} | {sent} | `{counter}` | {} |\n",
+            row.fault, row.blame, row.words, row.action
+        );
+    }
+    page
+}
+
+/// Every counter, from the tables in `metrics`.
+fn metrics() -> String {
+    let mut page =
+        heading("Metrics", "What `stats` shows: `<pool>.<name>` and `<pool>.<server>.<name>`.");
+    for (title, table) in [("Of a pool", ::metrics::POOL), ("Of a server", ::metrics::SERVER)] {
+        page += &format!("\n## {title}\n\n| name | what it counts |\n|---|---|\n");
+        for row in table {
+            page += &format!("| `{}` | {} |\n", row.name, row.help);
+        }
+    }
+    page
+}
+
+fn heading(title: &str, story: &str) -> String {
+    format!(
+        "# {title}\n\n<!-- Generated: UPDATE_GOLDEN=1 cargo test -p quickack reference -->\n\n{story}\n"
+    )
 }
 
 #[cfg(test)]

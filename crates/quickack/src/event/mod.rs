@@ -65,6 +65,8 @@ pub struct Loop<'m> {
     reserve: Option<OwnedFd>,
     /// Listeners that are ready in this pass.
     knocking: Vec<usize>,
+    /// A signal has come; it is heeded when everything that was ready with it has been read.
+    asked_to_leave: bool,
     /// Since when no more clients are taken.
     leaving: Option<Time>,
     shutdown_timeout: Duration,
@@ -100,6 +102,7 @@ impl<'m> Loop<'m> {
             now: Time(0),
             reserve: Some(reserve),
             knocking: Vec::new(),
+            asked_to_leave: false,
             leaving: None,
             shutdown_timeout,
         })
@@ -145,6 +148,9 @@ impl<'m> Loop<'m> {
         if self.mind.poll_timeout().is_some_and(|due| due <= self.now) {
             self.mind.handle_timeout(self.now);
         }
+        if std::mem::take(&mut self.asked_to_leave) {
+            self.leave();
+        }
         self.wake_listeners();
         self.mind.end_turn(self.now);
         self.run_actions(None);
@@ -157,7 +163,7 @@ impl<'m> Loop<'m> {
 
     fn dispatch(&mut self, data: u64, flags: epoll::EventFlags) {
         match data {
-            SIGNALS => self.leave(),
+            SIGNALS => self.asked_to_leave = true,
             LISTENER.. => self.knocking.push((data - LISTENER) as usize),
             _ => self.ready(ConnId::from_u64(data), flags),
         }
