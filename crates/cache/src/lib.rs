@@ -24,6 +24,19 @@
 //! passes through `small` and leaves `main` alone. An LRU list would have cost eight more bytes an item,
 //! two more cache misses a hit, and an allocator beside it.
 //!
+//! `examples/hit_ratio.rs` compares, with 8 MiB and values of 100 bytes, in percent of hits:
+//!
+//! | trace | this store | LRU list, same bytes | memcached 1.6.18 `-m 8` |
+//! |---|---|---|---|
+//! | zipf 1.0 | 86.6 | 84.3 | 84.1 |
+//! | zipf 0.8 | 68.7 | 63.6 | 63.6 |
+//! | zipf 1.0, a quarter scanned | 64.1 | 57.6 | 58.3 |
+//! | zipf 0.8, a quarter scanned | 51.5 | 41.0 | 41.8 |
+//! | zipf 1.0, the favourite dies every 20 asks | 76.1 | 80.4 | 75.0 |
+//!
+//! The last is the price: what was asked for often stays for some rounds after its death. One
+//! round at most would give 78.7 there and cost 0.3 to 1.1 points above.
+//!
 //! What is overwritten in another size, deleted or expired stays as a dead slot until a tail
 //! passes. Nothing alive is evicted while an eighth of `main` is dead: the tail compacts instead.
 //!
