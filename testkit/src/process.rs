@@ -100,6 +100,20 @@ impl Process {
         rustix::process::kill_process(pid, signal).expect("our own child can be signalled");
     }
 
+    /// Stops it where it stands, and returns when it has stopped.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let start = Instant::now();
+        while !self.status_text().lines().any(|line| line.starts_with("State:\tT")) {
+            assert!(start.elapsed() < DEADLINE, "{} does not stop", self.name);
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
     /// Waits for its end.
     pub fn wait_for_end(&mut self) -> ExitStatus {
         let start = Instant::now();
@@ -115,11 +129,15 @@ impl Process {
 
     /// One number of `/proc/ID/status`, such as `VmRSS` in KiB.
     pub fn status(&self, field: &str) -> u64 {
-        let path = format!("/proc/{}/status", self.id());
-        let text = std::fs::read_to_string(path).expect("our own child has a status");
+        let text = self.status_text();
         let rest = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         let number = rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
         number.unwrap_or_else(|| panic!("no {field} in the status of {}", self.name))
+    }
+
+    fn status_text(&self) -> String {
+        let path = format!("/proc/{}/status", self.id());
+        std::fs::read_to_string(path).expect("our own child has a status")
     }
 
     /// CPU time it has used, in clock ticks (mostly 100 a second).

@@ -74,8 +74,8 @@ fn root() -> PathBuf {
 
 /// The tests that compare a table with its page write the page when this variable is set.
 fn docs(_: &[String]) -> Outcome {
-    let arguments = ["test", "--workspace", "--quiet", "--", "reference_is_current"];
-    cargo::run(cargo::command(&arguments).env("QUICKACK_WRITE_DOCS", "1"))
+    let arguments = ["test", "--quiet", "--package", "quickack", "--bins", "reference"];
+    cargo::run(cargo::command(&arguments).env("UPDATE_GOLDEN", "1"))
 }
 
 fn fuzz(arguments: &[String]) -> Outcome {

@@ -1,6 +1,7 @@
 //! The ladder of `cargo xtask test`. Every step runs, also after one has failed; the end says what
 //! ran, how long it took and what was left out.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::cargo::{self, Count};
@@ -34,6 +35,7 @@ const STEPS: &[Step] = &[
         run: integration,
         long: false,
     },
+    Step { name: "stall", about: "the stall and its cure, one at a time", run: stall, long: false },
     Step { name: "soak", about: "memory after 10^8 requests", run: soak, long: true },
 ];
 
@@ -50,7 +52,7 @@ struct Request {
 
 pub fn run(arguments: &[String]) -> Outcome {
     let mut request = parse(arguments)?;
-    if request.wants("it") || request.wants("soak") {
+    if ["it", "stall", "soak"].iter().any(|step| request.wants(step)) {
         request.missing = peers::prepare();
     }
     let mut count = Count::default();
@@ -168,14 +170,31 @@ fn bugs(_: &Request) -> (Count, Outcome) {
     cargo::run_tests(command.arg("seeded").env("RUSTFLAGS", "--cfg seeded_bugs"))
 }
 
+/// All but what measures milliseconds.
 fn integration(request: &Request) -> (Count, Outcome) {
-    let mut command =
-        cargo::command(&["test", "--locked", "--package", "quickack", "--test", "it"]);
-    command.arg("--");
+    let mut command = of_the_program(&["--bins", "--test", "it"]);
+    cargo::run_tests(leave_out(&mut command, request).args(["--skip", "stall::"]))
+}
+
+/// Beside other tests on two cores a sample is late for reasons of its own.
+fn stall(request: &Request) -> (Count, Outcome) {
+    let mut command = of_the_program(&["--test", "it"]);
+    cargo::run_tests(leave_out(&mut command, request).args(["--test-threads=1", "stall::"]))
+}
+
+fn of_the_program(targets: &[&str]) -> Command {
+    let arguments = ["test", "--package", "quickack", "--locked", "--no-fail-fast"];
+    let mut command = cargo::command(&arguments);
+    command.args(targets).arg("--");
+    command
+}
+
+/// Skips what needs a peer that is not here.
+fn leave_out<'a>(command: &'a mut Command, request: &Request) -> &'a mut Command {
     for fragment in request.missing.iter().flat_map(|peer| peer.tests) {
         command.args(["--skip", fragment]);
     }
-    cargo::run_tests(&mut command)
+    command
 }
 
 fn soak(_: &Request) -> (Count, Outcome) {

@@ -1,0 +1,168 @@
+//! The steady state allocates nothing: the data plane in this process, with a model server and a
+//! counting allocator around it.
+
+use std::rc::Rc;
+
+use proxy::limits::Limits;
+use proxy::plan::{Plan, PoolPlan, ServerPlan};
+use proxy::{Action, ConnId, Proxy, Side, Slices, Time};
+
+/// A proxy, so many clients, and one server that answers each request with its share of `REPLIES`.
+struct Field {
+    proxy: Proxy,
+    clients: Vec<ConnId>,
+    link: Option<ConnId>,
+    block: Rc<Vec<u8>>,
+    now: Time,
+}
+
+impl Field {
+    fn new(merge_gets: bool) -> Field {
+        let server = ServerPlan { name: "a:11211".into(), label: "a:11211".into(), weight: 1 };
+        let mut pool = PoolPlan::new("alpha", proto::PROTOCOLS[0], vec![server]);
+        pool.merge_gets = merge_gets;
+        let plan = Plan {
+            pools: vec![pool],
+            memory_max: 64 << 20,
+            clients_max: 100,
+            limits: Limits::default(),
+        };
+        let now = Time(1);
+        let mut proxy = Proxy::new(plan, 7, now);
+        let clients: Vec<ConnId> =
+            (0..10).map(|_| proxy.handle_accept(0, now).expect("there is room")).collect();
+        Field { proxy, clients, link: None, block: Rc::new(vec![0; 16 * 1024]), now }
+    }
+
+    /// Hands bytes over as the event loop does: from one block, used again when nobody kept it.
+    fn receive(&mut self, conn: ConnId, bytes: &[u8]) {
+        let block = Rc::get_mut(&mut self.block).expect("small values are copied, not kept");
+        block[..bytes.len()].copy_from_slice(bytes);
+        self.proxy.handle_received(conn, &self.block, bytes.len(), self.now);
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.proxy.poll_action() {
+            match action {
+                Action::Connect { link, .. } => {
+                    self.link = Some(link);
+                    self.proxy.handle_connected(link, self.now);
+                }
+                Action::FlushAck(_) => {}
+                other => panic!("{other:?} in the steady state"),
+            }
+        }
+    }
+
+    /// Writes one side and returns what was written, in the order of the connections.
+    fn write(&mut self, side: Side) -> Vec<(ConnId, Vec<u8>)> {
+        let mut written = Vec::new();
+        while let Some(conn) = self.proxy.poll_transmit(side) {
+            let bytes = uncounted(|| {
+                let mut slices = Slices::default();
+                self.proxy.transmit(conn, &mut slices);
+                slices.iter().flat_map(|slice| slice.to_vec()).collect::<Vec<u8>>()
+            });
+            self.proxy.handle_transmitted(conn, bytes.len(), self.now);
+            uncounted(|| written.push((conn, bytes)));
+        }
+        written
+    }
+
+    /// One loop turn: every client asks, the server answers, every client is answered.
+    fn turn(&mut self, request: &str, answered: &str) {
+        self.now = self.now.after(100);
+        for at in 0..self.clients.len() {
+            self.receive(self.clients[at], request.as_bytes());
+        }
+        self.act();
+        self.proxy.end_turn(self.now);
+        self.act();
+        for (link, bytes) in self.write(Side::Link) {
+            let replies = uncounted(|| serve(&bytes));
+            self.receive(link, &replies);
+            uncounted(|| drop((bytes, replies)));
+        }
+        self.act();
+        let written = self.write(Side::Client);
+        uncounted(|| {
+            assert_eq!(written.len(), self.clients.len());
+            for (_, bytes) in written {
+                assert_eq!(String::from_utf8_lossy(&bytes), answered);
+            }
+        });
+    }
+}
+
+/// What the world does beside the proxy is not the proxy's.
+fn uncounted<T>(work: impl FnOnce() -> T) -> T {
+    let mut result = None;
+    allocation_counter::opt_out(|| result = Some(work()));
+    result.expect("it was run")
+}
+
+/// As much of memcached as the dialogue below needs: every key is there and holds `v`.
+fn serve(bytes: &[u8]) -> Vec<u8> {
+    let text = std::str::from_utf8(bytes).expect("the requests below are text");
+    let mut replies = String::new();
+    let mut lines = text.split_terminator("\r\n");
+    while let Some(line) = lines.next() {
+        let mut words = line.split(' ');
+        match words.next() {
+            Some("get") => {
+                words.for_each(|key| replies.push_str(&format!("VALUE {key} 0 1\r\nv\r\n")));
+                replies.push_str("END\r\n");
+            }
+            Some("set") => {
+                lines.next();
+                replies.push_str("STORED\r\n");
+            }
+            Some("incr") => replies.push_str("42\r\n"),
+            Some("version") => replies.push_str("VERSION 1\r\n"),
+            other => panic!("{other:?} is not asked below"),
+        }
+    }
+    replies.into_bytes()
+}
+
+fn check(merge_gets: bool, request: &str, answered: &str) {
+    let mut field = Field::new(merge_gets);
+    // Buffers, queues and tables find their size.
+    for _ in 0..2_000 {
+        field.turn(request, answered);
+    }
+    let info = allocation_counter::measure(|| {
+        for _ in 0..2_000 {
+            field.turn(request, answered);
+        }
+    });
+    assert_eq!(info.count_total, 0, "in 2,000 turns of 10 clients: {info:?}");
+    field.proxy.check();
+}
+
+#[test]
+fn a_get_allocates_nothing() {
+    check(true, "get key\r\n", "VALUE key 0 1\r\nv\r\nEND\r\n");
+    check(false, "get key\r\n", "VALUE key 0 1\r\nv\r\nEND\r\n");
+}
+
+#[test]
+fn a_set_allocates_nothing() {
+    check(true, "set key 0 0 1\r\nv\r\n", "STORED\r\n");
+    check(true, "set key 0 0 1 noreply\r\nv\r\nincr key 1\r\n", "42\r\n");
+}
+
+#[test]
+fn a_pipeline_allocates_nothing() {
+    let request = "get a\r\nset b 0 0 1\r\nv\r\nget b\r\nincr c 1\r\n".repeat(4);
+    let answered =
+        "VALUE a 0 1\r\nv\r\nEND\r\nSTORED\r\nVALUE b 0 1\r\nv\r\nEND\r\n42\r\n".repeat(4);
+    check(true, &request, &answered);
+}
+
+#[test]
+fn a_get_of_many_keys_allocates_nothing() {
+    let keys: Vec<String> = (0..20).map(|n| format!("key{n}")).collect();
+    let values: String = keys.iter().map(|key| format!("VALUE {key} 0 1\r\nv\r\n")).collect();
+    check(true, &format!("get {}\r\n", keys.join(" ")), &format!("{values}END\r\n"));
+}

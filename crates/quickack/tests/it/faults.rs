@@ -1,0 +1,375 @@
+//! Servers that die, freeze, restart and lie: what each costs a client, in which words, and that
+//! nothing that may have been executed is sent again.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use testkit::process::{Client, DEADLINE, Memcached, free_address};
+
+use super::quickack;
+
+/// A server of the test's own, which notes every line and does what the test says.
+struct Server {
+    address: SocketAddr,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+/// What a server does about a line.
+enum Turn {
+    Say(String),
+    /// Without a word.
+    Close,
+}
+
+impl Server {
+    fn start(rule: impl Fn(&str) -> Turn + Send + Sync + 'static) -> Server {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
+        let address = listener.local_addr().expect("a bound listener has an address");
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let (rule, notes) = (Arc::new(rule), Arc::clone(&lines));
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let (rule, notes) = (Arc::clone(&rule), Arc::clone(&notes));
+                thread::spawn(move || serve(stream, &*rule, &notes));
+            }
+        });
+        Server { address, lines }
+    }
+
+    /// Every line so far but the probes.
+    fn lines(&self) -> Vec<String> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().filter(|line| *line != "version").cloned().collect()
+    }
+
+    fn count(&self, wanted: &str) -> usize {
+        self.lines().iter().filter(|line| line.starts_with(wanted)).count()
+    }
+}
+
+fn serve(stream: TcpStream, rule: &dyn Fn(&str) -> Turn, notes: &Mutex<Vec<String>>) {
+    let mut output = stream.try_clone().expect("a socket can be had twice");
+    for line in BufReader::new(stream).lines().map_while(Result::ok) {
+        notes.lock().unwrap_or_else(PoisonError::into_inner).push(line.clone());
+        let turn = match line.as_str() {
+            "version" => Turn::Say("VERSION 1.6.18\r\n".into()),
+            line => rule(line),
+        };
+        match turn {
+            Turn::Say(text) => {
+                if output.write_all(text.as_bytes()).is_err() {
+                    return;
+                }
+            }
+            Turn::Close => return,
+        }
+    }
+}
+
+fn say(text: &str) -> Turn {
+    Turn::Say(text.into())
+}
+
+/// Asks until the server is back, and returns its first answer.
+fn ask_until_back(client: &mut Client, request: &str, end: &str) -> String {
+    let start = Instant::now();
+    loop {
+        client.send(request);
+        let first = client.read_until("\r\n");
+        if !first.starts_with("SERVER_ERROR") {
+            let done = first.ends_with(end);
+            return if done { first } else { first + &client.read_until(end) };
+        }
+        assert!(start.elapsed() < DEADLINE, "the server never came back: {first}");
+    }
+}
+
+/// An update that is executed and never answered: the client hears of it, and it happened once.
+fn check_never_twice(request: &str, word: &str) {
+    let value = Arc::new(Mutex::new(0));
+    let counter = Arc::clone(&value);
+    let update = word.to_string();
+    let server = Server::start(move |line| {
+        let mut counter = counter.lock().unwrap_or_else(PoisonError::into_inner);
+        if line.starts_with(&update) && !update.starts_with("incr") {
+            return say("");
+        }
+        if line.starts_with("incr") || line == "data" {
+            *counter += 1;
+            return Turn::Close;
+        }
+        say(&format!("VALUE n 0 1\r\n{counter}\r\nEND\r\n"))
+    });
+    let quickack = quickack(&[server.address], &["server_retry_timeout: 50ms"]);
+    let mut client = quickack.client();
+    client.ask("get n\r\n", "VALUE n 0 1\r\n0\r\nEND\r\n");
+    client.send(request);
+    let expected = format!("SERVER_ERROR {}: connection lost, outcome unknown\r\n", server.address);
+    client.expect(&expected);
+    let answer = ask_until_back(&mut client, "get n\r\n", "END\r\n");
+    assert_eq!(answer, "VALUE n 0 1\r\n1\r\nEND\r\n");
+    assert_eq!(server.count(word), 1, "{:?}", server.lines());
+}
+
+#[test]
+fn an_incr_that_was_executed_is_never_sent_again() {
+    check_never_twice("incr n 1\r\n", "incr n");
+}
+
+#[test]
+fn an_append_that_was_executed_is_never_sent_again() {
+    check_never_twice("append n 0 0 4\r\ndata\r\n", "append n");
+}
+
+#[test]
+fn a_cas_that_was_executed_is_never_sent_again() {
+    check_never_twice("cas n 0 0 4 17\r\ndata\r\n", "cas n");
+}
+
+#[test]
+fn a_quiet_incr_that_was_executed_is_never_sent_again() {
+    let server = Server::start(|line| match line {
+        line if line.starts_with("incr") => Turn::Close,
+        _ => say("END\r\n"),
+    });
+    let quickack = quickack(&[server.address], &["server_retry_timeout: 50ms"]);
+    let mut client = quickack.client();
+    client.ask("get n\r\n", "END\r\n");
+    client.send("incr n 1 noreply\r\n");
+    assert_eq!(ask_until_back(&mut client, "get n\r\n", "END\r\n"), "END\r\n");
+    assert_eq!(server.count("incr"), 1, "{:?}", server.lines());
+}
+
+/// The only thing that may be asked again: a get whose link died.
+#[test]
+fn a_get_whose_link_died_is_asked_at_most_once_more() {
+    let server = Server::start(|line| match line {
+        line if line.starts_with("get poison") => Turn::Close,
+        _ => say("END\r\n"),
+    });
+    let quickack = quickack(&[server.address], &["server_retry_timeout: 50ms"]);
+    let mut client = quickack.client();
+    client.ask("get n\r\n", "END\r\n");
+    client.send("get poison\r\n");
+    let line = client.line();
+    let expected = format!("SERVER_ERROR {}: ", server.address);
+    assert!(line.starts_with(&expected), "{line}");
+    assert!((1..=2).contains(&server.count("get poison")), "{:?}", server.lines());
+    assert_eq!(ask_until_back(&mut client, "get n\r\n", "END\r\n"), "END\r\n");
+    assert!((1..=2).contains(&server.count("get poison")), "{:?}", server.lines());
+}
+
+/// It accepts, because the kernel does, and says nothing.
+#[test]
+fn a_server_that_never_answers_costs_each_client_one_deadline() {
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
+    let address = silent.local_addr().expect("a bound listener has an address");
+    let quickack = quickack(&[address], &["timeout: 1000"]);
+    let mut clients = [quickack.client(), quickack.client(), quickack.client()];
+    let start = Instant::now();
+    for client in &mut clients {
+        client.send("get a\r\nset b 0 0 1\r\n1\r\nget c\r\nincr d 1\r\nget e\r\n");
+    }
+    for client in &mut clients {
+        for _ in 0..5 {
+            let line = client.line();
+            assert!(line.starts_with(&format!("SERVER_ERROR {address}: ")), "{line}");
+        }
+    }
+    let took = start.elapsed();
+    assert!(took >= Duration::from_secs(1), "gave up after {took:?}");
+    assert!(took < Duration::from_secs(2), "five requests cost {took:?}");
+}
+
+/// The kernel drops the SYN when the queue of a listener is full: a connect that never ends.
+#[test]
+fn a_connect_that_never_ends_costs_one_deadline() {
+    use rustix::net::{self, AddressFamily, SocketType};
+    let hole = net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    net::bind(&hole, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port on loopback");
+    net::listen(&hole, 0).expect("a bound socket can listen");
+    let address = net::getsockname(&hole).expect("a bound socket has an address");
+    let address = SocketAddr::try_from(address).expect("an address of the internet");
+    // A queue of 0 holds one.
+    let _fills_the_queue = TcpStream::connect(address).expect("the one");
+    let quickack = quickack(&[address], &["timeout_connect: 1s"]);
+    let start = Instant::now();
+    quickack.client().ask("get a\r\n", &format!("SERVER_ERROR {address}: connect timed out\r\n"));
+    let took = start.elapsed();
+    assert!(took >= Duration::from_secs(1), "gave up after {took:?}");
+    assert!(took < Duration::from_secs(2), "it cost {took:?}");
+}
+
+#[test]
+fn a_frozen_memcached_costs_one_deadline_and_thaws_with_all_it_held() {
+    let memcached = Memcached::start();
+    let quickack = quickack(&[memcached.address], &["timeout: 1000", "server_retry_timeout: 100"]);
+    let mut client = quickack.client();
+    client.ask("set a 0 0 1\r\n1\r\n", "STORED\r\n");
+    memcached.process.freeze();
+    let start = Instant::now();
+    client.send("get a\r\n");
+    let line = client.line();
+    assert_eq!(line, format!("SERVER_ERROR {}: no reply in time", memcached.address));
+    assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
+    // Whoever comes while it is known to be down waits for nothing.
+    let start = Instant::now();
+    for _ in 0..10 {
+        client.send("get a\r\n");
+        let line = client.line();
+        assert!(line.starts_with("SERVER_ERROR"), "{line}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    memcached.process.thaw();
+    let answer = ask_until_back(&mut client, "get a\r\n", "END\r\n");
+    assert_eq!(answer, "VALUE a 0 1\r\n1\r\nEND\r\n");
+}
+
+#[test]
+fn a_memcached_that_was_restarted_comes_back() {
+    let memcached = Memcached::start();
+    let address = memcached.address;
+    let quickack = quickack(&[address], &["server_retry_timeout: 100"]);
+    let mut client = quickack.client();
+    client.ask("set a 0 0 1\r\n1\r\n", "STORED\r\n");
+    drop(memcached);
+    client.send("set a 0 0 1\r\n2\r\n");
+    let line = client.line();
+    assert!(line.starts_with(&format!("SERVER_ERROR {address}: ")), "{line}");
+    let _memcached = Memcached::start_on(address).expect("its port is still free");
+    assert_eq!(ask_until_back(&mut client, "get a\r\n", "END\r\n"), "END\r\n");
+    client.ask("set a 0 0 1\r\n3\r\n", "STORED\r\n");
+    client.ask("get a\r\n", "VALUE a 0 1\r\n3\r\nEND\r\n");
+}
+
+/// The first word on a new link to a server that failed is the proxy's own, not a client's.
+#[test]
+fn a_server_comes_back_through_a_probe() {
+    let server = Server::start(|line| match line {
+        line if line.starts_with("incr") => Turn::Close,
+        _ => say("END\r\n"),
+    });
+    let quickack = quickack(&[server.address], &["server_retry_timeout: 50ms"]);
+    let mut client = quickack.client();
+    client.send("incr n 1\r\n");
+    assert!(client.line().starts_with("SERVER_ERROR"));
+    ask_until_back(&mut client, "get n\r\n", "END\r\n");
+    let lines = server.lines.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let lost = lines.iter().position(|line| line.starts_with("incr")).expect("it was asked");
+    assert_eq!(lines[lost + 1], "version", "{lines:?}");
+}
+
+#[test]
+fn a_dead_server_leaves_the_hits_of_memcached_and_its_own_name() {
+    let (memcached, dead) = (Memcached::start(), free_address());
+    for (partial, ends) in [("error", format!("SERVER_ERROR {dead}: ")), ("miss", "END".into())] {
+        let directive = format!("partial: {partial}");
+        let quickack = quickack(&[memcached.address, dead], &["hash: md5", &directive]);
+        let mut client = quickack.client();
+        let mut hits = String::new();
+        let mut request = String::from("get");
+        for n in 0..50 {
+            client.send(format!("set key{n} 0 0 2\r\n{n:02}\r\n"));
+            if client.line() == "STORED" {
+                hits.push_str(&format!("VALUE key{n} 0 2\r\n{n:02}\r\n"));
+            }
+            request.push_str(&format!(" key{n}"));
+        }
+        assert!(hits.matches("VALUE").count() > 5, "the ring gives all keys to the dead server");
+        assert!(hits.matches("VALUE").count() < 45, "the ring gives no key to the dead server");
+        client.send(request + "\r\n");
+        client.expect(&hits);
+        let last = client.line();
+        assert!(last.starts_with(&ends), "partial: {partial}: {last}");
+        assert!(partial != "miss" || last == "END", "{last}");
+    }
+}
+
+#[test]
+fn an_ejected_memcached_leaves_its_keys_to_the_others_and_comes_back() {
+    let memcacheds = [Memcached::start(), Memcached::start()];
+    let addresses = memcacheds.each_ref().map(|memcached| memcached.address);
+    let more = [
+        "hash: md5",
+        "auto_eject_hosts: true",
+        "server_failure_limit: 1",
+        "server_retry_timeout: 200",
+    ];
+    let quickack = quickack(&addresses, &more);
+    let mut client = quickack.client();
+    let mut is_stored = |n: u32| {
+        client.send(format!("set key{n} 0 0 1\r\n1\r\n"));
+        client.line() == "STORED"
+    };
+    assert!((0..50).all(&mut is_stored));
+    let [survivor, killed] = memcacheds;
+    let before = survivor.stat("curr_items");
+    assert!((5..45).contains(&before), "the ring is not a ring: {before} of 50");
+    drop(killed);
+    let start = Instant::now();
+    while !(0..50).all(&mut is_stored) {
+        assert!(start.elapsed() < DEADLINE, "it is never ejected");
+    }
+    assert_eq!(survivor.stat("curr_items"), 50);
+    let back = Memcached::start_on(addresses[1]).expect("its port is still free");
+    let start = Instant::now();
+    while back.stat("curr_items") == 0 {
+        assert!((0..50).all(&mut is_stored), "its return costs a client an error");
+        assert!(start.elapsed() < DEADLINE, "it never comes back");
+    }
+}
+
+/// What is no answer to what was asked is not believed, nor is anything after it.
+#[test]
+fn a_server_that_answers_something_else_is_not_believed() {
+    let server = Server::start(|line| match line {
+        "get a" => say("VALUE b 0 1\r\nx\r\nEND\r\n"),
+        "get c" => say("STORED\r\n"),
+        "incr d 1" => say("STORED\r\n"),
+        _ => say("END\r\n"),
+    });
+    let words = "unexpected reply, connection closed";
+    for (request, words) in [
+        ("get a\r\n", words.to_string()),
+        ("get c\r\n", words.to_string()),
+        ("incr d 1\r\n", format!("{words}, outcome unknown")),
+    ] {
+        let quickack = quickack(&[server.address], &[]);
+        quickack.client().ask(request, &format!("SERVER_ERROR {}: {words}\r\n", server.address));
+    }
+}
+
+#[test]
+fn a_server_that_speaks_unasked_loses_its_link() {
+    let server = Server::start(|line| match line {
+        "get twice" => say("END\r\nVALUE a 0 6\r\nforged\r\nEND\r\n"),
+        _ => say("VALUE a 0 4\r\ntrue\r\nEND\r\n"),
+    });
+    let quickack = quickack(&[server.address], &["server_retry_timeout: 50ms"]);
+    let mut client = quickack.client();
+    client.ask("get twice\r\n", "END\r\n");
+    let answer = ask_until_back(&mut client, "get a\r\n", "END\r\n");
+    assert_eq!(answer, "VALUE a 0 4\r\ntrue\r\nEND\r\n");
+}
+
+/// A peer that vanished without a word is found by the kernel, not by a client who waits.
+#[test]
+fn links_to_memcached_have_keepalive_and_a_user_timeout() {
+    use rustix::net::{getpeername, sockopt};
+    let memcached = Memcached::start();
+    let quickack = quickack(&[memcached.address], &[]);
+    quickack.client().ask("get a\r\n", "END\r\n");
+    let mut links = 0;
+    for socket in quickack.process.sockets() {
+        let peer = getpeername(&socket).ok().and_then(|peer| SocketAddr::try_from(peer?).ok());
+        if peer == Some(memcached.address) {
+            links += 1;
+            assert!(sockopt::socket_keepalive(&socket).expect("the option exists"));
+            assert!(sockopt::tcp_user_timeout(&socket).expect("the option exists") > 0);
+        }
+    }
+    assert_eq!(links, 1);
+}

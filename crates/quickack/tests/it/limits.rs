@@ -1,0 +1,184 @@
+//! Bounds, seen from outside: one clear refusal, no spin, no memory without end.
+
+use std::io::Read;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use testkit::process::{Client, DEADLINE, Memcached, Quickack};
+
+use super::{QUICKACK, config, quickack};
+
+/// Connects, and returns the client if it is served.
+fn try_client(quickack: &Quickack) -> Result<Client, String> {
+    let mut client = quickack.client();
+    client.send("version\r\n");
+    let mut text = Vec::new();
+    let mut chunk = [0; 256];
+    while !text.ends_with(b"\r\n") {
+        match client.stream.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(n) => text.extend_from_slice(&chunk[..n]),
+            // A refusal may be overtaken by the reset that follows our unread request.
+            Err(error) if text.is_empty() => return Err(error.to_string()),
+            Err(_) => break,
+        }
+    }
+    let text = String::from_utf8_lossy(&text).into_owned();
+    if text.starts_with("VERSION ") { Ok(client) } else { Err(text) }
+}
+
+#[test]
+fn one_client_too_many_is_refused_with_a_sentence_before_memcached_sees_it() {
+    let memcached = Memcached::start();
+    let quickack = quickack(&[memcached.address], &["client_connections: 2"]);
+    let mut clients: Vec<Client> =
+        (0..2).map(|_| try_client(&quickack).expect("within the limit")).collect();
+    let mut refused = quickack.client();
+    let words = refused.rest();
+    assert!(words.starts_with("SERVER_ERROR ") && words.ends_with("\r\n"), "{words:?}");
+    assert_eq!(words.lines().count(), 1, "{words:?}");
+    clients[0].ask("get a\r\n", "END\r\n");
+    clients.remove(0);
+    let start = Instant::now();
+    while try_client(&quickack).is_err() {
+        assert!(start.elapsed() < DEADLINE, "a place that was left is never given again");
+    }
+    clients[0].ask("get a\r\n", "END\r\n");
+}
+
+#[test]
+fn the_descriptor_limit_refuses_and_does_not_spin_before_memcached() {
+    let memcached = Memcached::start();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 48; exec \"$0\" \"$@\"", QUICKACK]);
+    let quickack = Quickack::start_by(command, &config(&[memcached.address], &[]));
+    let mut served = Vec::new();
+    let mut refusals = Vec::new();
+    for _ in 0..80 {
+        match try_client(&quickack) {
+            Ok(client) => served.push(client),
+            Err(words) => refusals.push(words),
+        }
+    }
+    assert!(served.len() >= 16, "{} clients with 48 descriptors", served.len());
+    assert!(!refusals.is_empty(), "80 clients with 48 descriptors");
+    assert!(refusals.iter().any(|words| words.starts_with("SERVER_ERROR ")), "{refusals:?}");
+    // The link came later than the clients and still has its descriptor.
+    for client in &mut served {
+        client.ask("get a\r\n", "END\r\n");
+    }
+    let before = quickack.process.cpu_ticks();
+    // A span to measure over, not a wait for anything.
+    std::thread::sleep(Duration::from_secs(1));
+    let ticks = quickack.process.cpu_ticks() - before;
+    assert!(ticks <= 10, "{ticks} ticks of CPU in a second of rest");
+    served.clear();
+    let start = Instant::now();
+    while try_client(&quickack).is_err() {
+        assert!(start.elapsed() < DEADLINE, "it never recovers");
+    }
+}
+
+/// 200 MB are asked for, and not read: they wait in memcached, not in us.
+#[test]
+fn a_client_that_does_not_read_is_paused_while_memcached_waits() {
+    const LEN: usize = 500_000;
+    const COUNT: usize = 400;
+    let memcached = Memcached::start();
+    let quickack = quickack(&[memcached.address], &[]);
+    let mut slow = quickack.client();
+    let value = "x".repeat(LEN);
+    slow.ask(&format!("set big 0 0 {LEN}\r\n{value}\r\n"), "STORED\r\n");
+    let before = quickack.process.status("VmHWM");
+    slow.send("get big\r\n".repeat(COUNT));
+    // Another client is served all the while, and many times.
+    let mut other = quickack.client();
+    for n in 0..300 {
+        other.ask(&format!("set a 0 0 3\r\n{n:03}\r\n"), "STORED\r\n");
+        other.ask("get a\r\n", &format!("VALUE a 0 3\r\n{n:03}\r\nEND\r\n"));
+    }
+    let held = quickack.process.status("VmHWM") - before;
+    assert!(held < 32 * 1024, "{held} KiB are held for a client that does not read");
+    let reply = format!("VALUE big 0 {LEN}\r\n{value}\r\nEND\r\n");
+    for _ in 0..COUNT {
+        slow.expect(&reply);
+    }
+    let held = quickack.process.status("VmHWM") - before;
+    assert!(held < 32 * 1024, "{held} KiB were held for a client that does not read");
+}
+
+#[test]
+fn a_value_that_is_too_large_gets_the_words_of_memcached_and_costs_no_memory() {
+    let memcached = Memcached::start();
+    let quickack = quickack(&[memcached.address], &[]);
+    let mut client = quickack.client();
+    client.ask("set a 0 0 1\r\n1\r\n", "STORED\r\n");
+    let before = quickack.process.status("VmHWM");
+    let chunk = vec![b'x'; 1_000_000];
+    for command in ["set", "append"] {
+        client.send(format!("{command} a 0 0 {}\r\n", 100 * chunk.len()));
+        for _ in 0..100 {
+            client.send(&chunk);
+        }
+        client.ask("\r\n", "SERVER_ERROR object too large for cache\r\n");
+    }
+    client.ask("set b 0 0 1\r\n1\r\n", "STORED\r\n");
+    let grown = quickack.process.status("VmHWM") - before;
+    assert!(grown < 2 * 1024, "{grown} KiB for values that are refused");
+    // Nothing of it went upstream: the values, and the refused ones' requests.
+    assert_eq!(memcached.stat("cmd_set"), 2);
+}
+
+/// It holds up nobody, and nothing of it is sent before it is whole.
+#[test]
+fn a_slow_sender_holds_up_nobody_before_memcached() {
+    let memcached = Memcached::start();
+    let quickack = quickack(&[memcached.address], &[]);
+    let (mut slow, mut other) = (quickack.client(), quickack.client());
+    for piece in ["se", "t a 0 ", "0 10\r\n", "01234", "56"] {
+        slow.send(piece);
+        other.ask("set b 0 0 1\r\n1\r\n", "STORED\r\n");
+        other.ask("get b a\r\n", "VALUE b 0 1\r\n1\r\nEND\r\n");
+    }
+    slow.ask("789\r\n", "STORED\r\n");
+    other.ask("get a\r\n", "VALUE a 0 10\r\n0123456789\r\nEND\r\n");
+}
+
+/// What memcached might read otherwise than we do is refused before a byte is sent.
+#[test]
+fn what_memcached_might_read_otherwise_never_leaves_us() {
+    let memcached = Memcached::start();
+    let quickack = quickack(&[memcached.address], &[]);
+    let long = "k".repeat(251);
+    for request in [
+        format!("get {long}\r\n"),
+        "get a\0b\r\n".into(),
+        "get a\x01\r\n".into(),
+        "set a -1 0 1\r\n".into(),
+        "set a 0 0 -1\r\n".into(),
+        "set a 0 0 +1\r\n".into(),
+        "set a 0 0 18446744073709551617\r\n".into(),
+        "set a 4294967296 0 1\r\n".into(),
+        "incr a -1\r\n".into(),
+        "incr a 18446744073709551616\r\n".into(),
+        "touch a 1x\r\n".into(),
+        "delete a 5\r\n".into(),
+        "flush_all\r\n".into(),
+        "shutdown\r\n".into(),
+        "slabs reassign 1 2\r\n".into(),
+        "lru_crawler metadump all\r\n".into(),
+        "watch mutations\r\n".into(),
+        "cache_memlimit 1\r\n".into(),
+    ] {
+        let mut client = quickack.client();
+        client.send(&request);
+        let line = client.line();
+        let word = line.split(' ').next().unwrap_or_default();
+        let is_refusal = ["ERROR", "CLIENT_ERROR", "SERVER_ERROR"].contains(&word);
+        assert!(is_refusal, "{request:?}: {line}");
+    }
+    let asked = ["cmd_get", "cmd_set", "cmd_flush", "cmd_touch", "incr_misses", "delete_misses"];
+    for counter in asked {
+        assert_eq!(memcached.stat(counter), 0, "{counter}");
+    }
+}

@@ -1,0 +1,39 @@
+//! The program among real processes: one binary, one module a question.
+//!
+//! Peers are started by `testkit::process`, always on loopback, always on ports that were free. A
+//! test whose path names a peer (`php`, `pymemcache`, …) is left out, by that name, on a machine
+//! without it: `xtask/src/peers.rs` has the table.
+
+mod alloc;
+mod cache;
+mod faults;
+mod limits;
+mod peers;
+mod rings;
+mod shutdown;
+mod soak;
+mod stall;
+mod verbs;
+
+use std::net::SocketAddr;
+
+use testkit::process::Quickack;
+
+const QUICKACK: &str = env!("CARGO_BIN_EXE_quickack");
+
+/// quickack with one pool, `alpha`, in front of `servers`; `more` are directives of the pool.
+fn quickack(servers: &[SocketAddr], more: &[&str]) -> Quickack {
+    Quickack::start(QUICKACK, &config(servers, more))
+}
+
+fn config(servers: &[SocketAddr], more: &[&str]) -> String {
+    let mut text = String::from("alpha:\n  listen: 127.0.0.1:0\n");
+    for directive in more {
+        text.push_str(&format!("  {directive}\n"));
+    }
+    text.push_str("  servers:\n");
+    for server in servers {
+        text.push_str(&format!("   - {server}:1\n"));
+    }
+    text
+}
