@@ -155,7 +155,7 @@ pub(super) fn purity(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust() {
         let pure = |name: &&str| file.path.starts_with(&format!("crates/{name}/src/"));
-        if !PURE.iter().any(|name| pure(name)) {
+        if !PURE.iter().any(pure) {
             continue;
         }
         for (at, line) in file.product_lines() {
