@@ -54,6 +54,9 @@ pub trait Protocol: Sync {
     /// the answering form (a `noreply` is left out), so that completion is always known.
     fn write_head(&self, request: &Request, head: &[u8], keys: &[Span], out: &mut Vec<u8>);
 
+    /// The longest message of a read of this command that every server takes, bytes.
+    fn fetch_max(&self, command: u8) -> usize;
+
     /// Starts a read of several keys; `head` is the request's own and may hold arguments.
     fn open_fetch(&self, request: &Request, head: &[u8], out: &mut Vec<u8>);
 

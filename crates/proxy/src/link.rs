@@ -148,9 +148,9 @@ impl Batch {
     }
 
     /// Whether one more key of this length is within the bounds of a batch.
-    pub(crate) fn has_room(&self, key_len: usize) -> bool {
+    pub(crate) fn has_room(&self, key_len: usize, bytes_max: usize) -> bool {
         self.entries.len() < limits::BATCH_KEYS_MAX
-            && self.text.len() + key_len + 3 <= limits::BATCH_BYTES_MAX
+            && self.text.len() + key_len + 3 <= limits::BATCH_BYTES_MAX.min(bytes_max)
     }
 
     pub(crate) fn push(&mut self, protocol: &dyn Protocol, key: &[u8], row: RowId, slot: u32) {

@@ -11,6 +11,9 @@ mod request;
 
 use crate::{Answer, Ask, Command, Item, Parsed, Protocol, Request, Resume, Span};
 
+/// Longest line of a `gat` or `gats` that we send.
+const OTHER_LINE_MAX: usize = 1000;
+
 /// Classic text.
 pub struct Text;
 
@@ -34,6 +37,12 @@ impl Protocol for Text {
 
     fn write_head(&self, request: &Request, head: &[u8], keys: &[Span], out: &mut Vec<u8>) {
         request::write_head(request, head, keys, out);
+    }
+
+    fn fetch_max(&self, command: u8) -> usize {
+        // memcached hangs up on a line that has no end yet after 1024 bytes (1.4) or 2048 (1.6), unless
+        // it begins with `get ` or `gets `.
+        if command <= commands::GETS { usize::MAX } else { OTHER_LINE_MAX }
     }
 
     fn open_fetch(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) {

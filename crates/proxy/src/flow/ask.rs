@@ -79,10 +79,11 @@ impl Proxy {
         if own_begins {
             self.touched.push(id);
         }
+        let bytes_max = protocol.fetch_max(request.command);
         let place = if merge { &mut link.batch } else { &mut link.own };
-        if let Some(batch) = place
-            .take_if(|batch| !batch.has_room(key.len()) || batch.ask.command != request.command)
-        {
+        if let Some(batch) = place.take_if(|batch| {
+            !batch.has_room(key.len(), bytes_max) || batch.ask.command != request.command
+        }) {
             launch(link, batch, pool, now);
         }
         let place = if merge { &mut link.batch } else { &mut link.own };

@@ -237,18 +237,27 @@ impl Proxy {
     /// for no change after it: the second asking must not see what the first could not have seen.
     fn may_ask_again(&self, id: RowId) -> bool {
         let row = &self.desk.rows[id];
+        let is_there = self.desk.clients.find(row.client).is_some();
+        is_there && !row.asked_again && !self.has_changed_since(id)
+    }
+
+    /// Whether the client of a request has asked for a change that is outstanding and may stand behind
+    /// it in a queue.
+    pub(super) fn has_changed_since(&self, id: RowId) -> bool {
+        let row = &self.desk.rows[id];
+        // Whoever has left sees nothing, and the rows behind his may be others' by now.
         let Some(client) = self.desk.clients.find(row.client) else { return false };
-        if row.asked_again || client.quiet > 0 {
-            return false;
+        if client.quiet > 0 {
+            return true;
         }
         let mut later = row.next;
         while later != NONE {
             if self.desk.rows[later].writes {
-                return false;
+                return true;
             }
             later = self.desk.rows[later].next;
         }
-        true
+        false
     }
 
     /// A server failed: no request reaches it until a probe does.

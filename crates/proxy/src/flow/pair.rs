@@ -226,16 +226,17 @@ impl Proxy {
     }
 
     /// An error line answered a get of several keys: one of them may be to blame, so each that has no
-    /// answer yet is asked alone. A key that was alone gets the error.
+    /// answer yet is asked alone. A key that was alone gets the error, and so does one whose client has
+    /// asked for a change since, which must not be overtaken.
     fn ask_alone(&mut self, id: ConnId, batch: Batch, line: &[u8], now: Time) {
         let alone = batch.entries.len() == 1;
-        let link = self.links.find_mut(id).expect("the caller found it");
-        let pool = &mut self.desk.pools[link.pool as usize];
         for entry in &batch.entries[batch.cursor..] {
-            if alone {
+            if alone || self.has_changed_since(entry.row) {
                 self.desk.server_error(entry.row, line);
-                break;
+                continue;
             }
+            let link = self.links.find_mut(id).expect("the caller found it");
+            let pool = &mut self.desk.pools[link.pool as usize];
             let mut one = self.spare_batches.pop().unwrap_or_else(|| Batch::blank(batch.request));
             one.open(batch.request);
             one.text.extend_from_slice(batch.prefix());
