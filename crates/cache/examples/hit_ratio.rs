@@ -1,9 +1,12 @@
 //! How often a bounded store still knows what is asked for: this crate, a plain LRU list with the
 //! same bytes (each item charged this crate's slot), and, where a port is given, a real memcached.
 //!
-//! `cargo run --release -p cache --example hit_ratio -- [MEGABYTES] [PORT of memcached -m MEGABYTES]`
+//! `cargo run --release -p cache --example hit_ratio -- [MEGABYTES] [PORT of memcached -m]`
 //!
 //! Each trace reads keys and sets what was missed, as an application does.
+
+// The crate has no socket; this program beside it asks a real server.
+#![allow(clippy::disallowed_types)]
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -5,9 +5,9 @@
 //!             64 bytes: half of the keys' home        64 bytes: the other half's
 //! ```
 //!
-//! An entry lies in its home or, as a guest, in the bucket beside it. `spilled` counts a bucket's own
-//! entries next door, so most lookups read one line. An entry is an item's place, or a ghost: the
-//! fingerprint of a key that was evicted unasked, kept in a place nobody needs at the moment.
+//! An entry lies in its home or, as a guest, in the bucket beside it. `spilled` counts a bucket's
+//! own entries next door, so most lookups read one line. An entry is an item's place, or a ghost:
+//! the fingerprint of a key that was evicted unasked, kept in a place nobody needs at the moment.
 
 /// Entries of a bucket.
 const LANES: usize = 12;

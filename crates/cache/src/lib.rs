@@ -14,15 +14,15 @@
 //!
 //!   new key ----------------> small --- asked for again, or main has room ---> main --+
 //!   key whose ghost is found -------------------------------------------------> main  | asked for
-//!                               |                                               ^  |  | since: once
+//!                               |                                              ^  |  | since: once
 //!                               +-- never asked for: evicted, leaves a ghost    +--+--+ more round
 //! ```
 //!
-//! That is the S3-FIFO policy. It was chosen over an LRU list because its queues are FIFO, and a FIFO
-//! of items of any size is a ring of bytes: no size classes that starve each other, no free
+//! That is the S3-FIFO policy. It was chosen over an LRU list because its queues are FIFO, and a
+//! FIFO of items of any size is a ring of bytes: no size classes that starve each other, no free
 //! lists, no list pointers, no fragmentation, and a hit writes two bits. A scan of keys asked once
-//! passes through `small` and leaves `main` alone. An LRU list would have cost eight more bytes an item,
-//! two more cache misses a hit, and an allocator beside it.
+//! passes through `small` and leaves `main` alone. An LRU list would have cost eight more bytes an
+//! item, two more cache misses a hit, and an allocator beside it.
 //!
 //! `examples/hit_ratio.rs` compares, with 8 MiB and values of 100 bytes, in percent of hits:
 //!
@@ -35,14 +35,14 @@
 //! | zipf 1.0, the favourite dies every 20 asks | 76.1 | 80.4 | 75.0 |
 //!
 //! The last is the price: what was asked for often stays for some rounds after its death. One
-//! round at most would give 78.7 there and cost 0.3 to 1.1 points above.
+//! round at most would give 78.7 there and cost up to 1.1 points above.
 //!
 //! What is overwritten in another size, deleted or expired stays as a dead slot until a tail
 //! passes. Nothing alive is evicted while an eighth of `main` is dead: the tail compacts instead.
 //!
 //! The index never grows, so no request pays for a rehash, and one pair of buckets is all that a
 //! lookup can touch, so keys chosen to collide cost their owner hits but nobody time. With items
-//! below some 80 bytes the index is the tighter bound; then a full pair displaces an item.
+//! below some 70 bytes the index is the tighter bound; then a full pair displaces an item.
 
 mod clock;
 mod hash;

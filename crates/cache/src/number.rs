@@ -3,8 +3,8 @@
 /// Digits of the largest 64-bit number.
 pub const DIGITS_MAX: usize = 20;
 
-/// Reads a value as memcached does (by `strtoull`): white space, perhaps a plus, digits, and then the
-/// end or white space and anything. A minus is refused whole.
+/// Reads a value as memcached does (by `strtoull`): white space, perhaps a plus, digits, and then
+/// the end or white space and anything. A minus is refused whole.
 pub fn parse(value: &[u8]) -> Option<u64> {
     let trimmed = &value[value.iter().take_while(|byte| is_space(**byte)).count()..];
     let digits = trimmed.strip_prefix(b"+").unwrap_or(trimmed);

@@ -1,7 +1,7 @@
-//! One item's bytes in the arena: a head of 26 bytes, the key, the value, and up to 7 bytes of room.
+//! One item's bytes in the arena: a head of 26 bytes, the key, the value, up to 7 bytes of room.
 //!
-//! A slot's length and mark come first: a dead slot and the padding before a ring's end have no more
-//! than those, and must still be walked over. Places and lengths are counted in words of 8 bytes.
+//! A slot's length and mark come first: a dead slot and the padding before a ring's end have no
+//! more than those, and must still be walked over. Places and lengths are in words of 8 bytes.
 
 use crate::clock;
 

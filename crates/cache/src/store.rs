@@ -77,7 +77,7 @@ pub enum Outcome {
     Exists,
     /// `Cas`: it is gone.
     NotFound,
-    /// Above `item_size_max`. After a `Set` the old item is gone too, so nobody reads what was to be replaced.
+    /// Above `item_size_max`. After a `Set` the old item is gone too: nobody reads stale data.
     TooLarge,
     /// Above what this little memory can hold at once; otherwise like `TooLarge`.
     NoMemory,
@@ -219,8 +219,8 @@ impl Store {
         self.notice(now);
     }
 
-    /// Looks at up to `slots` slots for expired items. For a caller with nothing better to do; under
-    /// load the store does as much by itself.
+    /// Looks at up to `slots` slots for expired items. For a caller with nothing better to do;
+    /// under load the store does as much by itself.
     pub fn sweep(&mut self, slots: usize, now: u64) {
         self.notice(now);
         for _ in 0..slots {

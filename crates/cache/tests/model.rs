@@ -1,4 +1,4 @@
-//! Random histories against a naive map: whatever the store answers, the map would have answered too.
+//! Random histories against a naive map: whatever the store answers, the map would have answered.
 //! With ample memory they agree exactly; in tight memory the store may have forgotten, but what it
 //! still knows is right, and its own books are.
 

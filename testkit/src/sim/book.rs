@@ -5,6 +5,8 @@
 //! pass on untouched), so a server knows whose command it executes, and executes none twice. Only a
 //! delete has no place for a number; deletes are counted by key.
 
+use proxy::Time;
+
 /// What an update changes, and where its number stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateKind {
@@ -41,10 +43,13 @@ pub struct Update {
     pub quiet: bool,
     /// The event by which the proxy had all of it; zero before that.
     pub arrived: u64,
+    pub arrived_at: Time,
     /// The ring's epoch when it arrived.
     pub epoch: u32,
     /// The client was told that it was not executed, so it must never be.
     pub forbidden: bool,
+    /// It need not be executed.
+    pub excused: bool,
     /// One bit a server that executed it; of a gat, one bit a key that it touched.
     pub executed: u64,
     /// The event of the last execution.
@@ -59,9 +64,9 @@ pub struct Update {
 /// An error line that a server said for a command.
 pub struct Injected {
     pub pool: usize,
-    /// The command's keys; of a get that is asked again key by key, only one.
-    pub key: Option<usize>,
-    /// The get had one key, so that its client gets to see the line.
+    /// The command's keys, one bit each.
+    pub keys: u64,
+    /// It had one key, so that it is not asked again key by key.
     pub alone: bool,
 }
 
@@ -122,8 +127,10 @@ impl Book {
             index,
             quiet,
             arrived: 0,
+            arrived_at: Time(0),
             epoch: 0,
             forbidden: false,
+            excused: false,
             executed: 0,
             at: 0,
             server: 0,
@@ -174,6 +181,13 @@ impl Book {
         deletes.done.push(Deletion { at, found, told: false });
         assert!(deletes.done.len() <= deletes.asked, "a delete of key {key} is executed twice");
         at
+    }
+
+    /// What a client still waits for may never be done, for no fault of anybody's.
+    pub fn excuse(&mut self, client: u32) {
+        for update in self.updates.iter_mut().filter(|update| update.client == client) {
+            update.excused = true;
+        }
     }
 
     /// A client was told that its delete was not executed.

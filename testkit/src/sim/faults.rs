@@ -16,6 +16,9 @@ impl World {
         let event = self.book.event();
         let model = &mut self.pools[pool].servers[server];
         model.trouble.any = event;
+        if matches!(kind, FaultKind::Stall | FaultKind::Refuse | FaultKind::Dribble) {
+            model.rough_until = model.rough_until.max(until);
+        }
         match kind {
             FaultKind::Stall => model.stalled_until = until,
             FaultKind::Refuse => model.refusing_until = until,

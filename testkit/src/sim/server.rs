@@ -19,6 +19,8 @@ pub struct Server {
     pub stalled_until: Time,
     pub refusing_until: Time,
     pub dribbles_until: Time,
+    /// The end of the last of these.
+    pub rough_until: Time,
     /// Its next command is answered in this way.
     pub trick: Trick,
     pub trouble: Trouble,
@@ -76,6 +78,12 @@ struct Frame<'a> {
 }
 
 impl Server {
+    /// Whether anything was wrong with it since then.
+    pub fn was_in_trouble(&self, event: u64, time: Time) -> bool {
+        let Trouble { any, back, .. } = self.trouble;
+        self.is_down || any > event || back > event || self.rough_until >= time
+    }
+
     pub fn new(label: &str, keys: usize) -> Server {
         Server {
             label: label.to_string(),
@@ -83,6 +91,7 @@ impl Server {
             stalled_until: Time(0),
             refusing_until: Time(0),
             dribbles_until: Time(0),
+            rough_until: Time(0),
             trick: Trick::None,
             trouble: Trouble::default(),
             progress: Time(0),
@@ -150,14 +159,16 @@ impl Server {
         assert!(frame.line_len <= limits::BATCH_BYTES_MAX, "a line of {} bytes", frame.line_len);
         for text in &keys[..count.min(keys.len())] {
             let key = place.key(text);
-            if touches {
+            let value = self.store.value(key);
+            // Where there is nothing, nothing is touched.
+            if touches && value.is_some() {
                 let number = number(frame.words[1]);
                 let at = (place.pool, place.server, Some(key));
                 place.book.execute(number, UpdateKind::GetAndTouch, at, place.is_live);
             } else {
                 place.book.event();
             }
-            if let Some(value) = self.store.value(key) {
+            if let Some(value) = value {
                 say_value(conn, text, value, with_cas);
             }
         }
@@ -256,10 +267,14 @@ impl Server {
             let count = place.random.below(frame.words.len() - first);
             self.fetch(frame, count, conn, place);
         }
-        let has_key = word != "version" && word != "flush_all";
-        let key = has_key.then(|| place.key(frame.words[first]));
+        let words = match word {
+            "version" | "flush_all" => &[],
+            _ if is_read => &frame.words[first..],
+            _ => &frame.words[1..2],
+        };
+        let keys = words.iter().fold(0, |keys, text| keys | 1 << place.key(text));
         let alone = alone || !is_read;
-        place.book.injected.push(Injected { pool: place.pool, key, alone });
+        place.book.injected.push(Injected { pool: place.pool, keys, alone });
         // Any server may be told that a command was not executed by such a line.
         self.trouble.any = place.book.event();
         say(conn, &format!("SERVER_ERROR injected {line}"));

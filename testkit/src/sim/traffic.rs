@@ -127,6 +127,7 @@ impl World {
             if let Some(number) = update {
                 let update = &mut self.book.updates[number as usize];
                 update.arrived = expect.arrived;
+                update.arrived_at = self.now;
                 update.epoch = expect.epoch;
             }
         }
@@ -157,6 +158,10 @@ impl World {
     fn reset_client(&mut self, id: ConnId) {
         let client = self.clients[id.index()].take().expect("the caller found it");
         say!(self, "client {} resets", client.number);
+        if client.is_paused {
+            // Its last requests may have been received and never looked at.
+            self.book.excuse(client.number);
+        }
         self.proxy.handle_closed(id, Closed::Reset, self.now);
     }
 

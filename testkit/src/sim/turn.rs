@@ -4,8 +4,9 @@ use proxy::{Action, ConnId, Event, Side, Slices};
 
 use super::client::Client;
 use super::conn::Conn;
-use super::judge::Judge;
+use super::judge::{Judge, NO_MEMORY};
 use super::reply;
+use super::scene::FaultKind;
 use super::world::{World, say};
 
 impl World {
@@ -95,7 +96,10 @@ impl World {
             assert!(waited >= timeouts.connect, "gave up connecting after {waited} us");
             trouble.hung = event;
         } else if conn.poison.is_some_and(|(start, _)| conn.delivered > start) {
-            // Noted when it was delivered.
+            // Noted when it was delivered; but a piece of it looks like silence.
+            if self.now.since(conn.owed_since) >= timeouts.reply {
+                trouble.silent = event;
+            }
         } else if conn.is_probe && conn.is_idle() {
             // The places of all links are taken, so the one that asked is not needed.
             return;
@@ -215,9 +219,14 @@ impl World {
             let Some(expect) = client.next_expect() else {
                 panic!("client {} is told {:?} unasked", client.number, lossy(&inbox[at..]));
             };
-            assert_ne!(expect.arrived, 0, "an answer before its request was whole");
+            // Without room for its data, an update is refused by its head.
+            let by_head = expect.arrived == 0 && self.scene.tight_memory;
+            assert!(by_head || expect.arrived != 0, "an answer before its request was whole");
             let Some(reply) = reply::parse(&expect.asked, &inbox[at..]) else { break };
             let expect = client.drop_expect();
+            if by_head {
+                assert_eq!(lossy(&inbox[at..at + reply.line.end]), NO_MEMORY);
+            }
             say!(
                 self,
                 "  client {} request {}: {:?}",
@@ -236,6 +245,7 @@ impl World {
                 now: self.now,
                 tight_memory: self.scene.tight_memory,
                 tight_queues: self.scene.tight_queues,
+                reads_in_order: !self.scene.faults.contains(&FaultKind::ErrorLine),
                 is_calm: self.is_over || self.scene.faults.is_empty(),
             };
             judge.judge(&expect, &reply, &inbox[at..]);

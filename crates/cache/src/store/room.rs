@@ -10,7 +10,7 @@ use crate::store::NewItem;
 
 /// Slots looked at for expired items before one that has not expired leaves `small`.
 const SWEPT: usize = 4;
-/// Words that may be moved for one request beside four times its own: what bounds the longest pause.
+/// Words that may be moved for one request beside four times its own: it bounds the longest pause.
 const MOVED_MAX: u32 = 2048;
 
 impl Store {

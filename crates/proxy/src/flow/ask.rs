@@ -320,5 +320,5 @@ fn launch(link: &mut Link, batch: Batch, pool: &mut crate::pool::Pool, now: Time
 
 /// Clients choose what they dare to ask by the number that comes first, so it names the memcached whose
 /// classic protocol this is; who we are follows.
-const VERSION: &str = concat!("1.5.22 quickack-", env!("CARGO_PKG_VERSION"));
+const VERSION: &str = concat!("1.6.18 quickack-", env!("CARGO_PKG_VERSION"));
 const NOT_ALLOWED: &str = "refused by the proxy: the pool does not say `allow: [flush_all]`";

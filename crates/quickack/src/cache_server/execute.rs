@@ -305,8 +305,8 @@ pub(super) fn push_number(mut number: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Unread answers above which a read of many keys pauses; reading its line again costs, so it is more
-/// than pauses a client between requests.
+/// Unread answers above which a read of many keys pauses; reading its line again costs, so it is
+/// more than pauses a client between requests.
 const FETCH_OUT_MAX: usize = 4 * 1024 * 1024;
 /// Bytes of a value's head line beside its key: two words, three numbers, ends.
 const VALUE_HEAD_MAX: usize = 72;

@@ -1,16 +1,16 @@
 //! The embedded cache: what a process behind `servers: [embedded]` thinks.
 //!
-//! It speaks memcached's classic text by the parser that the proxy uses: one reading of a line in the
-//! house. Like the proxy it is a [`Mind`]: bytes and the time go in, bytes and actions come out.
+//! It speaks memcached's classic text by the parser that the proxy uses: one reading of a line in
+//! the house. Like the proxy it is a [`Mind`]: bytes and the time go in, bytes and actions come.
 //!
 //! ```text
 //!   handle_received ─▶ intake.rs ─▶ execute.rs ─▶ cache::Store
 //!                       frames       words  │
-//!   transmit ◀────────── session.rs's out ◀─┘      everything that one read asked leaves in one write
+//!   transmit ◀────────── session.rs's out ◀─┘      all that one read asked leaves in one write
 //! ```
 //!
-//! A client that does not read its answers is not read either; a value that is too large is swallowed
-//! as it comes; what all clients together may leave half-said is bounded.
+//! A client that does not read its answers is not read either; a value that is too large is
+//! swallowed as it comes; what all clients together may leave half-said is bounded.
 
 mod execute;
 mod intake;

@@ -1,4 +1,4 @@
-//! One client: what it has said and not yet been answered, what it is answered and has not yet read.
+//! One client: what it has said and not yet been answered, what it is answered and has not read.
 
 use proto::Resume;
 use proxy::ConnId;

@@ -9,7 +9,7 @@ use crate::config::Address;
 use crate::event::Listener;
 use crate::log;
 
-/// Serves on `listen`, or without one on the socket that the launcher has passed, until TERM or INT.
+/// Serves on `listen`, or without one on the socket that the launcher passed, until TERM or INT.
 pub fn start(listen: Option<&Address>, memory_max: usize) -> ExitCode {
     let served = listener(listen).and_then(|listener| run(vec![listener], options(memory_max)));
     match served {

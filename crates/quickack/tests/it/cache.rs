@@ -1,4 +1,4 @@
-//! The embedded cache beside the real memcached: the same words to both, the same answers from both.
+//! The embedded cache beside the real memcached: the same words to both, one answer from both.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -42,8 +42,8 @@ impl Cache {
     }
 }
 
-/// memcached without its background threads: one of them may hold an item for a moment, and a `decr`
-/// in that moment does not pad the number with spaces as it otherwise does.
+/// memcached without its background threads: one of them may hold an item for a moment, and a
+/// `decr` in that moment does not pad the number with spaces as it otherwise does.
 fn quiet_memcached() -> Memcached {
     for _ in 0..20 {
         let address = free_address();
@@ -113,7 +113,7 @@ impl Random {
     }
 }
 
-/// The cas number of `k0` at this moment, for there is no agreement on numbers, only on their changes.
+/// The cas number of `k0` at this moment, for only the changes of numbers agree.
 fn cas_of_k0(client: &mut Client) -> String {
     client.send("gets k0\r\n");
     let text = client.read_until("END\r\n");
