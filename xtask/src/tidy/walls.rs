@@ -36,7 +36,9 @@ const HOUSES: &[House] = &[
             &["lib"],
             &["flow"],
             &["desk"],
-            &["client", "link", "pool", "request", "timers"],
+            &["link", "pool", "timers"],
+            &["client"],
+            &["request"],
             &["plan", "fault", "buffer", "id", "random"],
             &["limits"],
         ],
@@ -141,11 +143,15 @@ impl House {
     }
 }
 
-/// The modules that a line names as `crate::module`.
+/// The modules that a line names, as `crate::module` or as `crate::{module, module}`.
 fn uses(line: &str) -> impl Iterator<Item = &str> {
-    line.split("crate::").skip(1).map(|rest| {
-        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
-        &rest[..end]
+    line.split("crate::").skip(1).flat_map(|rest| {
+        let group = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+        let names = group.map_or(rest, |(names, _)| names).split(", ");
+        names.take(if group.is_some() { usize::MAX } else { 1 }).map(|name| {
+            let end = name.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(name.len());
+            &name[..end]
+        })
     })
 }
 
@@ -189,7 +195,7 @@ mod tests {
         let tree = tree(&[
             ("crates/proxy/src/flow.rs", "use crate::link;\nuse crate::limits;\n"),
             ("crates/proxy/src/link/mod.rs", "use crate::client::Client;\nuse crate::link::X;\n"),
-            ("crates/proxy/src/limits.rs", "use crate::flow;\n"),
+            ("crates/proxy/src/limits.rs", "use crate::{Time, flow};\n"),
             ("crates/proxy/src/attic.rs", ""),
         ]);
         let found = modules(&tree);
