@@ -115,7 +115,7 @@ impl Executor {
             }
             (_, Verb::Verbosity) => b"OK\r\n",
             (_, Verb::Stats) => {
-                self.tell(words(line)[1], out, now);
+                self.tell(out, now);
                 b""
             }
             (_, Verb::Quit) => return Progress::Quit,

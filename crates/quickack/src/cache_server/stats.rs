@@ -6,7 +6,7 @@ use proto::{Answer, Protocol};
 
 use super::execute::{Executor, VERSION};
 
-/// Counters since the start or the last `stats reset`, each by the name it has in `stats`.
+/// Counters since the start, each by the name it has in `stats`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
     pub curr_connections: u64,
@@ -66,30 +66,11 @@ impl Counters {
             _ => {}
         }
     }
-
-    /// All but what is true at the moment.
-    fn reset(&mut self) {
-        *self = Counters { curr_connections: self.curr_connections, ..Counters::default() };
-    }
 }
 
 impl Executor {
-    /// `stats`, `stats reset`, and empty answers to the kinds that have nothing to say here.
-    pub(super) fn tell(&mut self, kind: &[u8], out: &mut Vec<u8>, now: u64) {
-        match kind {
-            b"" => self.tell_all(out, now),
-            b"reset" => {
-                self.counters.reset();
-                return out.extend_from_slice(b"RESET\r\n");
-            }
-            b"settings" => self.tell_settings(out),
-            b"items" | b"slabs" | b"sizes" | b"conns" => {}
-            _ => return Text.answer(&Answer::Refused(proto::Refusal::Unknown), out),
-        }
-        Text.answer(&Answer::End, out);
-    }
-
-    fn tell_all(&self, out: &mut Vec<u8>, now: u64) {
+    /// Answers `stats`; the parser refuses its other kinds, as it does for the proxy.
+    pub(super) fn tell(&self, out: &mut Vec<u8>, now: u64) {
         let (counters, store) = (&self.counters, self.store.stats());
         Text.answer(&Answer::Stat("version", VERSION), out);
         for (name, value) in [
@@ -129,15 +110,6 @@ impl Executor {
         ] {
             Text.answer(&Answer::Stat(name, &value.to_string()), out);
         }
-    }
-
-    fn tell_settings(&self, out: &mut Vec<u8>) {
-        for (name, value) in [
-            ("maxbytes", self.options.memory_max),
-            ("maxconns", self.options.clients_max),
-            ("item_size_max", self.options.item_size_max),
-        ] {
-            Text.answer(&Answer::Stat(name, &value.to_string()), out);
-        }
+        Text.answer(&Answer::End, out);
     }
 }
