@@ -194,7 +194,7 @@ mod tests {
     fn a_module_uses_only_what_is_below() {
         let tree = tree(&[
             ("crates/proxy/src/flow.rs", "use crate::link;\nuse crate::limits;\n"),
-            ("crates/proxy/src/link/mod.rs", "use crate::client::Client;\nuse crate::link::X;\n"),
+            ("crates/proxy/src/link/mod.rs", "use crate::desk::Desk;\nuse crate::link::X;\n"),
             ("crates/proxy/src/limits.rs", "use crate::{Time, flow};\n"),
             ("crates/proxy/src/attic.rs", ""),
         ]);
