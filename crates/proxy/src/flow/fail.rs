@@ -129,42 +129,39 @@ impl Proxy {
         {
             batch.cursor -= 1;
         }
+        // Who may ask again is judged before anything is settled: an update that fails here is a change
+        // that its client has asked for, and may have been executed.
+        let is_asked_again =
+            |batch: &Batch| fault == Fault::LinkLost && Proxy::is_idempotent(&batch.request);
         let mut again = Vec::new();
-        let batches = [link.own.take(), link.batch.take()];
-        let sent = link.sent;
+        let mut lost = Vec::new();
         let mut start = link.done;
         for flight in std::mem::take(&mut link.flights) {
-            let touched = start < sent;
+            let touched = start < link.sent;
             start = flight.end;
-            self.bury_flight(flight, link.server, fault, touched, &mut again);
+            match flight.cargo {
+                Cargo::Fetch(batch) if is_asked_again(&batch) => again.push(self.judge(batch)),
+                _ => lost.push((flight, touched)),
+            }
         }
-        for batch in batches.into_iter().flatten() {
-            self.bury_batch(batch, link.server, fault, &mut again);
+        for batch in [link.own.take(), link.batch.take()].into_iter().flatten() {
+            if is_asked_again(&batch) {
+                again.push(self.judge(batch));
+            } else {
+                self.fail_batch(batch, link.server, fault);
+            }
+        }
+        for (flight, touched) in lost {
+            self.fail_flight(flight, link.server, fault, touched);
         }
         self.ask_again(again, link.server, fault, now);
     }
 
-    /// What a dead link carried in one message.
-    fn bury_flight(
-        &mut self,
-        flight: Flight,
-        server: u32,
-        fault: Fault,
-        touched: bool,
-        again: &mut Vec<Batch>,
-    ) {
-        match flight.cargo {
-            Cargo::Fetch(batch) => self.bury_batch(batch, server, fault, again),
-            cargo => self.fail_flight(Flight { cargo, ..flight }, server, fault, touched),
-        }
-    }
-
-    fn bury_batch(&mut self, batch: Batch, server: u32, fault: Fault, again: &mut Vec<Batch>) {
-        if fault == Fault::LinkLost && Proxy::is_idempotent(&batch.request) {
-            again.push(batch);
-        } else {
-            self.fail_batch(batch, server, fault);
-        }
+    /// Which of the keys of a batch that are outstanding may be asked once more.
+    fn judge(&self, batch: Batch) -> (Batch, Vec<bool>) {
+        let rest = &batch.entries[batch.cursor..];
+        let may = rest.iter().map(|entry| self.may_ask_again(entry.row)).collect();
+        (batch, may)
     }
 
     /// Everything a message carried meets a fault.
@@ -184,16 +181,8 @@ impl Proxy {
     }
 
     /// Gets whose link died are asked once more, where that cannot change what their client sees.
-    fn ask_again(&mut self, again: Vec<Batch>, server: u32, fault: Fault, now: Time) {
-        // First who may, then the asking: the keys of one request are judged alike.
-        let may: Vec<Vec<bool>> = again
-            .iter()
-            .map(|batch| {
-                let rest = &batch.entries[batch.cursor..];
-                rest.iter().map(|entry| self.may_ask_again(entry.row)).collect()
-            })
-            .collect();
-        for (batch, may) in again.into_iter().zip(may) {
+    fn ask_again(&mut self, again: Vec<(Batch, Vec<bool>)>, server: u32, fault: Fault, now: Time) {
+        for (batch, may) in again {
             let prefix = batch.prefix().to_vec();
             for (entry, may) in batch.entries[batch.cursor..].iter().zip(may) {
                 let owner = self.desk.rows[entry.row].client;
