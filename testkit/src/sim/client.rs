@@ -87,7 +87,7 @@ pub struct Client {
     /// It has asked for something after which the proxy closes.
     pub is_leaving: bool,
     pub reads_late: bool,
-    /// `sent` when the proxy was told to drain.
+    /// The proxy was told to drain: how much of what it had sent had been looked at.
     pub drained_at: Option<u64>,
 }
 

@@ -17,7 +17,7 @@ impl World {
             self.quiesce();
             self.wait_for_health();
             self.orphans.clear();
-            self.is_over = true;
+            self.over = self.book.event();
             self.check_quiet_updates();
             self.ask_for_everything();
             self.say_goodbye();
@@ -36,7 +36,11 @@ impl World {
             server.dribbles_until = Time(0);
             server.trick = Trick::None;
         }
+        for client in self.clients.iter_mut().flatten() {
+            client.capacity = usize::MAX;
+        }
         for conn in self.conns.iter_mut().flatten() {
+            conn.capacity = usize::MAX;
             if let Some(due) = &mut conn.connects_at {
                 *due = self.now.min(*due);
             }
@@ -184,7 +188,8 @@ impl World {
         say!(self, "drain");
         self.is_draining = true;
         for client in self.clients.iter_mut().flatten() {
-            client.drained_at = Some(client.sent);
+            // Who is not read may have sent requests that nobody has looked at.
+            client.drained_at = Some(if client.is_paused { 0 } else { client.sent });
         }
         self.proxy.drain(self.now);
         self.carry_out();

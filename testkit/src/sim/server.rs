@@ -124,7 +124,7 @@ impl Server {
                     conn.output.truncate(start);
                 }
                 poison(&frame, conn, place.random);
-                conn.poison = Some((start, conn.output.len()));
+                conn.poison = conn.poison.or(Some((start, conn.output.len())));
             }
         }
         conn.reply_ends.push_back(conn.output.len());

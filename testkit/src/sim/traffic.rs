@@ -235,7 +235,7 @@ impl World {
         assert!(conn.is_full || !is_stuck, "half a request was sent, and nothing follows");
         if is_stuck {
             // The server has read what its kernel held, and waits for the rest of the command.
-            conn.capacity *= 2;
+            conn.capacity = conn.capacity.saturating_mul(2);
         }
         let (id, is_over, is_full) = (conn.id, conn.is_over, conn.is_full);
         self.conns[at] = Some(conn);

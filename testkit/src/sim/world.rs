@@ -37,8 +37,8 @@ pub struct World {
     /// The block that reads fill, as the program's.
     pub block: Rc<Vec<u8>>,
     pub clients_ever: u32,
-    /// Faults are over: nothing can explain an error any more.
-    pub is_over: bool,
+    /// The event by which faults were over: nothing later can explain an error.
+    pub over: u64,
     pub is_draining: bool,
 }
 
@@ -110,7 +110,7 @@ impl World {
             turn_age: 0,
             block: Rc::new(vec![0; BLOCK_LEN]),
             clients_ever: 0,
-            is_over: false,
+            over: u64::MAX,
             is_draining: false,
         }
     }
