@@ -38,6 +38,7 @@ const RULES: &[Rule] = &[
     Rule { name: "modules", check: walls::modules },
     Rule { name: "links", check: pages::links },
     Rule { name: "decisions", check: pages::decisions },
+    Rule { name: "hazards", check: pages::hazards },
 ];
 
 /// The project's text files, as git sees them: tracked, and new ones that are not ignored.

@@ -67,6 +67,32 @@ pub(super) fn decisions(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// Each test that the list of hazards names exists: a proof that is gone proves nothing.
+pub(super) fn hazards(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.files.iter().filter(|file| file.path == "docs/hazards.md") {
+        for (at, line) in file.text.lines().enumerate() {
+            for name in line.split('`').skip(1).step_by(2).filter(|name| is_test_name(name)) {
+                let head = format!("fn {name}(");
+                if !tree.rust().any(|file| file.text.contains(&head)) {
+                    findings.push(Finding {
+                        place: file.place(at + 1),
+                        what: format!("there is no test `{name}`"),
+                        fix: "name the test that proves it now, or write it",
+                    });
+                }
+            }
+        }
+    }
+    findings
+}
+
+/// A sentence in snake case; other words in backticks are shorter.
+fn is_test_name(name: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    name.matches('_').count() >= 2 && name.chars().all(is_word)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::{places, tree};
@@ -78,6 +104,13 @@ mod tests {
                     [e](nowhere.md) [f](../../outside.md)\n";
         let tree = tree(&[("docs/a.md", page), ("docs/b.md", ""), ("README.md", "[d](docs/)")]);
         assert_eq!(places(&links(&tree)), ["docs/a.md:2", "docs/a.md:2"]);
+    }
+
+    #[test]
+    fn a_hazard_names_a_test_that_exists() {
+        let page = "| a | `it_is_here` and `item_max` |\n| b | `it_was_here` |\n";
+        let tree = tree(&[("docs/hazards.md", page), ("a.rs", "fn it_is_here() {}\n")]);
+        assert_eq!(places(&hazards(&tree)), ["docs/hazards.md:2"]);
     }
 
     #[test]
