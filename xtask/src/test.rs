@@ -156,18 +156,10 @@ fn unit(_: &Request) -> (Count, Outcome) {
 
 /// The bugs are compiled in, so this has a target folder of its own.
 fn bugs(_: &Request) -> (Count, Outcome) {
-    let arguments = [
-        "test",
-        "--locked",
-        "--package",
-        "testkit",
-        "--target-dir",
-        "target/seeded",
-        "--lib",
-        "--",
-    ];
+    let arguments = ["test", "--package", "testkit", "--locked", "--target-dir", "target/seeded"];
     let mut command = cargo::command(&arguments);
-    cargo::run_tests(command.arg("seeded").env("RUSTFLAGS", "--cfg seeded_bugs"))
+    command.args(["--tests", "--", "seeded"]).env("RUSTFLAGS", "--cfg seeded_bugs");
+    cargo::run_tests(&mut command)
 }
 
 /// All but what measures milliseconds.
