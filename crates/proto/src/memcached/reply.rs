@@ -3,9 +3,11 @@
 //! values.
 
 use super::commands::{self, CAS, DECR, DELETE, FLUSH_ALL, GATS, GETS, INCR, SET, TOUCH, VERSION};
-use crate::scan::{self, Tokens};
+use crate::scan;
 use crate::{Ask, Item, ItemKind, Parsed, Resume, Span};
 
+/// What a value's head begins with.
+const VALUE: &[u8] = b"VALUE ";
 /// Longest line that a server may send.
 const LINE_MAX: usize = 2048;
 /// Largest value that a server can be told to store (`-I 1g`).
@@ -16,13 +18,12 @@ const TOO_LONG: &str = "a line without end";
 const BAD_VALUE: &str = "a malformed VALUE line";
 
 pub(super) fn parse(ask: Ask, input: &[u8]) -> Parsed<Item> {
+    if ask.command < SET && input.starts_with(b"VALUE ") {
+        return value(ask, input);
+    }
     let head = &input[..input.len().min(LINE_MAX)];
     let Some(len) = scan::line_len(head, &mut Resume::default()) else {
-        return if input.len() >= LINE_MAX {
-            Parsed::Malformed(TOO_LONG)
-        } else {
-            Parsed::Incomplete
-        };
+        return unfinished(input);
     };
     let line = &input[..len];
     if !line.ends_with(b"\r\n") {
@@ -30,7 +31,11 @@ pub(super) fn parse(ask: Ask, input: &[u8]) -> Parsed<Item> {
     }
     let text = &line[..len - 2];
     if ask.command < SET {
-        return fetched(ask, line, text);
+        return if text == b"END" {
+            item(ItemKind::End, len)
+        } else {
+            error_or_malformed(text, len)
+        };
     }
     if answers(ask.command, text) {
         return item(ItemKind::Status, len);
@@ -38,38 +43,70 @@ pub(super) fn parse(ask: Ask, input: &[u8]) -> Parsed<Item> {
     error_or_malformed(text, len)
 }
 
-/// A line of the reply to a read: a value, the end, or an error in place of the rest.
-fn fetched(ask: Ask, line: &[u8], text: &[u8]) -> Parsed<Item> {
-    if text == b"END" {
-        return item(ItemKind::End, line.len());
-    }
-    if !text.starts_with(b"VALUE ") {
-        return error_or_malformed(text, line.len());
-    }
-    match value(ask, line) {
-        Some(item) => Parsed::Complete(item),
-        None => Parsed::Malformed(BAD_VALUE),
+/// `VALUE key flags bytes [cas]`, read in one pass: most of what servers send begins so.
+fn value(ask: Ask, input: &[u8]) -> Parsed<Item> {
+    let rest = &input[VALUE.len()..input.len().min(LINE_MAX)];
+    let Some(key_len) = memchr::memchr(b' ', rest) else {
+        return if rest.contains(&b'\n') {
+            Parsed::Malformed(BAD_VALUE)
+        } else {
+            unfinished(input)
+        };
+    };
+    let key = Span::new(VALUE.len(), VALUE.len() + key_len);
+    let mut cursor = Cursor { input, at: key.end as usize };
+    match cursor.value_tail(ask) {
+        Some(body) if key_len > 0 => {
+            let head = cursor.at as u32;
+            Parsed::Complete(Item { kind: ItemKind::Value, head, body, trailer: b"\r\n", key })
+        }
+        None if cursor.at >= input.len() => unfinished(input),
+        _ => Parsed::Malformed(BAD_VALUE),
     }
 }
 
-/// `VALUE key flags bytes [cas]`
-fn value(ask: Ask, line: &[u8]) -> Option<Item> {
-    let mut tokens = Tokens::new(line);
-    tokens.next()?;
-    let key = tokens.next()?;
-    let flags = tokens.next()?;
-    let bytes = tokens.next()?;
-    scan::decimal(tokens.text(flags), u64::from(u32::MAX))?;
-    let body = scan::decimal(tokens.text(bytes), BODY_MAX)?;
-    if matches!(ask.command, GETS | GATS) {
-        let cas = tokens.next()?;
-        scan::decimal(tokens.text(cas), u64::MAX)?;
+/// A place in a head. Where it stops, what was read there did not fit; at the end, more may.
+struct Cursor<'a> {
+    input: &'a [u8],
+    at: usize,
+}
+
+impl Cursor<'_> {
+    /// What follows the key of a value; its length.
+    fn value_tail(&mut self, ask: Ask) -> Option<u64> {
+        self.number(u64::from(u32::MAX))?;
+        let body = self.number(BODY_MAX)?;
+        if matches!(ask.command, GETS | GATS) {
+            self.number(u64::MAX)?;
+        }
+        self.literal(b'\r')?;
+        self.literal(b'\n')?;
+        Some(body)
     }
-    if tokens.next().is_some() {
-        return None;
+
+    /// A space and a decimal of at most `max`.
+    fn number(&mut self, max: u64) -> Option<u64> {
+        self.literal(b' ')?;
+        let start = self.at;
+        while self.input.get(self.at).is_some_and(u8::is_ascii_digit) {
+            self.at += 1;
+        }
+        let value = scan::decimal(&self.input[start..self.at], max);
+        if value.is_none() && self.at > start {
+            // Digits that are no number of ours will not become one.
+            self.at = start;
+        }
+        value
     }
-    let head = line.len() as u32;
-    Some(Item { kind: ItemKind::Value, head, body, trailer: b"\r\n", key })
+
+    fn literal(&mut self, byte: u8) -> Option<()> {
+        (self.input.get(self.at) == Some(&byte)).then(|| self.at += 1)
+    }
+}
+
+/// A head whose end has not come: it may, up to a length.
+fn unfinished(input: &[u8]) -> Parsed<Item> {
+    if input.len() >= LINE_MAX { Parsed::Malformed(TOO_LONG) } else { Parsed::Incomplete }
 }
 
 /// Whether `text` is one of the statuses that `command` can have.
