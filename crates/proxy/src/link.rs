@@ -37,6 +37,8 @@ pub(crate) struct Link {
     pub(crate) batch: Option<Batch>,
     /// A read that is not merged, while its keys are being added.
     pub(crate) own: Option<Batch>,
+    /// Gets among the flights.
+    pub(crate) fetches: usize,
     /// Offset up to which replies are complete.
     pub(crate) done: u64,
     /// Offset up to which bytes were handed to the kernel.
@@ -99,6 +101,8 @@ pub(crate) struct Batch {
     prefix_len: usize,
     /// Entries before this one are settled.
     pub(crate) cursor: usize,
+    /// The turn in which it was opened.
+    pub(crate) turn: u64,
 }
 
 /// One key of a batch.
@@ -126,16 +130,25 @@ impl Batch {
     /// An empty batch for keys of `request`'s form.
     pub(crate) fn blank(request: Request) -> Batch {
         let ask = Ask { command: request.command };
-        Batch { text: Vec::new(), entries: Vec::new(), ask, request, prefix_len: 0, cursor: 0 }
+        Batch {
+            text: Vec::new(),
+            entries: Vec::new(),
+            ask,
+            request,
+            prefix_len: 0,
+            cursor: 0,
+            turn: 0,
+        }
     }
 
     /// Makes a used batch as good as a blank one; its buffers stay.
-    pub(crate) fn open(&mut self, request: Request) {
+    pub(crate) fn open(&mut self, request: Request, turn: u64) {
         self.text.clear();
         self.entries.clear();
         self.ask = Ask { command: request.command };
         self.request = request;
         self.cursor = 0;
+        self.turn = turn;
     }
 
     /// What stands before the first key: the command and its arguments.
@@ -179,6 +192,7 @@ impl Link {
             flights: VecDeque::new(),
             batch: None,
             own: None,
+            fetches: 0,
             done: 0,
             sent: 0,
             queued: 0,
@@ -218,7 +232,22 @@ impl Link {
         let before = self.out.len();
         self.out.copied().extend_from_slice(&batch.text);
         let ask = batch.ask;
+        self.fetches += 1;
         self.launch(Cargo::Fetch(batch), ask, before, now);
+    }
+
+    /// Whether the open batch is to leave at the end of a turn. While the server has as many gets as it
+    /// may, the next waits and grows: a server takes one connection's requests one after the other, so
+    /// waiting here costs little more than waiting there, and what leaves together costs once.
+    pub(crate) fn batch_may_leave(&self) -> bool {
+        self.fetches < limits::FETCHES_IN_FLIGHT_MAX
+    }
+
+    /// The first flight, whose reply is complete.
+    pub(crate) fn pop(&mut self) -> Flight {
+        let flight = self.flights.pop_front().expect("a reply belongs to a flight");
+        self.fetches -= usize::from(matches!(flight.cargo, Cargo::Fetch(_)));
+        flight
     }
 
     /// Whether the server owes a reply, or the kernel owes us the sending of what it took.
@@ -270,6 +299,8 @@ impl Link {
         let from = if at == 0 { self.done } else { self.flights[at - 1].end };
         assert!(from >= self.sent, "what was sent cannot be taken back");
         let taken: Vec<Flight> = self.flights.drain(at..at + count).collect();
+        let fetches = taken.iter().filter(|flight| matches!(flight.cargo, Cargo::Fetch(_)));
+        self.fetches -= fetches.count();
         let len = taken.last().map_or(0, |last| last.end - from);
         self.out.cut((from - self.sent) as usize, len as usize);
         self.queued -= len;

@@ -67,10 +67,11 @@ impl Proxy {
         merge: bool,
         now: Time,
     ) {
+        let turn = self.turn;
         let spare = &mut self.spare_batches;
         let link = self.links.find_mut(id).expect("the router found it");
         let own_begins = !merge && link.own.is_none();
-        let close_shared = own_begins && self.desk.shares_batch(link, part.0, self.turn);
+        let close_shared = own_begins && self.desk.shares_batch(link, part.0);
         let pool = &mut self.desk.pools[link.pool as usize];
         let protocol = pool.plan.protocol;
         if close_shared {
@@ -89,7 +90,7 @@ impl Proxy {
         let place = if merge { &mut link.batch } else { &mut link.own };
         let batch = place.get_or_insert_with(|| {
             let mut batch = spare.pop().unwrap_or_else(|| Batch::blank(*request));
-            batch.open(*request);
+            batch.open(*request, turn);
             protocol.open_fetch(request, head, &mut batch.text);
             batch
         });
@@ -159,7 +160,7 @@ impl Proxy {
         now: Time,
     ) {
         let link = self.links.find_mut(id).expect("the router found it");
-        let close_shared = self.desk.shares_batch(link, row, self.turn);
+        let close_shared = self.desk.shares_batch(link, row);
         let pool = &mut self.desk.pools[link.pool as usize];
         if close_shared {
             close(link, pool, now);
@@ -222,7 +223,7 @@ impl Proxy {
         if entry.health != Health::Ready {
             return Err(Fault::Down);
         }
-        let place = client.index() % entry.links.len();
+        let place = if entry.links.len() == 1 { 0 } else { client.index() % entry.links.len() };
         match entry.links[place] {
             None => Ok(self.connect(pool, server, place, now)),
             Some(id) => {
@@ -238,7 +239,9 @@ impl Proxy {
             let id = self.dirty_links[at];
             if let Some(link) = self.links.find_mut(id) {
                 let pool = &mut self.desk.pools[link.pool as usize];
-                close(link, pool, now);
+                if link.batch_may_leave() {
+                    close(link, pool, now);
+                }
                 let held = link.measure();
                 self.desk.memory.change(&mut link.held, held);
                 // What could not be sent yet has a deadline as well; most often a timer comes before it.
@@ -293,10 +296,10 @@ impl Proxy {
 
 impl crate::desk::Desk {
     /// Whether the client of a request has a get in a link's open batch.
-    fn shares_batch(&self, link: &Link, row: RowId, turn: u64) -> bool {
+    fn shares_batch(&self, link: &Link, row: RowId) -> bool {
         let Some(batch) = &link.batch else { return false };
         let client = self.rows[row].client;
-        self.clients.find(client).is_some_and(|client| client.batch_turn == turn)
+        self.clients.find(client).is_some_and(|client| client.batch_turn >= batch.turn)
             && batch.entries.iter().any(|entry| self.rows[entry.row].client == client)
     }
 }

@@ -199,8 +199,17 @@ impl Proxy {
         now: Time,
     ) -> Result<(), &'static str> {
         let link = self.links.find_mut(id).expect("the caller found it");
-        let flight = link.flights.pop_front().expect("the caller looked at it");
+        let fits = match link.flights.front().map(|flight| &flight.cargo) {
+            Some(Cargo::Fetch(_)) => matches!(kind, ItemKind::End | ItemKind::Error),
+            Some(_) => matches!(kind, ItemKind::Status | ItemKind::Error),
+            None => false,
+        };
+        if !fits {
+            return Err("not a possible answer to what was asked");
+        }
+        let flight = link.pop();
         link.land(flight.end, now);
+        let batch_waits = link.batch.is_some();
         let server = link.server;
         let entry = &mut self.desk.pools[link.pool as usize].servers[server as usize];
         entry.counters.add(Counter::Replies, 1);
@@ -208,19 +217,21 @@ impl Proxy {
         if kind == ItemKind::Error {
             entry.counters.add(Counter::Errors, 1);
         }
+        if batch_waits {
+            self.mark_dirty(id);
+        }
         match (flight.cargo, kind) {
-            (Cargo::Fetch(batch), ItemKind::End) => {
+            (Cargo::Fetch(batch), ItemKind::Error) => self.ask_alone(id, batch, line, now),
+            (Cargo::Fetch(batch), _) => {
                 for entry in &batch.entries[batch.cursor..] {
                     self.desk.miss(*entry);
                 }
                 self.recycle(batch);
             }
-            (Cargo::Fetch(batch), ItemKind::Error) => self.ask_alone(id, batch, line, now),
-            (Cargo::Update(row), ItemKind::Status) => self.desk.status(row, line),
             (Cargo::Update(row), ItemKind::Error) => self.desk.server_error(row, line),
+            (Cargo::Update(row), _) => self.desk.status(row, line),
             // Whatever it says, it speaks: it is back.
-            (Cargo::Probe, ItemKind::Status | ItemKind::Error) => self.probe_answered(id, now),
-            _ => return Err("not a possible answer to what was asked"),
+            (Cargo::Probe, _) => self.probe_answered(id, now),
         }
         Ok(())
     }
@@ -238,7 +249,7 @@ impl Proxy {
             let link = self.links.find_mut(id).expect("the caller found it");
             let pool = &mut self.desk.pools[link.pool as usize];
             let mut one = self.spare_batches.pop().unwrap_or_else(|| Batch::blank(batch.request));
-            one.open(batch.request);
+            one.open(batch.request, self.turn);
             one.text.extend_from_slice(batch.prefix());
             one.push(pool.plan.protocol, batch.key(*entry), entry.row, entry.slot);
             link.out.open(&mut self.desk.spares);
