@@ -1,0 +1,169 @@
+//! A driver for stories: it carries out what the proxy asks, and keeps what there is to look at.
+
+use std::rc::Rc;
+
+use proto::PROTOCOLS;
+use proxy::limits::Limits;
+use proxy::plan::{Plan, PoolPlan, ServerPlan};
+use proxy::{Action, Closed, ConnId, Event, Proxy, Side, Slices, Time};
+
+pub const SECOND: u64 = 1_000_000;
+
+/// A driver with a kernel that takes everything, and a clock that only the test moves.
+pub struct Stage {
+    proxy: Proxy,
+    now: Time,
+    /// Links that were asked for and have not come, and their servers.
+    pub connects: Vec<(ConnId, usize)>,
+    pub closed: Vec<ConnId>,
+    /// Clients that are not to be read now.
+    pub paused: Vec<ConnId>,
+    pub flushes: Vec<ConnId>,
+    pub events: Vec<Event>,
+}
+
+impl Stage {
+    /// One server, and the link to it.
+    pub fn of_one() -> (Stage, ConnId) {
+        let mut stage = Stage::new(&["s0"], |pool| pool.preconnect = true);
+        let link = stage.connect(0);
+        (stage, link)
+    }
+
+    pub fn new(servers: &[&str], set: impl FnOnce(&mut PoolPlan)) -> Stage {
+        Stage::of(servers, |plan| set(&mut plan.pools[0]))
+    }
+
+    pub fn of(servers: &[&str], set: impl FnOnce(&mut Plan)) -> Stage {
+        let server =
+            |name: &&str| ServerPlan { name: name.to_string(), label: name.to_string(), weight: 1 };
+        let pool = PoolPlan::new("pool", PROTOCOLS[0], servers.iter().map(server).collect());
+        let limits = Limits::default();
+        let mut plan = Plan { pools: vec![pool], memory_max: 1 << 20, clients_max: 9, limits };
+        set(&mut plan);
+        let now = Time(SECOND);
+        let mut stage = Stage {
+            proxy: Proxy::new(plan, 1, now),
+            now,
+            connects: Vec::new(),
+            closed: Vec::new(),
+            paused: Vec::new(),
+            flushes: Vec::new(),
+            events: Vec::new(),
+        };
+        stage.settle();
+        stage
+    }
+
+    pub fn client(&mut self) -> ConnId {
+        self.proxy.handle_accept(0, self.now).expect("there is room")
+    }
+
+    /// A peer's bytes, in one read.
+    pub fn says(&mut self, conn: ConnId, text: &str) {
+        if !text.is_empty() {
+            let block = Rc::new(text.as_bytes().to_vec());
+            self.proxy.handle_received(conn, &block, text.len(), self.now);
+        }
+        self.settle();
+    }
+
+    /// What is written to a peer, all of it.
+    pub fn hears(&mut self, conn: ConnId) -> String {
+        while self.proxy.poll_transmit(Side::Client).is_some() {}
+        let mut bytes = Vec::new();
+        loop {
+            let mut slices = Slices::default();
+            self.proxy.transmit(conn, &mut slices);
+            let before = bytes.len();
+            slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
+            if bytes.len() == before {
+                break;
+            }
+            self.proxy.handle_transmitted(conn, bytes.len() - before, self.now);
+            self.settle();
+        }
+        String::from_utf8(bytes).expect("these stories are text")
+    }
+
+    /// Ends the turn; what a server hears then.
+    pub fn turn(&mut self, link: ConnId) -> String {
+        self.end_turn();
+        self.hears(link)
+    }
+
+    pub fn end_turn(&mut self) {
+        self.proxy.end_turn(self.now);
+        while self.proxy.poll_transmit(Side::Link).is_some() {}
+        self.settle();
+    }
+
+    /// A link that was asked for comes up.
+    pub fn connect(&mut self, server: usize) -> ConnId {
+        let asked = self.connects.iter().position(|&(_, asked)| asked == server);
+        let (link, _) = self.connects.remove(asked.expect("a link to it was asked for"));
+        self.proxy.handle_connected(link, self.now);
+        self.settle();
+        link
+    }
+
+    pub fn closes(&mut self, conn: ConnId, how: Closed) {
+        self.proxy.handle_closed(conn, how, self.now);
+        self.settle();
+    }
+
+    pub fn passes(&mut self, time: u64) {
+        self.now = self.now.after(time);
+        self.proxy.handle_timeout(self.now);
+        self.settle();
+    }
+
+    /// The link answers something, so that its loss is no sign that the server is down.
+    pub fn greet(&mut self, link: ConnId) {
+        let client = self.client();
+        self.says(client, "get hello\r\n");
+        assert_eq!(self.turn(link), "get hello\r\n");
+        self.says(link, "END\r\n");
+        self.closes(client, Closed::Reset);
+    }
+
+    /// A key that belongs to a server, as a proxy of the same plan says.
+    pub fn key_of(&self, server: usize) -> String {
+        let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+        let hash = shard::Hash::Fnv64a;
+        let found = names.iter().find(|name| hash.hash(name.as_bytes()) as usize % 2 == server);
+        found.expect("eight keys meet both of two servers").to_string()
+    }
+
+    #[track_caller]
+    pub fn expect_rows(&self, expected: usize) {
+        assert_eq!(self.proxy.census().0, expected, "requests that wait for an answer");
+    }
+
+    /// The only server is down: nothing is sent.
+    #[track_caller]
+    pub fn expect_refused(&mut self, client: ConnId) {
+        self.says(client, "get x\r\n");
+        self.end_turn();
+        let words = "SERVER_ERROR s0: down, waiting for it to come back\r\n";
+        assert_eq!(self.hears(client), words);
+    }
+
+    fn settle(&mut self) {
+        while let Some(action) = self.proxy.poll_action() {
+            match action {
+                Action::Connect { link, server, .. } => self.connects.push((link, server)),
+                Action::Close(conn) => self.closed.push(conn),
+                Action::Pause(client) if self.paused.contains(&client) => {}
+                Action::Pause(client) => self.paused.push(client),
+                Action::Resume(client) => {
+                    assert!(self.paused.contains(&client), "who is read is not resumed");
+                    self.paused.retain(|&other| other != client);
+                }
+                Action::FlushAck(conn) => self.flushes.push(conn),
+                Action::Log(event) => self.events.push(event),
+            }
+        }
+        self.proxy.check();
+    }
+}

@@ -1,0 +1,435 @@
+//! Stories of the data plane: each test is named for a bug that was or a rule that holds, and tells it
+//! as calls, step by step, without sockets. The simulator (`testkit/src/sim`) tells millions of others;
+//! these are the ones to read. The invariants are checked after every step.
+
+mod stage;
+
+use proxy::plan::{OnFailure, Partial, QuickAck};
+use proxy::{Closed, Event};
+use shard::Distribution;
+
+use stage::{SECOND, Stage};
+
+#[test]
+fn gets_of_a_turn_leave_as_one_and_a_key_asked_twice_is_answered_twice() {
+    let (mut stage, link) = Stage::of_one();
+    let (a, b) = (stage.client(), stage.client());
+    stage.says(a, "get x y\r\n");
+    stage.says(b, "get y\r\n");
+    stage.says(a, "get x x\r\n");
+    assert_eq!(stage.hears(link), "", "they wait for the end of the turn");
+    assert_eq!(stage.turn(link), "get x y y x x\r\n");
+    stage.says(link, &[X, Y, Y, X, X, "END\r\n"].concat());
+    assert_eq!(stage.hears(a), [X, Y, "END\r\n", X, X, "END\r\n"].concat());
+    assert_eq!(stage.hears(b), [Y, "END\r\n"].concat());
+    stage.expect_rows(0);
+}
+
+#[test]
+fn an_update_passes_the_open_batch_unless_its_own_client_has_a_get_in_it() {
+    let (mut stage, link) = Stage::of_one();
+    let (a, b) = (stage.client(), stage.client());
+    stage.says(a, "get x\r\n");
+    stage.says(b, "set y 0 0 1\r\nY\r\n");
+    assert_eq!(stage.turn(link), "set y 0 0 1\r\nY\r\nget x\r\n");
+    stage.says(link, "STORED\r\nEND\r\n");
+    stage.says(a, "get x\r\n");
+    stage.says(b, "get x\r\n");
+    stage.says(a, "delete x\r\n");
+    stage.says(b, "get y\r\n");
+    assert_eq!(stage.turn(link), "get x x\r\ndelete x\r\nget y\r\n");
+    stage.says(link, &["END\r\nDELETED\r\n", Y, "END\r\n"].concat());
+    assert_eq!(stage.hears(a), "END\r\nEND\r\nDELETED\r\n");
+    assert_eq!(stage.hears(b), ["STORED\r\nEND\r\n", Y, "END\r\n"].concat());
+}
+
+/// A server hangs up on a longer line that is no get: everybody's loss on a shared link.
+#[test]
+fn a_line_of_a_gat_is_never_longer_than_1000_bytes() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    let keys: Vec<String> = (0..200).map(|n| format!("{n:0width$}", width = 1 + n % 250)).collect();
+    for command in ["gat -1", "gats 4000"] {
+        stage.says(client, &format!("{command} {}\r\n", keys.join(" ")));
+        let sent = stage.turn(link);
+        let mut asked = Vec::new();
+        for line in sent.split_inclusive("\r\n") {
+            assert!(line.len() <= 1000, "{} bytes", line.len());
+            let rest = line.strip_prefix(command).expect("each has its time").trim_end();
+            asked.extend(rest.split_whitespace().map(str::to_string));
+        }
+        assert_eq!(asked, keys);
+        stage.says(link, &"END\r\n".repeat(sent.lines().count()));
+        assert_eq!(stage.hears(client), "END\r\n");
+    }
+}
+
+#[test]
+fn an_error_line_for_a_batch_makes_each_key_be_asked_alone() {
+    let (mut stage, link) = Stage::of_one();
+    let (a, b) = (stage.client(), stage.client());
+    stage.says(a, "get x\r\n");
+    stage.says(b, "get y\r\n");
+    assert_eq!(stage.turn(link), "get x y\r\n");
+    stage.says(link, "SERVER_ERROR busy\r\n");
+    assert_eq!(stage.hears(a), "");
+    assert_eq!(stage.turn(link), "get x\r\nget y\r\n");
+    stage.says(link, &["SERVER_ERROR busy\r\n", Y, "END\r\n"].concat());
+    assert_eq!(stage.hears(a), "SERVER_ERROR busy\r\n");
+    assert_eq!(stage.hears(b), [Y, "END\r\n"].concat());
+    stage.expect_rows(0);
+}
+
+/// Seed 91: asked alone, the get went behind the update that its client had asked for after it.
+#[test]
+fn a_key_is_not_asked_alone_behind_its_own_clients_update() {
+    let (mut stage, link) = Stage::of_one();
+    let (a, b) = (stage.client(), stage.client());
+    stage.says(a, "get x\r\n");
+    stage.says(b, "get y\r\n");
+    assert_eq!(stage.turn(link), "get x y\r\n");
+    stage.says(a, "set x 0 0 1\r\nN\r\n");
+    assert_eq!(stage.turn(link), "set x 0 0 1\r\nN\r\n");
+    stage.says(link, "SERVER_ERROR busy\r\nSTORED\r\n");
+    assert_eq!(stage.hears(a), "SERVER_ERROR busy\r\nSTORED\r\n");
+    assert_eq!(stage.turn(link), "get y\r\n");
+    stage.says(link, "END\r\n");
+    assert_eq!(stage.hears(b), "END\r\n");
+}
+
+#[test]
+fn a_noreply_is_sent_in_the_answering_form_and_answers_nothing() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.says(client, "set x 0 0 1 noreply\r\nX\r\ndelete y noreply\r\n");
+    assert_eq!(stage.turn(link), "set x 0 0 1\r\nX\r\ndelete y\r\n");
+    stage.expect_rows(2);
+    stage.says(link, "STORED\r\n");
+    stage.expect_rows(1);
+    stage.says(link, "SERVER_ERROR out of memory\r\n");
+    stage.expect_rows(0);
+    assert_eq!(stage.hears(client), "");
+    // One that is about to leave is closed only when its updates are done.
+    stage.says(client, "delete x noreply\r\n");
+    assert_eq!(stage.turn(link), "delete x\r\n");
+    stage.closes(client, Closed::Eof);
+    assert_eq!(stage.closed, []);
+    stage.says(link, "DELETED\r\n");
+    assert_eq!(stage.closed, [client]);
+}
+
+#[test]
+fn an_update_on_a_lost_link_is_not_sent_again_and_its_outcome_is_unknown() {
+    let (mut stage, link) = Stage::of_one();
+    let (a, b) = (stage.client(), stage.client());
+    stage.greet(link);
+    stage.says(a, "incr n 1\r\n");
+    assert_eq!(stage.turn(link), "incr n 1\r\n");
+    // Of this one nothing has left yet.
+    stage.says(b, "incr n 2\r\n");
+    stage.closes(link, Closed::Reset);
+    assert_eq!(stage.hears(a), "SERVER_ERROR s0: connection lost, outcome unknown\r\n");
+    assert_eq!(stage.hears(b), "SERVER_ERROR s0: connection lost\r\n");
+    stage.expect_rows(0);
+    stage.says(a, "get n\r\n");
+    let again = stage.connect(0);
+    assert_eq!(stage.turn(again), "get n\r\n");
+}
+
+#[test]
+fn a_get_on_a_lost_link_is_asked_once_more_and_only_once() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.greet(link);
+    stage.says(client, "get x y\r\n");
+    assert_eq!(stage.turn(link), "get x y\r\n");
+    // What has come already stays; a value that had begun does not.
+    stage.says(link, &[X, "VALUE y 0 1\r\n"].concat());
+    stage.closes(link, Closed::Eof);
+    let second = stage.connect(0);
+    assert_eq!(stage.turn(second), "get y\r\n");
+    stage.closes(second, Closed::Eof);
+    assert_eq!(stage.hears(client), [X, "SERVER_ERROR s0: connection lost\r\n"].concat());
+    assert_eq!(stage.connects, [], "it is not asked a third time");
+    stage.expect_rows(0);
+}
+
+#[test]
+fn a_get_on_a_lost_link_is_not_asked_behind_a_write_of_its_own_client() {
+    for write in ["delete x\r\n", "delete x noreply\r\n"] {
+        let (mut stage, link) = Stage::of_one();
+        let client = stage.client();
+        stage.greet(link);
+        stage.says(client, &format!("get x\r\n{write}"));
+        assert_eq!(stage.turn(link), "get x\r\ndelete x\r\n");
+        stage.closes(link, Closed::Reset);
+        let unknown = "SERVER_ERROR s0: connection lost, outcome unknown\r\n";
+        let unknown = if write.contains("noreply") { "" } else { unknown };
+        assert_eq!(
+            stage.hears(client),
+            ["SERVER_ERROR s0: connection lost\r\n", unknown].concat(),
+            "{write}"
+        );
+        assert_eq!(stage.connects, []);
+        stage.expect_rows(0);
+    }
+}
+
+#[test]
+fn time_spent_in_a_queue_is_not_the_servers() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.timeouts.connect = 5 * SECOND;
+        pool.timeouts.queue = 5 * SECOND;
+        pool.timeouts.reply = SECOND;
+    });
+    let client = stage.client();
+    stage.says(client, "delete x\r\ndelete y\r\n");
+    stage.end_turn();
+    stage.passes(3 * SECOND);
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), "delete x\r\ndelete y\r\n");
+    stage.passes(SECOND - 1);
+    assert_eq!(stage.hears(client), "");
+    // Each answer starts the clock of the next.
+    stage.says(link, "DELETED\r\n");
+    assert_eq!(stage.hears(client), "DELETED\r\n");
+    stage.passes(SECOND - 1);
+    assert_eq!(stage.hears(client), "");
+    stage.passes(1);
+    assert_eq!(stage.hears(client), "SERVER_ERROR s0: no reply in time, outcome unknown\r\n");
+    assert_eq!(stage.closed, [link]);
+}
+
+#[test]
+fn a_server_that_falls_silent_is_down_until_a_probe_is_answered() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.greet(link);
+    stage.says(client, "get x\r\n");
+    assert_eq!(stage.turn(link), "get x\r\n");
+    stage.passes(SECOND);
+    assert_eq!(stage.hears(client), "SERVER_ERROR s0: no reply in time\r\n");
+    stage.expect_refused(client);
+    stage.passes(SECOND);
+    let probe = stage.connect(0);
+    assert_eq!(stage.hears(probe), "version\r\n");
+    stage.expect_refused(client);
+    stage.says(probe, "VERSION 1.6.18\r\n");
+    let (pool, server) = (0, 0);
+    let down = Event::ServerDown { pool, server, why: "no reply in time" };
+    assert_eq!(stage.events, [down, Event::ServerBack { pool, server }]);
+    stage.says(client, "get x\r\n");
+    assert_eq!(stage.turn(probe), "get x\r\n", "the link that asked serves");
+    assert_eq!(stage.connects, []);
+}
+
+#[test]
+fn an_ejected_server_gives_its_keys_to_the_others_until_a_probe_is_answered() {
+    let mut stage = Stage::new(&["s0", "s1"], |pool| {
+        pool.distribution = Distribution::Modula;
+        pool.on_failure = OnFailure::Eject;
+        pool.server_failure_limit = 1;
+        pool.server_retry_timeout = 10 * SECOND;
+    });
+    let client = stage.client();
+    let key = stage.key_of(1);
+    stage.says(client, &format!("get {key}\r\n"));
+    let (link, _) = stage.connects.pop().expect("a link is made when it is needed");
+    stage.closes(link, Closed::Reset);
+    assert_eq!(stage.hears(client), "SERVER_ERROR s1: connect failed\r\n");
+    let (pool, server) = (0, 1);
+    assert_eq!(stage.events, [Event::ServerEjected { pool, server, why: "connect failed" }]);
+    stage.says(client, &format!("get {key}\r\n"));
+    let other = stage.connect(0);
+    assert_eq!(stage.turn(other), format!("get {key}\r\n"));
+    stage.says(other, "END\r\n");
+    stage.passes(10 * SECOND);
+    let probe = stage.connect(1);
+    assert_eq!(stage.hears(probe), "version\r\n");
+    stage.says(probe, "VERSION 1.6.18\r\n");
+    assert_eq!(stage.events[1..], [Event::ServerBack { pool, server }]);
+    stage.says(client, &format!("get {key}\r\n"));
+    assert_eq!(stage.turn(probe), format!("get {key}\r\n"));
+}
+
+#[test]
+fn a_reply_that_nobody_asked_for_poisons_the_link() {
+    // Asked for nothing; asked for something else; one answer too many; asked for another key.
+    for (asked, reply, heard) in [
+        ("", "STORED\r\n", ""),
+        ("delete x\r\n", "END\r\n", "outcome unknown"),
+        ("get x\r\n", "VALUE y 0 1\r\nY\r\nEND\r\n", "unexpected reply"),
+        ("get x\r\n", "STORED\r\n", "unexpected reply"),
+        ("get x\r\n", "END\r\nEND\r\n", "END"),
+        ("delete x\r\n", "NO\r\nDELETED\r\n", "outcome unknown"),
+    ] {
+        let (mut stage, link) = Stage::of_one();
+        let client = stage.client();
+        stage.says(client, asked);
+        assert_eq!(stage.turn(link), asked);
+        stage.says(link, reply);
+        assert_eq!(stage.closed, [link], "{reply:?} for {asked:?}");
+        assert!(matches!(stage.events[0], Event::Poisoned { pool: 0, server: 0, .. }));
+        let words = stage.hears(client);
+        assert!(words.contains(heard), "{words:?} for {reply:?}");
+        assert_eq!(words.lines().count(), asked.lines().count());
+        stage.expect_rows(0);
+    }
+}
+
+/// Commit 7ae4607: nobody settled the key, and its row stayed for ever.
+#[test]
+fn a_value_with_a_wrong_end_is_answered_with_an_error_and_leaks_no_row() {
+    for pieces in [&["VALUE x 0 1\r\nXYZ"][..], &["VALUE x 0 1\r\n", "XY", "Z"]] {
+        let (mut stage, link) = Stage::of_one();
+        let client = stage.client();
+        stage.says(client, "get x\r\n");
+        assert_eq!(stage.turn(link), "get x\r\n");
+        pieces.iter().for_each(|piece| stage.says(link, piece));
+        let words = "SERVER_ERROR s0: unexpected reply, connection closed\r\n";
+        assert_eq!(stage.hears(client), words);
+        assert_eq!(stage.closed, [link]);
+        stage.expect_rows(0);
+    }
+}
+
+#[test]
+fn a_missing_server_is_told_unless_the_pool_says_partial_miss() {
+    for partial in [Partial::Error, Partial::Miss] {
+        let mut stage = Stage::new(&["s0", "s1"], |pool| {
+            pool.distribution = Distribution::Modula;
+            pool.partial = partial;
+        });
+        let client = stage.client();
+        let (here, gone) = (stage.key_of(0), stage.key_of(1));
+        stage.says(client, &format!("get {gone} {here}\r\n"));
+        let link = stage.connect(0);
+        assert_eq!(stage.turn(link), format!("get {here}\r\n"));
+        let (dead, _) = stage.connects.pop().expect("both servers are asked");
+        stage.closes(dead, Closed::Reset);
+        stage.says(link, &format!("VALUE {here} 0 1\r\nH\r\nEND\r\n"));
+        let end = match partial {
+            Partial::Error => "SERVER_ERROR s1: connect failed",
+            Partial::Miss => "END",
+        };
+        assert_eq!(stage.hears(client), format!("VALUE {here} 0 1\r\nH\r\n{end}\r\n"));
+        // A read of one key has no rest that could be a hit: it always hears of the fault.
+        stage.says(client, &format!("get {gone}\r\n"));
+        let words = "SERVER_ERROR s1: down, waiting for it to come back\r\n";
+        assert_eq!(stage.hears(client), words, "{partial:?}");
+    }
+}
+
+#[test]
+fn a_reply_above_the_memory_ceiling_is_dropped_and_the_link_goes_on() {
+    let value = format!("VALUE x 0 3000\r\n{}\r\nEND\r\n", "x".repeat(3000));
+    for cut in [value.len(), 100] {
+        let mut stage = Stage::of(&["s0"], |plan| plan.memory_max = 1000);
+        let client = stage.client();
+        stage.says(client, "get x\r\n");
+        let link = stage.connect(0);
+        assert_eq!(stage.turn(link), "get x\r\n");
+        stage.says(link, &value[..cut]);
+        if cut < value.len() {
+            stage.says(link, &value[cut..]);
+        }
+        assert_eq!(stage.hears(client), "SERVER_ERROR s0: out of memory holding the reply\r\n");
+        stage.says(client, "get x\r\n");
+        assert_eq!(stage.turn(link), "get x\r\n");
+        stage.says(link, &[X, "END\r\n"].concat());
+        assert_eq!(stage.hears(client), [X, "END\r\n"].concat());
+        assert_eq!(stage.closed, []);
+    }
+}
+
+#[test]
+fn a_paused_client_goes_on_where_it_stopped() {
+    let mut stage = Stage::of(&["s0"], |plan| plan.limits.pipeline = 2);
+    let client = stage.client();
+    stage.says(client, "delete x\r\ndelete y\r\ndelete z\r\ndele");
+    assert_eq!(stage.paused, [client]);
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), "delete x\r\ndelete y\r\n");
+    stage.says(link, "DELETED\r\n");
+    // What it had sent already makes it full again: its socket is not read yet.
+    assert_eq!(stage.turn(link), "delete z\r\n");
+    assert_eq!(stage.paused, [client]);
+    stage.says(link, "DELETED\r\nNOT_FOUND\r\n");
+    stage.end_turn();
+    assert_eq!(stage.paused, []);
+    stage.says(client, "te w\r\n");
+    assert_eq!(stage.turn(link), "delete w\r\n");
+    stage.says(link, "DELETED\r\n");
+    assert_eq!(stage.hears(client), "DELETED\r\nDELETED\r\nNOT_FOUND\r\nDELETED\r\n");
+}
+
+/// Commit 7ae4607: each was answered, and nobody looked at how much waited for the client to read.
+#[test]
+fn a_client_that_sends_only_bad_data_blocks_is_paused() {
+    let bound = 200;
+    let mut stage = Stage::of(&["s0"], |plan| plan.limits.client_outbox = bound);
+    let client = stage.client();
+    let words = "CLIENT_ERROR bad data chunk\r\n";
+    stage.says(client, &"set x 0 0 1\r\nXYZ".repeat(100));
+    let mut heard = String::new();
+    assert_eq!(stage.paused, [client]);
+    while stage.paused == [client] {
+        let part = stage.hears(client);
+        assert!(!part.is_empty() && part.len() <= bound + words.len(), "{} bytes", part.len());
+        heard += &part;
+        stage.end_turn();
+    }
+    heard += &stage.hears(client);
+    assert_eq!(heard, words.repeat(100));
+}
+
+#[test]
+fn an_ack_is_flushed_when_what_has_come_cannot_be_answered_and_never_otherwise() {
+    for (input, flushes) in [
+        ("get x\r\n", false),
+        ("get x\r\nget y\r\n", false),
+        ("set x 0 0 1\r\nX\r\n", false),
+        ("version\r\n", false),
+        ("bogus\r\n", false),
+        ("get x\r\ndelete y noreply\r\n", false),
+        ("get x", true),
+        ("get x\r\nget", true),
+        ("set x 0 0 1\r\n", true),
+        ("set x 0 0 1\r\nX", true),
+        ("set x 0 0 1 noreply\r\nX\r\n", true),
+        ("delete x noreply\r\ndelete y noreply\r\n", true),
+    ] {
+        for (switch, expected) in
+            [(QuickAck::Partial, flushes), (QuickAck::Always, true), (QuickAck::Off, false)]
+        {
+            let mut stage = Stage::new(&["s0"], |pool| pool.quickack = switch);
+            let client = stage.client();
+            stage.says(client, input);
+            let count = usize::from(expected);
+            assert_eq!(stage.flushes, vec![client; count], "{switch:?} after {input:?}");
+        }
+    }
+}
+
+#[test]
+fn a_servers_ack_is_flushed_while_its_reply_is_incomplete_and_never_otherwise() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.says(client, "get x y\r\nget x\r\n");
+    assert_eq!(stage.turn(link), "get x y x\r\n");
+    for (piece, flushes) in [
+        ("VALUE x", 1),
+        (" 0 1\r\n", 2),
+        ("X\r", 3),
+        ("\n", 4),
+        ("VALUE y 0 1\r\nY\r\n", 5),
+        ("VALUE x 0 1\r\nX\r\nEND\r\n", 5),
+    ] {
+        stage.says(link, piece);
+        assert_eq!(stage.flushes, vec![link; flushes], "after {piece:?}");
+    }
+    assert_eq!(stage.hears(client), [X, Y, "END\r\n", X, "END\r\n"].concat());
+}
+
+const X: &str = "VALUE x 0 1\r\nX\r\n";
+const Y: &str = "VALUE y 0 1\r\nY\r\n";
