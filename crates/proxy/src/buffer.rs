@@ -121,6 +121,9 @@ impl Outbox {
 
     /// Moves everything from `other` to the end.
     pub(crate) fn append(&mut self, other: &mut Outbox) {
+        if other.is_empty() {
+            return;
+        }
         let mut from = other.gone;
         for shared in other.shared.drain(..) {
             self.bytes.extend_from_slice(&other.bytes[from..shared.at]);
@@ -196,8 +199,10 @@ impl Outbox {
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.gone = 0;
-        self.shared.clear();
-        self.shared_len = 0;
+        if !self.shared.is_empty() {
+            self.shared.clear();
+            self.shared_len = 0;
+        }
     }
 
     /// Hands the buffer back when nothing is left in it.

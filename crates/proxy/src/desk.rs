@@ -294,9 +294,13 @@ impl Desk {
         self.rows.free(id);
     }
 
-    /// Something of a client changed: it may have to be written, read again or closed.
+    /// Something of a client changed: it may have to be written, read again or closed. One that is to be
+    /// written already and is not waiting for anything is accounted for when it is written.
     pub(crate) fn spoke(&mut self, id: ConnId) {
         let client = self.clients.find_mut(id).expect("the caller found it");
+        if client.dirty && !client.paused && client.state == ClientState::Open {
+            return;
+        }
         let held = client.measure();
         self.memory.change(&mut client.held, held);
         if !client.out.is_empty() && !client.dirty {
@@ -314,6 +318,8 @@ impl Desk {
         while let Some(id) = self.dirty.pop() {
             if let Some(client) = self.clients.find_mut(id) {
                 client.dirty = false;
+                let held = client.measure();
+                self.memory.change(&mut client.held, held);
                 return Some(id);
             }
         }

@@ -8,7 +8,7 @@ impl Proxy {
     pub fn check(&self) {
         self.check_pipelines();
         self.check_links();
-        let clients: usize = self.desk.clients.iter().map(|(_, client)| client.measure()).sum();
+        let clients: usize = self.desk.clients.iter().map(|(_, client)| client.held).sum();
         let links: usize = self.links.iter().map(|(_, link)| link.held).sum();
         let rows: usize = self.desk.rows.iter().map(|row| row.held).sum();
         assert_eq!(self.desk.memory.held, clients + links + rows, "the memory account adds up");
@@ -37,6 +37,8 @@ impl Proxy {
                 row = entry.next;
             }
             assert_eq!(depth, client.depth);
+            let settled = client.held == client.measure();
+            assert!(client.dirty || settled, "a client that waits for nothing is accounted for");
             let outstanding = (client.depth + client.quiet) as usize;
             assert!(outstanding <= self.desk.limits.pipeline, "the pipeline has a bound");
         }

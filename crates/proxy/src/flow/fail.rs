@@ -82,6 +82,11 @@ impl Proxy {
     fn expire_pending(&mut self, id: ConnId, queue: u64, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         let first = link.first_pending();
+        let pending = link.flights.get(first);
+        if pending.is_some_and(|one| one.is_probe() && now >= one.since.after(queue)) {
+            // A link whose probe is given up finds out nothing; the next one will.
+            return self.close_link(id, Fault::ConnectTimeout, now);
+        }
         let late = |flight: &&Flight| now >= flight.since.after(queue);
         let count = link.flights.iter().skip(first).take_while(late).count();
         if count == 0 {

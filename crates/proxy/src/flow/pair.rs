@@ -314,6 +314,10 @@ impl Proxy {
 }
 
 impl Flight {
+    pub(super) fn is_probe(&self) -> bool {
+        matches!(self.cargo, Cargo::Probe)
+    }
+
     /// Parts of requests that wait for its reply.
     pub(super) fn parts(&self) -> usize {
         match &self.cargo {
