@@ -30,6 +30,7 @@ impl World {
     }
 
     fn heal(&mut self) {
+        self.is_calm = true;
         for server in self.pools.iter_mut().flat_map(|pool| &mut pool.servers) {
             server.stalled_until = Time(0);
             server.refusing_until = Time(0);

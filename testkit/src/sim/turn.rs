@@ -56,10 +56,11 @@ impl World {
     fn connect(&mut self, id: ConnId, pool: usize, server: usize) {
         let mut conn = Conn::new(id, (pool, server), self.now);
         let model = &self.pools[pool].servers[server];
-        let delay = self.random.below(3 * self.scene.tick_max) as u64;
+        let delay =
+            if self.is_calm { 0 } else { self.random.below(3 * self.scene.tick_max) } as u64;
         conn.connects_at = Some(self.now.max(model.stalled_until).after(delay));
         conn.is_probe = model.is_down;
-        if self.random.permille(150) {
+        if !self.is_calm && self.random.permille(150) {
             conn.capacity = self.random.range(40, 2_000);
         }
         let at = id.index();
@@ -101,8 +102,8 @@ impl World {
                 trouble.silent = event;
             }
         } else if conn.is_probe && conn.is_idle() {
-            // The places of all links are taken, so the one that asked is not needed.
-            return;
+            // The places of all links are taken, or its question was never sent.
+            trouble.hung = event;
         } else {
             let silent = self.now.since(conn.owed_since);
             assert!(!conn.is_idle(), "a link that owes nothing is closed");

@@ -39,6 +39,8 @@ pub struct World {
     pub clients_ever: u32,
     /// The event by which faults were over: nothing later can explain an error.
     pub over: u64,
+    /// The end of the run: nothing is slow or small any more.
+    pub is_calm: bool,
     pub is_draining: bool,
 }
 
@@ -111,6 +113,7 @@ impl World {
             block: Rc::new(vec![0; BLOCK_LEN]),
             clients_ever: 0,
             over: u64::MAX,
+            is_calm: false,
             is_draining: false,
         }
     }
@@ -144,7 +147,10 @@ impl World {
     fn pass_time(&mut self) {
         self.now = self.now.after(self.random.below(self.scene.tick_max) as u64);
         if !self.scene.faults.is_empty() && self.random.permille(15) {
-            let jump = self.random.range(1_000, 20_000) as u64;
+            if self.random.permille(700) {
+                self.lull();
+            }
+            let jump = self.random.range(1_000, 60_000) as u64;
             let due = self.proxy.poll_timeout().unwrap_or(self.now);
             self.now = self.now.max(due.min(self.now.after(jump)));
         }
