@@ -14,6 +14,7 @@ mod shutdown;
 mod soak;
 mod stall;
 mod verbs;
+mod words;
 
 use std::net::SocketAddr;
 
