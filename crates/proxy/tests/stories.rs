@@ -4,6 +4,7 @@
 
 mod stage;
 
+use proxy::limits::FETCHES_IN_FLIGHT_MAX;
 use proxy::plan::{OnFailure, Partial, QuickAck};
 use proxy::{Closed, Event};
 use shard::Distribution;
@@ -23,6 +24,29 @@ fn gets_of_a_turn_leave_as_one_and_a_key_asked_twice_is_answered_twice() {
     assert_eq!(stage.hears(a), [X, Y, "END\r\n", X, X, "END\r\n"].concat());
     assert_eq!(stage.hears(b), [Y, "END\r\n"].concat());
     stage.expect_rows(0);
+}
+
+#[test]
+fn a_get_waits_for_company_while_enough_gets_are_on_their_way() {
+    let (mut stage, link) = Stage::of_one();
+    let (a, b) = (stage.client(), stage.client());
+    for _ in 0..FETCHES_IN_FLIGHT_MAX {
+        stage.says(a, "get x\r\n");
+        assert_eq!(stage.turn(link), "get x\r\n");
+    }
+    stage.says(a, "get x\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.says(b, "get y\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.says(link, "END\r\n");
+    assert_eq!(stage.turn(link), "get x y\r\n");
+    // One that waits over several turns is still not overtaken by its own client.
+    stage.says(a, "get x\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.says(b, "delete y\r\n");
+    assert_eq!(stage.turn(link), "delete y\r\n");
+    stage.says(a, "delete x\r\n");
+    assert_eq!(stage.turn(link), "get x\r\ndelete x\r\n");
 }
 
 #[test]
@@ -143,14 +167,19 @@ fn a_get_on_a_lost_link_is_asked_once_more_and_only_once() {
     stage.greet(link);
     stage.says(client, "get x y\r\n");
     assert_eq!(stage.turn(link), "get x y\r\n");
+    stage.says(client, "get z\r\n");
+    assert_eq!(stage.turn(link), "get z\r\n");
     // What has come already stays; a value that had begun does not.
     stage.says(link, &[X, "VALUE y 0 1\r\n"].concat());
     stage.closes(link, Closed::Eof);
     let second = stage.connect(0);
-    assert_eq!(stage.turn(second), "get y\r\n");
+    assert_eq!(stage.turn(second), "get y\r\nget z\r\n");
+    // It has answered: its end is no sign that the server is down, and a third link would be made.
+    stage.says(second, "END\r\n");
     stage.closes(second, Closed::Eof);
-    assert_eq!(stage.hears(client), [X, "SERVER_ERROR s0: connection lost\r\n"].concat());
-    assert_eq!(stage.connects, [], "it is not asked a third time");
+    let lost = "SERVER_ERROR s0: connection lost\r\n";
+    assert_eq!(stage.hears(client), [X, "END\r\n", lost].concat());
+    assert_eq!(stage.connects, []);
     stage.expect_rows(0);
 }
 
