@@ -115,7 +115,7 @@ impl Client {
 
     /// Nothing is asked, nothing is left to say.
     pub(crate) fn is_settled(&self) -> bool {
-        self.head == NONE && self.quiet == 0 && self.out.is_empty()
+        (self.head == NONE && self.quiet == 0 || bug!(CloseEarly)) && self.out.is_empty()
     }
 
     /// What has arrived cannot be answered before more arrives.
@@ -125,7 +125,8 @@ impl Client {
 
     /// What it has outstanding is so much that it is not read further.
     pub(crate) fn must_pause(&self, limits: &Limits) -> bool {
-        self.outstanding() >= limits.pipeline || self.owed() > limits.client_outbox
+        let is_full = self.outstanding() >= limits.pipeline || self.owed() > limits.client_outbox;
+        is_full && !bug!(NeverPause)
     }
 
     /// What it has outstanding has shrunk so far that it is read again.

@@ -168,7 +168,7 @@ impl Desk {
                     row.keep_large(entry.slot, held);
                 }
             }
-        } else if client.head == entry.row {
+        } else if client.head == entry.row || bug!(Overtake) {
             client.out.open(&mut self.spares);
             client.learn(value.len());
             value.write(&mut client.out);
@@ -256,8 +256,15 @@ impl Desk {
             row.reply.clear();
             self.account_row(id);
         }
+        if bug!(LeakRow) && self.clients.find(owner).is_none() {
+            return;
+        }
         let Some(client) = self.clients.find_mut(owner) else { return self.free(id) };
         if quiet {
+            if bug!(AnswerNoreply) {
+                client.out.append(&mut self.rows[id].reply);
+                self.memory.change(&mut self.rows[id].held, 0);
+            }
             client.quiet -= 1;
             self.free(id);
             self.spoke(owner);
@@ -271,6 +278,8 @@ impl Desk {
         let client = self.clients.find_mut(id).expect("the caller found it");
         let plan = &self.pools[client.pool as usize].plan;
         client.out.open(&mut self.spares);
+        #[cfg(seeded_bugs)]
+        self.rows.swap_replies(client.head);
         let mut before = client.out.len();
         while client.head != NONE && self.rows[client.head].state == State::Done {
             let row = client.head;
@@ -307,7 +316,7 @@ impl Desk {
             client.dirty = true;
             self.dirty.push(id);
         }
-        if client.paused && client.may_resume(&self.limits) {
+        if client.paused && client.may_resume(&self.limits) && !bug!(NeverResume) {
             client.paused = false;
             self.resumable.push(id);
         }
@@ -360,7 +369,9 @@ impl Desk {
         client.forget_input(&mut self.spares);
         client.out.clear();
         client.out.close(&mut self.spares);
-        self.memory.change(&mut client.held, 0);
+        if !bug!(LeakMemory) {
+            self.memory.change(&mut client.held, 0);
+        }
         let pool = &mut self.pools[client.pool as usize];
         pool.clients -= 1;
         pool.counters.subtract(Counter::ClientsNow, 1);

@@ -20,6 +20,9 @@
 //!
 //! `flow/` is the path, one file a step; the other files are what it moves.
 
+#[macro_use]
+pub mod bug;
+
 mod buffer;
 mod client;
 mod desk;

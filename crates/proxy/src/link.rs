@@ -178,7 +178,8 @@ impl Batch {
     /// The place of the entry that a value with this key answers: a server answers in the order
     /// asked and leaves out misses, so it is the next one with that key.
     pub(crate) fn find(&self, key: &[u8]) -> Option<usize> {
-        (self.cursor..self.entries.len()).find(|&at| self.key(self.entries[at]) == key)
+        let is_it = |at: &usize| self.key(self.entries[*at]) == key || bug!(PairByPosition);
+        (self.cursor..self.entries.len()).find(is_it)
     }
 }
 
@@ -215,7 +216,8 @@ impl Link {
 
     /// Messages that wait, and the bytes of those that were not handed over yet, are within bounds.
     pub(crate) fn has_room(&self, limits: &Limits) -> bool {
-        self.flights.len() < limits.link_queue && self.out.len() < limits.link_outbox
+        let fits = self.flights.len() < limits.link_queue && self.out.len() < limits.link_outbox;
+        fits || bug!(NoQueueBound)
     }
 
     /// The end of what was just written to `out` becomes a flight. `before` is what `out` held.
@@ -259,7 +261,10 @@ impl Link {
     pub(crate) fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
         let owed = match self.state {
             State::Connecting | State::Probing => Some(self.since.after(timeouts.connect)),
-            State::Up if self.is_waiting() => Some(self.since.after(timeouts.reply)),
+            State::Up if self.is_waiting() && !bug!(NoReplyDeadline) => {
+                let patience = if bug!(HurryReply) { timeouts.reply / 2 } else { timeouts.reply };
+                Some(self.since.after(patience))
+            }
             State::Up => None,
         };
         let pending = self.flights.get(self.first_pending());

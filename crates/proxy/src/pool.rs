@@ -81,6 +81,7 @@ impl Pool {
             Distribution::Random => random(),
             _ => self.plan.hash.hash(shard::tagged(key, self.plan.hash_tag)),
         };
+        let hash = if bug!(Misroute) && key.len() > 30 { !hash } else { hash };
         self.ring.locate(hash)
     }
 

@@ -6,6 +6,8 @@ use super::commands::{self, CAS, DECR, DELETE, FLUSH_ALL, GATS, GETS, INCR, SET,
 use crate::scan;
 use crate::{Ask, Item, ItemKind, Parsed, Resume, Span};
 
+/// So many digits cannot overflow 64 bits.
+const SAFE_DIGITS: usize = 19;
 /// What a value's head begins with.
 const VALUE: &[u8] = b"VALUE ";
 /// Longest line that a server may send.
@@ -46,7 +48,7 @@ pub(super) fn parse(ask: Ask, input: &[u8]) -> Parsed<Item> {
 /// `VALUE key flags bytes [cas]`, read in one pass: most of what servers send begins so.
 fn value(ask: Ask, input: &[u8]) -> Parsed<Item> {
     let rest = &input[VALUE.len()..input.len().min(LINE_MAX)];
-    let Some(key_len) = memchr::memchr(b' ', rest) else {
+    let Some(key_len) = rest.iter().position(|&byte| byte == b' ') else {
         return if rest.contains(&b'\n') {
             Parsed::Malformed(BAD_VALUE)
         } else {
@@ -88,15 +90,24 @@ impl Cursor<'_> {
     fn number(&mut self, max: u64) -> Option<u64> {
         self.literal(b' ')?;
         let start = self.at;
-        while self.input.get(self.at).is_some_and(u8::is_ascii_digit) {
+        let mut value: u64 = 0;
+        while let Some(digit) = self.input.get(self.at).map(|byte| byte.wrapping_sub(b'0'))
+            && digit <= 9
+        {
+            value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
             self.at += 1;
         }
-        let value = scan::decimal(&self.input[start..self.at], max);
-        if value.is_none() && self.at > start {
+        let text = &self.input[start..self.at];
+        let fits = match text.len() {
+            0 => None,
+            1..=SAFE_DIGITS => (value <= max).then_some(value),
+            _ => scan::decimal(text, max),
+        };
+        if fits.is_none() {
             // Digits that are no number of ours will not become one.
             self.at = start;
         }
-        value
+        fits
     }
 
     fn literal(&mut self, byte: u8) -> Option<()> {

@@ -42,6 +42,10 @@ impl Proxy {
         // One part more, so that a fault on the way does not complete the row before its last key.
         self.desk.rows[row].left = keys.len() as u32 + 1;
         for (slot, span) in keys.iter().enumerate() {
+            if bug!(DropFragment) && slot > 1 && slot + 1 == keys.len() {
+                self.desk.part_done(row);
+                continue;
+            }
             let key = span.of(head);
             match self.link_for_key(pool, key, id, now) {
                 Ok(link) => self.ask_key(link, request, head, key, (row, slot as u32), merge, now),
@@ -114,6 +118,7 @@ impl Proxy {
         self.desk.rows[row].writes = true;
         self.desk.rows[row].left = 1;
         match self.link_for_key(pool, keys[0].of(head), id, now) {
+            Ok(_) if bug!(ForgetNoreply) && request.quiet => self.desk.part_done(row),
             Ok(link) => self.send_update(link, row, request, head, &keys, data, now),
             Err((server, fault)) => self.desk.fail_part(row, server, fault, false),
         }
@@ -138,6 +143,7 @@ impl Proxy {
         self.desk.rows[row].left = servers as u32 + 1;
         for server in 0..servers {
             match self.link_for(pool, server, id, now) {
+                Ok(_) if bug!(FlushOneServer) && server > 0 => self.desk.part_done(row),
                 Ok(link) => {
                     let none = Data::Held(Outbox::default());
                     self.send_update(link, row, request, head, &[], none, now);
@@ -159,6 +165,8 @@ impl Proxy {
         data: Data<'_>,
         now: Time,
     ) {
+        #[cfg(seeded_bugs)]
+        self.remember(row, request, head, keys);
         let link = self.links.find_mut(id).expect("the router found it");
         let close_shared = self.desk.shares_batch(link, row);
         let pool = &mut self.desk.pools[link.pool as usize];
@@ -212,7 +220,7 @@ impl Proxy {
     }
 
     /// The link that a client uses for a server; made now if there is none.
-    fn link_for(
+    pub(super) fn link_for(
         &mut self,
         pool: usize,
         server: usize,
@@ -290,14 +298,18 @@ impl Proxy {
 
     /// Whether asking this again would change nothing.
     pub(super) fn is_idempotent(request: &Request) -> bool {
+        let is_read = matches!(request.class, Class::Fetch { .. });
         matches!(request.class, Class::Fetch { idempotent: true, .. })
+            || is_read && bug!(ResendTouch)
     }
 }
 
 impl crate::desk::Desk {
     /// Whether the client of a request has a get in a link's open batch.
     fn shares_batch(&self, link: &Link, row: RowId) -> bool {
-        let Some(batch) = &link.batch else { return false };
+        let Some(batch) = link.batch.as_ref().filter(|_| !bug!(MergeAcrossOwnWrite)) else {
+            return false;
+        };
         let client = self.rows[row].client;
         self.clients.find(client).is_some_and(|client| client.batch_turn >= batch.turn)
             && batch.entries.iter().any(|entry| self.rows[entry.row].client == client)

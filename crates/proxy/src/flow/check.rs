@@ -19,6 +19,11 @@ impl Proxy {
         (self.desk.rows.len(), self.desk.clients.len(), self.links.len())
     }
 
+    /// Messages in the fullest queue of a link.
+    pub fn longest_queue(&self) -> usize {
+        self.links.iter().map(|(_, link)| link.flights.len()).max().unwrap_or(0)
+    }
+
     fn check_pipelines(&self) {
         for (id, client) in self.desk.clients.iter() {
             let mut depth = 0;

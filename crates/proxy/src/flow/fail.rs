@@ -71,7 +71,12 @@ impl Proxy {
         if !stands && now >= link.since.after(timeouts.connect) {
             return self.close_link(id, Fault::ConnectTimeout, now);
         }
-        if stands && link.is_waiting() && now >= link.since.after(timeouts.reply) {
+        let patience = if bug!(HurryReply) { timeouts.reply / 2 } else { timeouts.reply };
+        if stands && link.is_waiting() && now >= link.since.after(patience) {
+            #[cfg(seeded_bugs)]
+            if bug!(AnswerAfterTimeout) {
+                return self.give_up_first(id, now);
+            }
             return self.close_link(id, Fault::ReplyTimeout, now);
         }
         self.expire_pending(id, timeouts.queue, now);
@@ -142,7 +147,7 @@ impl Proxy {
         let mut lost = Vec::new();
         let mut start = link.done;
         for flight in std::mem::take(&mut link.flights) {
-            let touched = start < link.sent;
+            let touched = start < link.sent && !bug!(ForgetSent);
             start = flight.end;
             match flight.cargo {
                 Cargo::Fetch(batch) if is_asked_again(&batch) => again.push(self.judge(batch)),
@@ -170,7 +175,11 @@ impl Proxy {
     }
 
     /// Everything a message carried meets a fault.
-    fn fail_flight(&mut self, flight: Flight, server: u32, fault: Fault, sent: bool) {
+    pub(super) fn fail_flight(&mut self, flight: Flight, server: u32, fault: Fault, sent: bool) {
+        #[cfg(seeded_bugs)]
+        if fault == Fault::LinkLost && sent && self.resend(&flight, server) {
+            return;
+        }
         match flight.cargo {
             Cargo::Fetch(batch) => self.fail_batch(batch, server, fault),
             Cargo::Update(row) => self.desk.fail_part(row, Some(server), fault, sent),
@@ -240,7 +249,8 @@ impl Proxy {
     pub(super) fn has_changed_since(&self, id: RowId) -> bool {
         let row = &self.desk.rows[id];
         // Whoever has left sees nothing, and the rows behind his may be others' by now.
-        let Some(client) = self.desk.clients.find(row.client) else { return false };
+        let client = self.desk.clients.find(row.client).filter(|_| !bug!(AskAgainPastWrite));
+        let Some(client) = client else { return false };
         if client.quiet > 0 {
             return true;
         }
@@ -281,7 +291,7 @@ impl Proxy {
     fn probe(&mut self, pool: usize, server: usize, now: Time) {
         let entry = &mut self.desk.pools[pool].servers[server];
         entry.probe_due = false;
-        if entry.health == Health::Ready || entry.probe.is_some() {
+        if entry.health == Health::Ready || entry.probe.is_some() || bug!(NeverProbe) {
             return;
         }
         let link = Link::new(pool as u32, server as u32, State::Probing, now);

@@ -10,4 +10,6 @@ mod check;
 mod fail;
 mod pair;
 mod receive;
+#[cfg(seeded_bugs)]
+mod seeded;
 pub mod stats;

@@ -9,10 +9,10 @@ use proto::{Item, ItemKind, Parsed};
 
 use crate::buffer::{Outbox, Source};
 use crate::client::End;
-use crate::desk::Value;
+use crate::desk::{Desk, Value};
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Batch, Body, Cargo, Entry, Flight, State};
+use crate::link::{Batch, Body, Cargo, Entry, Flight, Link, State};
 use crate::plan::QuickAck;
 use crate::{Action, Event, Proxy, Time, limits};
 
@@ -105,6 +105,7 @@ impl Proxy {
         let protocol = self.desk.pools[link.pool as usize].plan.protocol;
         let item = match protocol.parse_reply(flight.ask, rest.bytes) {
             Parsed::Incomplete => return Ok(Step::Incomplete),
+            Parsed::Malformed(_) if bug!(BelievePoison) => return Ok(Step::Used(rest.bytes.len())),
             Parsed::Malformed(why) => return Err(why),
             Parsed::Complete(item) => item,
         };
@@ -124,46 +125,10 @@ impl Proxy {
         }
         batch.cursor = found + 1;
         let entry = batch.entries[found];
-        self.take_value(id, rest, item, entry)
-    }
-
-    /// A value whose head is there: whole, or the beginning of its body.
-    fn take_value(
-        &mut self,
-        id: ConnId,
-        rest: Source<'_>,
-        item: Item,
-        entry: Entry,
-    ) -> Result<Step, &'static str> {
-        let link = self.links.find_mut(id).expect("the caller found it");
-        let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
-        if len <= rest.bytes.len() {
-            if !rest.bytes[..len].ends_with(item.trailer) {
-                // The batch is past this key, and nobody has it: it is outstanding again.
-                if let Some(Flight { cargo: Cargo::Fetch(batch), .. }) = link.flights.front_mut() {
-                    batch.cursor -= 1;
-                }
-                return Err("a value that does not end where its head says");
-            }
-            self.desk.hit(link.server, entry, Value::Flat(rest.part(0, len)));
-            return Ok(Step::Used(len));
+        match take_value(link, &mut self.desk, rest, item, entry)? {
+            Some(used) => Ok(Step::Used(used)),
+            None => self.pair_body(id, rest),
         }
-        let mut body = Body {
-            item,
-            entry: Some(entry),
-            data: Outbox::default(),
-            left: item.len(),
-            end: End::default(),
-        };
-        if !self.desk.memory.has_room(len) {
-            self.desk.fail_part(entry.row, Some(link.server), Fault::OutOfMemory, false);
-            body.entry = None;
-        } else if self.desk.clients.find(self.desk.rows[entry.row].client).is_none() {
-            self.desk.part_done(entry.row);
-            body.entry = None;
-        }
-        link.body = Some(body);
-        self.pair_body(id, rest)
     }
 
     /// More of a value.
@@ -311,6 +276,45 @@ impl Proxy {
         }
         self.mark_dirty(id);
     }
+}
+
+/// A value whose head is there: whole (its length is returned), or the
+/// beginning of its body, which is kept to be continued.
+fn take_value(
+    link: &mut Link,
+    desk: &mut Desk,
+    rest: Source<'_>,
+    item: Item,
+    entry: Entry,
+) -> Result<Option<usize>, &'static str> {
+    let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
+    if len <= rest.bytes.len() {
+        if !rest.bytes[..len].ends_with(item.trailer) {
+            // The batch is past this key, and nobody has it: it is outstanding again.
+            if let Some(Flight { cargo: Cargo::Fetch(batch), .. }) = link.flights.front_mut() {
+                batch.cursor -= 1;
+            }
+            return Err("a value that does not end where its head says");
+        }
+        desk.hit(link.server, entry, Value::Flat(rest.part(0, len)));
+        return Ok(Some(len));
+    }
+    let mut body = Body {
+        item,
+        entry: Some(entry),
+        data: Outbox::default(),
+        left: item.len(),
+        end: End::default(),
+    };
+    if !desk.memory.has_room(len) {
+        desk.fail_part(entry.row, Some(link.server), Fault::OutOfMemory, false);
+        body.entry = None;
+    } else if desk.clients.find(desk.rows[entry.row].client).is_none() {
+        desk.part_done(entry.row);
+        body.entry = None;
+    }
+    link.body = Some(body);
+    Ok(None)
 }
 
 impl Flight {

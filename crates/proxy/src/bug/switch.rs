@@ -1,0 +1,119 @@
+//! The table of mistakes, and which of them this thread makes.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use crate::request::RowId;
+
+/// A mistake. The comment says what goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// Two answers that are ready leave in the wrong order.
+    SwapReplies,
+    /// An answer leaves although an earlier one is outstanding.
+    Overtake,
+    /// The last key of a get of three or more is never asked for.
+    DropFragment,
+    /// A key goes to the server after its own.
+    Misroute,
+    /// The link stays open after a deadline, so that a late answer meets the next request.
+    AnswerAfterTimeout,
+    /// A server is given up after half its time.
+    HurryReply,
+    /// A silent server is waited for without end.
+    NoReplyDeadline,
+    /// An update goes ahead of a get that the same client has in the open batch.
+    MergeAcrossOwnWrite,
+    /// A get is asked again although its client has asked for a change since.
+    AskAgainPastWrite,
+    /// An update without an answer is not sent.
+    ForgetNoreply,
+    /// An update without an answer is answered.
+    AnswerNoreply,
+    /// An update whose link died is sent again.
+    ResendUpdate,
+    /// A read that changes something is asked again.
+    ResendTouch,
+    /// An update that may have been executed is reported as not sent.
+    ForgetSent,
+    /// A row whose client has left is never freed.
+    LeakRow,
+    /// The bytes of a client that has left stay in the account.
+    LeakMemory,
+    /// A failed part of a multi-key get looks like a miss.
+    SilentMiss,
+    /// A value goes to the next key that waits, whatever its name.
+    PairByPosition,
+    /// What cannot be an answer is skipped, and the rest is believed.
+    BelievePoison,
+    /// A data block with the wrong end is sent on.
+    SkipTrailer,
+    /// A broadcast goes to the first server only.
+    FlushOneServer,
+    /// A client that asks without end is never paused.
+    NeverPause,
+    /// A client that was paused is never read again.
+    NeverResume,
+    /// A link takes more than its queue holds.
+    NoQueueBound,
+    /// A server that is down is never asked whether it is back.
+    NeverProbe,
+    /// A client that has closed its half is closed before it is answered.
+    CloseEarly,
+}
+
+/// All of them.
+pub static BUGS: &[Bug] = &[
+    Bug::SwapReplies,
+    Bug::Overtake,
+    Bug::DropFragment,
+    Bug::Misroute,
+    Bug::AnswerAfterTimeout,
+    Bug::HurryReply,
+    Bug::NoReplyDeadline,
+    Bug::MergeAcrossOwnWrite,
+    Bug::AskAgainPastWrite,
+    Bug::ForgetNoreply,
+    Bug::AnswerNoreply,
+    Bug::ResendUpdate,
+    Bug::ResendTouch,
+    Bug::ForgetSent,
+    Bug::LeakRow,
+    Bug::LeakMemory,
+    Bug::SilentMiss,
+    Bug::PairByPosition,
+    Bug::BelievePoison,
+    Bug::SkipTrailer,
+    Bug::FlushOneServer,
+    Bug::NeverPause,
+    Bug::NeverResume,
+    Bug::NoQueueBound,
+    Bug::NeverProbe,
+    Bug::CloseEarly,
+];
+
+thread_local! {
+    static ON: Cell<Option<Bug>> = const { Cell::new(None) };
+    /// What `ResendUpdate` sends again: the heads of updates without data, by row.
+    static SENT: RefCell<BTreeMap<RowId, Vec<u8>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// From now on this thread's data planes make that mistake, or none.
+pub fn switch(bug: Option<Bug>) {
+    ON.set(bug);
+    SENT.take();
+}
+
+pub fn is_on(bug: Bug) -> bool {
+    ON.get() == Some(bug)
+}
+
+/// An update of these bytes is sent for a row.
+pub(crate) fn remember(row: RowId, text: Vec<u8>) {
+    SENT.with_borrow_mut(|sent| sent.insert(row, text));
+}
+
+/// What was sent for a row.
+pub(crate) fn recall(row: RowId) -> Option<Vec<u8>> {
+    SENT.with_borrow_mut(|sent| sent.remove(&row))
+}

@@ -1,0 +1,61 @@
+//! Mistakes that take more than a wrong condition. Only in builds with `--cfg seeded_bugs`.
+
+use proto::{Request, Span};
+
+use crate::bug;
+use crate::fault::Fault;
+use crate::id::ConnId;
+use crate::link::{Cargo, Flight};
+use crate::request::{NONE, RowId, Rows, State};
+use crate::{Proxy, Time};
+
+impl Proxy {
+    /// `AnswerAfterTimeout`: the request is given up, its link is not.
+    pub(super) fn give_up_first(&mut self, id: ConnId, now: Time) {
+        let link = self.links.find_mut(id).expect("the caller found it");
+        let server = link.server;
+        let Some(flight) = link.flights.pop_front() else { return };
+        link.done = flight.end.min(link.sent);
+        link.since = now;
+        self.fail_flight(flight, server, Fault::ReplyTimeout, true);
+        self.arm_link(id);
+    }
+
+    /// `ResendUpdate`: keeps what is needed to send an update without data again.
+    pub(super) fn remember(&self, row: RowId, request: &Request, head: &[u8], keys: &[Span]) {
+        if bug!(ResendUpdate) && request.trailer.is_empty() {
+            let pool = self.desk.rows[row].pool as usize;
+            let mut text = Vec::new();
+            self.desk.pools[pool].plan.protocol.write_head(request, head, keys, &mut text);
+            bug::remember(row, text);
+        }
+    }
+
+    /// `ResendUpdate`: sends what a dead link carried on a new one.
+    pub(super) fn resend(&mut self, flight: &Flight, server: u32) -> bool {
+        let Cargo::Update(row) = flight.cargo else { return false };
+        let Some(text) = bug::recall(row) else { return false };
+        let (client, pool) = (self.desk.rows[row].client, self.desk.rows[row].pool as usize);
+        let found = self.link_for(pool, server as usize, client, flight.since);
+        let Ok(id) = found else { return false };
+        let link = self.links.find_mut(id).expect("the router found it");
+        let before = link.out.len();
+        link.out.copy(&text);
+        link.launch(Cargo::Update(row), flight.ask, before, flight.since);
+        self.mark_dirty(id);
+        true
+    }
+}
+
+impl Rows {
+    /// `SwapReplies`: the first two answers of a pipeline change places.
+    pub(crate) fn swap_replies(&mut self, first: RowId) {
+        let second = self[first].next;
+        if !bug!(SwapReplies) || second == NONE || self[second].state != State::Done {
+            return;
+        }
+        let reply = std::mem::take(&mut self[first].reply);
+        let reply = std::mem::replace(&mut self[second].reply, reply);
+        self[first].reply = reply;
+    }
+}
