@@ -233,17 +233,23 @@ impl Outbox {
 #[derive(Default)]
 pub(crate) struct Spares {
     buffers: Vec<Vec<u8>>,
+    /// Capacity of all of them.
+    bytes: usize,
 }
 
 impl Spares {
     pub(crate) fn take(&mut self) -> Vec<u8> {
-        self.buffers.pop().unwrap_or_default()
+        let buffer = self.buffers.pop().unwrap_or_default();
+        self.bytes -= buffer.capacity();
+        buffer
     }
 
     pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
-        let fits = (1..=limits::BUFFER_KEEP_MAX).contains(&buffer.capacity());
-        if fits && self.buffers.len() < limits::SPARES_MAX {
+        let capacity = buffer.capacity();
+        let fits = (1..=limits::BUFFER_KEEP_MAX).contains(&capacity);
+        if fits && self.bytes + capacity <= limits::SPARES_BYTES_MAX {
             buffer.clear();
+            self.bytes += capacity;
             self.buffers.push(buffer);
         }
     }

@@ -48,14 +48,14 @@ pub const LINK_OUTBOX_MAX: usize = 64 * 1024 * 1024;
 pub const REPLY_HEAD_MAX: usize = 2048;
 /// A value at least this long is kept by reference to the block it arrived in; below it is copied.
 pub const REFERENCE_MIN: usize = 4 * 1024;
-/// Empty buffers kept for reuse.
-pub const SPARES_MAX: usize = 1024;
+/// Bytes of empty buffers kept for reuse.
+pub const SPARES_BYTES_MAX: usize = 1024 * 1024;
 /// The same for bytes that may have to wait: a quarter of the block that the program reads into.
 pub const KEEP_REFERENCE_MIN: usize = 16 * 1024;
 /// Empty batches kept for reuse.
-pub const BATCHES_MAX: usize = 4096;
+pub const BATCHES_MAX: usize = 1024;
 /// An empty buffer larger than this goes back to the allocator.
-pub const BUFFER_KEEP_MAX: usize = 64 * 1024;
+pub const BUFFER_KEEP_MAX: usize = 16 * 1024;
 /// Bytes that all buffers together may hold, unless the file says otherwise.
 pub const MEMORY_DEFAULT: usize = 1024 * 1024 * 1024;
 /// The largest value, unless the file says otherwise: memcached's own default.

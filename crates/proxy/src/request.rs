@@ -210,4 +210,4 @@ impl Row {
 }
 
 /// A freed row keeps buffers up to this size for its next life.
-const ROW_KEEP_MAX: usize = 16 * 1024;
+const ROW_KEEP_MAX: usize = 1024;
