@@ -49,6 +49,9 @@ const SHAPES: &[&str] = &[
     "gets KEY KEY",
     "gat NUMBER KEY KEY",
     "gats NUMBER KEY",
+    "get KEYS",
+    "gat NUMBER KEYS",
+    "gats NUMBER KEYS",
     "set KEY NUMBER NUMBER LENGTH [noreply]",
     "add KEY NUMBER NUMBER LENGTH [noreply]",
     "replace KEY NUMBER NUMBER LENGTH [noreply]",
@@ -141,6 +144,7 @@ fn line(dice: &mut Dice) -> Vec<u8> {
             _ if dice.one_in(12) => out.extend_from_slice(dice.pick(ARGUMENTS)),
             "KEY" if dice.one_in(20) => out.resize(out.len() + 248 + dice.below(5), b'L'),
             "KEY" => out.extend_from_slice(dice.pick(&[&b"a"[..], b"key:1", b"{t}x", b"\xff\xfe"])),
+            "KEYS" => keys(&mut out, dice),
             "NUMBER" => out.extend_from_slice(dice.pick(NUMBERS)),
             "LENGTH" => {
                 let len = dice.below(12);
@@ -156,6 +160,17 @@ fn line(dice: &mut Dice) -> Vec<u8> {
         out.extend_from_slice(dice.pick(ENDS));
     }
     out
+}
+
+/// So many keys that their line is long, often too long for a server.
+fn keys(out: &mut Vec<u8>, dice: &mut Dice) {
+    let longest = [1, 10, 100, 250][dice.below(4)];
+    for number in 0..1 + dice.below(150) {
+        if number > 0 {
+            out.push(b' ');
+        }
+        out.resize(out.len() + 1 + dice.below(longest), b'a' + (number % 26) as u8);
+    }
 }
 
 /// One change, at a token or at a byte.

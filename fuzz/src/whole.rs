@@ -1,6 +1,7 @@
 //! The data plane between clients and servers that say anything at all, at any time, in any pieces.
 //! No answer is judged here (the simulator does that); it must not panic, its invariants must hold
-//! after every step, and nothing may be left behind when everybody has gone.
+//! after every step, nothing may be left behind when everybody has gone, and what servers are sent must
+//! be what a server reads as one command after the other.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -12,6 +13,7 @@ use proxy::{Action, Closed, ConnId, Proxy, Side, Slices, Time};
 use shard::Distribution;
 
 use crate::mutate::{self, Dice};
+use crate::server::Ear;
 
 const STEPS: usize = 200;
 const CLIENTS_MAX: usize = 8;
@@ -51,6 +53,8 @@ struct Scene<'a> {
     links: Vec<ConnId>,
     /// What each link's server has heard and not yet answered.
     heard: HashMap<ConnId, Vec<u8>>,
+    /// How a real server would read each link: judged, whatever the server then answers.
+    ears: HashMap<ConnId, Ear>,
     /// Connections that the kernel took only a part from.
     blocked: Vec<ConnId>,
 }
@@ -76,6 +80,7 @@ impl<'a> Scene<'a> {
             connecting: Vec::new(),
             links: Vec::new(),
             heard: HashMap::new(),
+            ears: HashMap::new(),
             blocked: Vec::new(),
         }
     }
@@ -244,6 +249,7 @@ impl<'a> Scene<'a> {
             if self.dice.one_in(8) { self.dice.below(bytes.len() + 1) } else { bytes.len() };
         if taken > 0 {
             if !id.is_client() {
+                self.ears.entry(id).or_default().hear(&bytes[..taken]);
                 self.heard.entry(id).or_default().extend_from_slice(&bytes[..taken]);
             }
             self.proxy.handle_transmitted(id, taken, self.now);
