@@ -60,6 +60,10 @@ pub enum Bug {
     NeverProbe,
     /// A client that has closed its half is closed before it is answered.
     CloseEarly,
+    /// The pending ACK of a piece of a request is not sent at once.
+    ForgetAck,
+    /// The pending ACK of whole requests is sent at once, by a call of its own.
+    WasteAck,
 }
 
 /// All of them.
@@ -90,6 +94,8 @@ pub static BUGS: &[Bug] = &[
     Bug::NoQueueBound,
     Bug::NeverProbe,
     Bug::CloseEarly,
+    Bug::ForgetAck,
+    Bug::WasteAck,
 ];
 
 thread_local! {

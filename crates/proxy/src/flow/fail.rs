@@ -101,6 +101,8 @@ impl Proxy {
         for flight in link.withdraw(first, count) {
             self.fail_flight(flight, server, Fault::QueueTimeout, false);
         }
+        // There may be room now for the batch that waited behind them.
+        self.mark_dirty(id);
     }
 
     /// The driver says that a link's connection ended, or never came to be.

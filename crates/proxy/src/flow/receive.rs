@@ -276,7 +276,8 @@ impl Proxy {
         let pool = &mut self.desk.pools[client.pool as usize];
         let flush = match pool.plan.quickack {
             QuickAck::Partial => {
-                client.is_mid_request() || (client.depth == 0 && client.out.is_empty())
+                let is_mid = client.is_mid_request() && !bug!(ForgetAck) || bug!(WasteAck);
+                is_mid || (client.depth == 0 && client.out.is_empty())
             }
             QuickAck::Always => true,
             QuickAck::Off => false,

@@ -23,6 +23,8 @@ impl Proxy {
 
     /// `ResendUpdate`: keeps what is needed to send an update without data again.
     pub(super) fn remember(&self, row: RowId, request: &Request, head: &[u8], keys: &[Span]) {
+        // The row's last life may have left something.
+        bug::recall(row);
         if bug!(ResendUpdate) && request.trailer.is_empty() {
             let pool = self.desk.rows[row].pool as usize;
             let mut text = Vec::new();
