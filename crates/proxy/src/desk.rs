@@ -290,7 +290,7 @@ impl Desk {
             client.head = self.rows[row].next;
             client.depth -= 1;
             self.memory.change(&mut self.rows[row].held, 0);
-            self.rows.free(row);
+            self.rows.free(row, &mut self.spares);
         }
         if client.head == NONE {
             client.tail = NONE;
@@ -300,7 +300,7 @@ impl Desk {
 
     fn free(&mut self, id: RowId) {
         self.memory.change(&mut self.rows[id].held, 0);
-        self.rows.free(id);
+        self.rows.free(id, &mut self.spares);
     }
 
     /// Something of a client changed: it may have to be written, read again or closed. One that is to be

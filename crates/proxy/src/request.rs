@@ -7,7 +7,7 @@
 
 use proto::{Answer, Protocol};
 
-use crate::buffer::Outbox;
+use crate::buffer::{Outbox, Spares};
 use crate::id::ConnId;
 use crate::plan::Partial;
 
@@ -87,6 +87,12 @@ impl Row {
         self.large.push(value);
     }
 
+    /// Makes it a read of several keys.
+    pub(crate) fn open_slots(&mut self, keys: usize, spares: &mut Spares) {
+        self.slots.resize(keys, Slot::Empty);
+        self.values = spares.take();
+    }
+
     /// Writes the whole answer of a row that is done.
     pub(crate) fn emit(&mut self, protocol: &dyn Protocol, partial: Partial, out: &mut Outbox) {
         assert_eq!(self.state, State::Done, "only a settled request has an answer");
@@ -147,18 +153,18 @@ impl Rows {
         row.state = State::Done;
     }
 
-    pub(crate) fn free(&mut self, id: RowId) {
+    pub(crate) fn free(&mut self, id: RowId, spares: &mut Spares) {
         let row = &mut self.rows[id as usize];
         assert_eq!(row.state, State::Done, "a request is freed once, after it was settled");
         row.state = State::Free;
         row.error.clear();
         row.slots.clear();
-        row.values.clear();
+        spares.give(std::mem::take(&mut row.values));
         row.large.clear();
         row.reply.clear();
         row.held = 0;
-        if row.values.capacity() + row.reply.copied().capacity() > ROW_KEEP_MAX
-            || row.slots.capacity() > ROW_KEEP_MAX
+        if row.reply.copied().capacity() > ROW_KEEP_MAX
+            || row.slots.capacity() * size_of::<Slot>() > ROW_KEEP_MAX
         {
             *row = Row::blank(row.client);
         }

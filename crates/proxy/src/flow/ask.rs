@@ -13,7 +13,7 @@ use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::{Batch, Cargo, Link};
 use crate::pool::Health;
-use crate::request::{RowId, Slot};
+use crate::request::RowId;
 use crate::{Proxy, Time, limits};
 
 impl Proxy {
@@ -36,7 +36,7 @@ impl Proxy {
         let keys = std::mem::take(&mut self.keys);
         self.desk.pools[pool].counters.add(Counter::KeysAsked, keys.len() as u64);
         if keys.len() > 1 {
-            self.desk.rows[row].slots.resize(keys.len(), Slot::Empty);
+            self.desk.rows[row].open_slots(keys.len(), &mut self.desk.spares);
             self.desk.account_row(row);
         }
         // One part more, so that a fault on the way does not complete the row before its last key.
