@@ -34,6 +34,8 @@ pub struct Expect {
     pub index: u64,
     /// Where in the client's stream the part ends that it is answered by.
     pub end: u64,
+    /// Where it ends, with all its data.
+    pub frame_end: u64,
     /// No answer may come.
     pub is_quiet: bool,
     /// The event by which the proxy had all of it; zero before.
@@ -135,6 +137,7 @@ impl Client {
             asked,
             index: self.requests,
             end: self.written,
+            frame_end: self.written,
             is_quiet,
             arrived: 0,
             arrived_at: Time(0),
@@ -146,6 +149,22 @@ impl Client {
     /// The last request is refused as soon as its head is there, before its data.
     pub fn answered_by_head(&mut self, body_len: u64) {
         self.expects.back_mut().expect("one was just added").end -= body_len;
+    }
+
+    /// Whether what has been sent ends with a request; and if so, whether that one is answered.
+    pub fn ends_with_request(&self) -> Option<bool> {
+        let last = self.expects.iter().find(|one| one.frame_end >= self.sent)?;
+        // Data that nobody wants was answered when its head came.
+        let is_answered = !last.is_quiet && last.end == last.frame_end;
+        (last.frame_end == self.sent).then_some(is_answered)
+    }
+
+    /// The conversation was ended by the proxy: nothing else will be answered.
+    pub fn give_up(&mut self) {
+        self.is_leaving = true;
+        self.unsent.clear();
+        self.expects.clear();
+        self.arrived = 0;
     }
 
     /// Nothing that arrived waits for an answer.

@@ -31,6 +31,8 @@ pub struct Conn {
     /// Where in `output` stands what is no possible answer: with its last byte the proxy must have
     /// closed the link.
     pub poison: Option<(usize, usize)>,
+    /// What was delivered ends with a whole reply.
+    pub ends_with_reply: bool,
     /// Since when the server has owed the reply that is next.
     pub owed_since: Time,
     /// The server says nothing more on it.
@@ -54,6 +56,7 @@ impl Conn {
             delivered: 0,
             reply_ends: VecDeque::new(),
             poison: None,
+            ends_with_reply: true,
             owed_since: since,
             is_over: false,
             is_probe: false,
@@ -76,8 +79,11 @@ impl Conn {
     /// The proxy has got `n` more bytes of `output`.
     pub fn deliver(&mut self, n: usize, now: Time) {
         self.delivered += n;
-        while self.reply_ends.front().is_some_and(|end| *end <= self.delivered) {
+        self.ends_with_reply = false;
+        while let Some(end) = self.reply_ends.front().copied().filter(|end| *end <= self.delivered)
+        {
             self.reply_ends.pop_front();
+            self.ends_with_reply = end == self.delivered;
             self.owed_since = now;
         }
         // A run may last, and what was delivered is never looked at again.

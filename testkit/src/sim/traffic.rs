@@ -1,5 +1,6 @@
 //! What clients and servers do when nothing goes wrong: ask in pieces, answer in pieces, late or at once.
 
+use proxy::plan::QuickAck;
 use proxy::{Closed, ConnId};
 
 use super::ask::Asker;
@@ -131,9 +132,34 @@ impl World {
                 update.epoch = expect.epoch;
             }
         }
+        let ends = client.ends_with_request();
         self.fill_block(&piece);
+        self.flushed.clear();
         self.proxy.handle_received(id, &self.block, n, self.now);
         self.carry_out();
+        let plan = &self.scene.plan;
+        let Some(client) = self.clients[id.index()].as_ref() else { return };
+        // Behind the end of the conversation, and while it is paused, nothing is looked at.
+        if client.is_leaving || client.is_paused || self.scene.tight_memory {
+            return;
+        }
+        match plan.pools[client.pool].quickack {
+            QuickAck::Partial => self.check_ack(id, ends),
+            QuickAck::Always => self.check_ack(id, None),
+            QuickAck::Off => assert!(self.flushed.is_empty(), "an ACK is sent although `off`"),
+        }
+    }
+
+    /// The QUICKACK rule: a piece of a request is acknowledged at once, and whole requests by the
+    /// segment that answers them. `whole`: the piece ended with a request, which has an answer or not.
+    fn check_ack(&self, id: ConnId, whole: Option<bool>) {
+        let is_flushed = self.flushed.contains(&id);
+        match whole {
+            None => assert!(is_flushed, "the sender of a piece waits for its ACK"),
+            Some(true) => assert!(!is_flushed, "a whole request costs a call of its own"),
+            // Without an answer, it depends on what else is outstanding.
+            Some(false) => {}
+        }
     }
 
     pub fn let_client_read(&mut self, id: ConnId) {
@@ -327,11 +353,21 @@ impl World {
         }
         let must_end = conn.poison.is_some_and(|(_, end)| conn.delivered >= end);
         let id = conn.id;
+        let ends = conn.ends_with_reply.then_some(true);
+        let quickack = self.scene.plan.pools[conn.pool].server_quickack;
         self.fill_block(&piece);
+        self.flushed.clear();
         self.proxy.handle_received(id, &self.block, n, self.now);
         self.carry_out();
         let stands = self.conns[at].as_ref().is_some_and(|conn| conn.id == id);
         assert!(!(must_end && stands), "what nobody can have asked for is believed");
+        if stands && !poisoned {
+            match quickack {
+                QuickAck::Partial => self.check_ack(id, ends),
+                QuickAck::Always => self.check_ack(id, None),
+                QuickAck::Off => assert!(self.flushed.is_empty(), "an ACK is sent although `off`"),
+            }
+        }
     }
 
     /// A server, or the network, ends a connection.

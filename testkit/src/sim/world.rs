@@ -6,15 +6,15 @@
 
 use std::rc::Rc;
 
-use proxy::plan::{OnFailure, Plan, PoolPlan};
-use proxy::{Proxy, Time};
+use proxy::plan::{OnFailure, Plan, PoolPlan, Timeouts};
+use proxy::{ConnId, Proxy, Time};
 use shard::Distribution;
 
 use super::book::Book;
-use super::client::Client;
+use super::client::{Asked, Client};
 use super::conn::Conn;
 use super::random::Random;
-use super::scene::{Key, Scene, keys};
+use super::scene::{FaultKind, Key, Scene, keys};
 use super::server::Server;
 use super::summary::Summary;
 
@@ -34,6 +34,8 @@ pub struct World {
     pub trace: bool,
     /// Steps since the loop turn began.
     pub turn_age: usize,
+    /// Connections whose pending ACK the proxy wanted sent since the list was cleared.
+    pub flushed: Vec<ConnId>,
     /// The block that reads fill, as the program's.
     pub block: Rc<Vec<u8>>,
     pub clients_ever: u32,
@@ -110,6 +112,7 @@ impl World {
             summary: Summary::default(),
             trace,
             turn_age: 0,
+            flushed: Vec::new(),
             block: Rc::new(vec![0; BLOCK_LEN]),
             clients_ever: 0,
             over: u64::MAX,
@@ -125,7 +128,7 @@ impl World {
             say!(self, "step {step}");
             self.step();
             self.settle();
-            self.proxy.check();
+            self.check();
         }
         self.summary.steps = u64::from(steps);
         self.finish();
@@ -166,6 +169,48 @@ impl World {
         }
     }
 
+    /// What must hold after each step.
+    fn check(&self) {
+        self.proxy.check();
+        let plan = &self.scene.plan;
+        let holders = self.clients.len() + self.conns.len();
+        let most = plan.memory_max.saturating_add(holders * HELD_UNASKED_MAX);
+        let held = self.proxy.memory_held();
+        assert!(held <= most, "{held} bytes held, {} allowed", plan.memory_max);
+        // Keys that are asked alone after an error line are not new requests and find no full queue.
+        if self.scene.tight_queues && !self.scene.faults.contains(&FaultKind::ErrorLine) {
+            let longest = self.proxy.longest_queue();
+            // A client's own batch and the shared one are queued after the last look.
+            assert!(longest <= plan.limits.link_queue + 2, "{longest} messages in a queue");
+        }
+        for client in self.clients.iter().flatten() {
+            self.check_patience(client);
+        }
+    }
+
+    /// Nobody waits longer for an answer than the longest deadline, counted from when the request
+    /// arrived or its server last got on.
+    fn check_patience(&self, client: &Client) {
+        let Some(expect) = client.expects.front() else { return };
+        let waits = expect.arrived != 0 && !expect.is_quiet && !client.is_paused;
+        if !waits || client.is_full || !client.socket.is_empty() || !client.inbox.is_empty() {
+            return;
+        }
+        let model = &self.pools[client.pool];
+        let progress = |server: usize| model.servers[server].progress;
+        let last = match &expect.asked {
+            Asked::Read { keys, .. } if keys.len() == 1 => {
+                model.owner(usize::from(keys[0])).map(progress)
+            }
+            _ => (0..model.servers.len()).map(progress).max(),
+        };
+        let since = last.unwrap_or(self.now).max(expect.arrived_at);
+        let Timeouts { connect, queue, reply } = self.scene.plan.pools[client.pool].timeouts;
+        let most = connect.max(queue).max(reply) + 10 * self.scene.tick_max as u64;
+        let waited = self.now.since(since);
+        assert!(waited <= most, "client {} has waited {waited} us, {most} allowed", client.number);
+    }
+
     /// `bytes` as a block of which so many bytes were read.
     pub fn fill_block(&mut self, bytes: &[u8]) {
         match Rc::get_mut(&mut self.block) {
@@ -181,3 +226,6 @@ impl World {
 
 /// The length of a block that reads fill. Smaller than the program's, so that few bytes fill it.
 pub const BLOCK_LEN: usize = 20 * 1024;
+
+/// What one connection may hold whatever the ceiling says: heads, lines, a piece of a request.
+const HELD_UNASKED_MAX: usize = 2 * BLOCK_LEN;

@@ -1,0 +1,60 @@
+//! The simulator's verdict on the data plane. One seed again, with every event:
+//! `cargo xtask sim --seed N`, or `QUICKACK_SEED=N cargo test -p testkit --test simulator -- --nocapture`.
+
+use testkit::sim;
+
+const STEPS: u32 = 2_000;
+
+/// What a failing seed's reader needs, of a few of them.
+#[cfg(not(seeded_bugs))]
+fn report(found: &[sim::Failure]) -> String {
+    found.iter().map(|failure| format!("\n{failure}")).collect()
+}
+
+#[cfg(not(seeded_bugs))]
+#[test]
+fn ten_thousand_seeds_find_nothing() {
+    if let Ok(seed) = std::env::var("QUICKACK_SEED") {
+        let seed = seed.parse().expect("QUICKACK_SEED is a number");
+        sim::replay(seed, STEPS).unwrap_or_else(|failure| panic!("{failure}"));
+        return;
+    }
+    let (sum, found) = sim::run_all(0..10_000, STEPS, 3, || {});
+    assert!(found.is_empty(), "{}", report(&found));
+    // A run that meets no trouble proves nothing.
+    let met = [sum.hits, sum.misses, sum.updates, sum.pauses, sum.refused_clients];
+    assert!(met.iter().all(|count| *count > 10_000), "{sum:?}");
+    assert!(sum.ejections > 1_000 && sum.orphans > 1_000, "{sum:?}");
+    for (fault, count) in sum.by_fault() {
+        assert!(count > 100, "{fault} was met {count} times");
+    }
+}
+
+#[cfg(not(seeded_bugs))]
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for seed in [1, 77, 4_416] {
+        let first = sim::run(seed, STEPS).expect("a seed that finds nothing");
+        let second = sim::run(seed, STEPS).expect("a seed that finds nothing");
+        assert_eq!(format!("{first:?}"), format!("{second:?}"));
+    }
+}
+
+/// Each mistake that can be switched on is found within a thousand seeds, and without one nothing is.
+#[cfg(seeded_bugs)]
+#[test]
+fn seeded_bugs_are_found() {
+    use proxy::bug::{self, BUGS};
+
+    let (_, found) = sim::run_all(0..1_000, STEPS, 1, || bug::switch(None));
+    assert!(found.is_empty(), "without a bug: {}", found[0]);
+    let mut survived = Vec::new();
+    for bug in BUGS {
+        let (_, found) = sim::run_all(0..1_000, STEPS, 1, || bug::switch(Some(*bug)));
+        match found.first() {
+            Some(first) => println!("{bug:?}: seed {}: {}", first.seed, first.what),
+            None => survived.push(bug),
+        }
+    }
+    assert!(survived.is_empty(), "not found: {survived:?}");
+}
