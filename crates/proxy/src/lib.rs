@@ -214,7 +214,8 @@ impl Proxy {
         self.timers.next()
     }
 
-    /// The next connection of a side that has got something to write since it was last named.
+    /// The next connection of a side that has got something to write since it was last named. Ask for
+    /// links after `end_turn` only: before it, what gathers for them has not been closed.
     pub fn poll_transmit(&mut self, side: Side) -> Option<ConnId> {
         match side {
             Side::Client => self.desk.next_dirty(),

@@ -101,8 +101,9 @@ pub(crate) struct Batch {
     prefix_len: usize,
     /// Entries before this one are settled.
     pub(crate) cursor: usize,
-    /// The turn in which it was opened.
+    /// The turn in which it was opened, and when that was.
     pub(crate) turn: u64,
+    pub(crate) since: Time,
 }
 
 /// One key of a batch.
@@ -138,17 +139,19 @@ impl Batch {
             prefix_len: 0,
             cursor: 0,
             turn: 0,
+            since: Time(0),
         }
     }
 
     /// Makes a used batch as good as a blank one; its buffers stay.
-    pub(crate) fn open(&mut self, request: Request, turn: u64) {
+    pub(crate) fn open(&mut self, request: Request, turn: u64, now: Time) {
         self.text.clear();
         self.entries.clear();
         self.ask = Ask { command: request.command };
         self.request = request;
         self.cursor = 0;
         self.turn = turn;
+        self.since = now;
     }
 
     /// What stands before the first key: the command and its arguments.
@@ -269,7 +272,8 @@ impl Link {
         };
         let pending = self.flights.get(self.first_pending());
         let queued = pending.map(|flight| flight.since.after(timeouts.queue));
-        owed.into_iter().chain(queued).min()
+        let gathering = self.batch.as_ref().map(|batch| batch.since.after(timeouts.queue));
+        owed.into_iter().chain(queued).chain(gathering).min()
     }
 
     /// Bytes were taken by the kernel.

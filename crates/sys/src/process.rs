@@ -15,10 +15,10 @@ pub fn descriptors_max() -> usize {
 }
 
 /// Makes a child of `command`: it gets `passed` under the number 3 if there is one, dies with its
-/// parent, receives all signals, and is in a process group of its own, so that a key typed at a
+/// parent, receives all signals, is called like its parent, and is in a process group of its own, so that a key typed at a
 /// terminal reaches its parent only.
 pub fn prepare_child(command: &mut Command, passed: Option<BorrowedFd<'_>>) {
-    command.process_group(0);
+    command.arg0("quickack").process_group(0);
     let passed = passed.map(|fd| fd.as_raw_fd());
     // SAFETY: the closure runs between fork and exec and makes async-signal-safe calls only; the
     // descriptor is open until the caller has spawned the child, since it holds the borrow.

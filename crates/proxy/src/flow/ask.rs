@@ -94,7 +94,7 @@ impl Proxy {
         let place = if merge { &mut link.batch } else { &mut link.own };
         let batch = place.get_or_insert_with(|| {
             let mut batch = spare.pop().unwrap_or_else(|| Batch::blank(*request));
-            batch.open(*request, turn);
+            batch.open(*request, turn, now);
             protocol.open_fetch(request, head, &mut batch.text);
             batch
         });
@@ -247,7 +247,8 @@ impl Proxy {
             let id = self.dirty_links[at];
             if let Some(link) = self.links.find_mut(id) {
                 let pool = &mut self.desk.pools[link.pool as usize];
-                if link.batch_may_leave() {
+                if link.batch.is_some() && link.batch_may_leave() {
+                    link.out.open(&mut self.desk.spares);
                     close(link, pool, now);
                 }
                 let held = link.measure();
@@ -317,7 +318,7 @@ impl crate::desk::Desk {
 }
 
 /// Queues the open batch of a link, if it has one.
-fn close(link: &mut Link, pool: &mut crate::pool::Pool, now: Time) {
+pub(super) fn close(link: &mut Link, pool: &mut crate::pool::Pool, now: Time) {
     if let Some(batch) = link.batch.take() {
         launch(link, batch, pool, now);
     }

@@ -4,6 +4,7 @@
 
 use metrics::Server as Counter;
 
+use super::ask::close;
 use crate::fault::{Blame, Fault};
 use crate::id::ConnId;
 use crate::link::{Batch, Body, Cargo, Flight, Link, State};
@@ -80,6 +81,7 @@ impl Proxy {
             return self.close_link(id, Fault::ReplyTimeout, now);
         }
         self.expire_pending(id, timeouts.queue, now);
+        self.end_gathering(id, timeouts.queue, now);
         self.arm_link(id);
     }
 
@@ -103,6 +105,15 @@ impl Proxy {
         }
         // There may be room now for the batch that waited behind them.
         self.mark_dirty(id);
+    }
+
+    /// Gets that have waited for company as long as a request may wait are sent without it.
+    fn end_gathering(&mut self, id: ConnId, queue: u64, now: Time) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        if link.batch.as_ref().is_some_and(|batch| now >= batch.since.after(queue)) {
+            close(link, &mut self.desk.pools[link.pool as usize], now);
+            self.mark_dirty(id);
+        }
     }
 
     /// The driver says that a link's connection ended, or never came to be.

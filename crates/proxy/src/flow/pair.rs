@@ -214,7 +214,7 @@ impl Proxy {
             let link = self.links.find_mut(id).expect("the caller found it");
             let pool = &mut self.desk.pools[link.pool as usize];
             let mut one = self.spare_batches.pop().unwrap_or_else(|| Batch::blank(batch.request));
-            one.open(batch.request, self.turn);
+            one.open(batch.request, self.turn, now);
             one.text.extend_from_slice(batch.prefix());
             one.push(pool.plan.protocol, batch.key(*entry), entry.row, entry.slot);
             link.out.open(&mut self.desk.spares);
