@@ -79,6 +79,9 @@ enum Verb {
         /// What it may hold, such as `64m`.
         #[arg(long, value_name = "SIZE", value_parser = config::parse_memory)]
         memory: usize,
+        /// The largest value that the proxy in front lets pass.
+        #[arg(long, value_name = "SIZE", value_parser = config::parse_item_size, default_value = "1m")]
+        item_size_max: usize,
     },
 }
 
@@ -114,8 +117,8 @@ pub fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Verb::Worker { sockets } => launcher::run_worker(&sockets),
-        Verb::Cache { listen, inherited: _, memory } => {
-            cache_server::start(listen.as_ref(), memory)
+        Verb::Cache { listen, inherited: _, memory, item_size_max } => {
+            cache_server::start(listen.as_ref(), memory, item_size_max)
         }
     }
 }

@@ -132,6 +132,12 @@ pub fn parse_memory(word: &str) -> Result<usize, String> {
     value::size(word, &MEMORY_RANGE).map(|bytes| bytes as usize).map_err(|fault| fault.message)
 }
 
+/// The largest value, as a word of the command line.
+pub fn parse_item_size(word: &str) -> Result<usize, String> {
+    let range = 1..=proxy::limits::ITEM_SIZE_MAX as u64;
+    value::size(word, &range).map(|bytes| bytes as usize).map_err(|fault| fault.message)
+}
+
 /// An address to listen on, as a word of the command line.
 pub fn parse_address(word: &str) -> Result<Address, String> {
     Address::parse(word).map_err(|fault| fault.message)

@@ -70,21 +70,27 @@ struct Launcher {
 struct Cache {
     listener: OwnedFd,
     memory: usize,
+    item_size_max: usize,
     child: Option<Child>,
     started: Instant,
 }
 
 impl Launcher {
-    fn start(config: &Config, memories: &[usize]) -> io::Result<Launcher> {
+    fn start(config: &Config, memories: &[(usize, usize)]) -> io::Result<Launcher> {
         let signals = Signals::new(&[signal::TERM, signal::INT, signal::CHLD])?;
         // Nobody but us may enter this folder: the sockets in it ask for no password.
         let folder = tempfile::Builder::new().prefix("quickack-").tempdir()?;
         let mut caches = Vec::new();
-        for (at, memory) in memories.iter().enumerate() {
+        for (at, (memory, item_size_max)) in memories.iter().enumerate() {
             let path = socket(folder.path(), at);
             let listener = sys::listen::unix(&path, Some(0o600), BACKLOG)?;
-            let mut cache =
-                Cache { listener, memory: *memory, child: None, started: Instant::now() };
+            let mut cache = Cache {
+                listener,
+                memory: *memory,
+                item_size_max: *item_size_max,
+                child: None,
+                started: Instant::now(),
+            };
             cache.start()?;
             caches.push(cache);
         }
@@ -157,6 +163,7 @@ impl Cache {
     fn start(&mut self) -> io::Result<()> {
         let mut command = Command::new(OWN_IMAGE);
         command.args(["cache", "--inherited", "--memory"]).arg(self.memory.to_string());
+        command.arg("--item-size-max").arg(self.item_size_max.to_string());
         sys::process::prepare_child(&mut command, Some(self.listener.as_fd()));
         self.started = Instant::now();
         self.child = Some(command.spawn()?);
@@ -164,15 +171,16 @@ impl Cache {
     }
 }
 
-/// The memory of each embedded cache, in the order of the file.
-fn embedded(config: &Config) -> Vec<usize> {
-    let servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
-    servers
-        .filter_map(|server| match server {
-            ServerAddress::Embedded { memory } => Some(*memory),
+/// Memory and largest value of each embedded cache, in the order of the file.
+fn embedded(config: &Config) -> Vec<(usize, usize)> {
+    let pools = config.upstreams.iter().zip(&config.plan.pools);
+    let caches = pools.flat_map(|(upstream, plan)| {
+        upstream.servers.iter().filter_map(|server| match server {
+            ServerAddress::Embedded { memory } => Some((*memory, plan.item_size_max)),
             _ => None,
         })
-        .collect()
+    });
+    caches.collect()
 }
 
 fn socket(folder: &Path, at: usize) -> PathBuf {

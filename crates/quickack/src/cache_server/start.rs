@@ -10,8 +10,10 @@ use crate::event::Listener;
 use crate::log;
 
 /// Serves on `listen`, or without one on the socket that the launcher passed, until TERM or INT.
-pub fn start(listen: Option<&Address>, memory_max: usize) -> ExitCode {
-    let served = listener(listen).and_then(|listener| run(vec![listener], options(memory_max)));
+/// `value_max` is the largest value that the proxy in front lets pass.
+pub fn start(listen: Option<&Address>, memory_max: usize, value_max: usize) -> ExitCode {
+    let options = options(memory_max, value_max);
+    let served = listener(listen).and_then(|listener| run(vec![listener], options));
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -21,11 +23,11 @@ pub fn start(listen: Option<&Address>, memory_max: usize) -> ExitCode {
     }
 }
 
-fn options(memory_max: usize) -> Options {
+fn options(memory_max: usize, value_max: usize) -> Options {
     let descriptors = sys::process::descriptors_max();
     Options {
         memory_max,
-        item_size_max: proxy::limits::ITEM_SIZE_DEFAULT + ITEM_HEAD,
+        item_size_max: value_max + ITEM_HEAD,
         clients_max: descriptors.saturating_sub(DESCRIPTORS_OWN),
         pid: std::process::id(),
     }
