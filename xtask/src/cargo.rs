@@ -90,7 +90,8 @@ mod tests {
 
     #[test]
     fn cargos_closing_line_is_counted() {
-        let line = "test result: FAILED. 7 passed; 2 failed; 1 ignored; 0 measured; 3 filtered out; \
+        let line = "test result: FAILED. 7 passed; 2 failed; 1 ignored; 0 measured; \
+                    3 filtered out; \
                     finished in 0.01s";
         let count = parse_result(line).expect("a closing line");
         assert_eq!(count, Count { passed: 7, failed: 2, skipped: 1 });

@@ -1,7 +1,7 @@
 //! The real programs that tests talk to: found, installed where that is allowed, or named.
 //!
-//! A test that needs a peer has one of the peer's `tests` fragments in its path, so the tests that a
-//! machine cannot run are left out by name and reported by name. Nothing is left out silently.
+//! A test that needs a peer has one of the peer's `tests` fragments in its path, so the tests that
+//! a machine cannot run are left out by name and reported by name. Nothing is left out silently.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

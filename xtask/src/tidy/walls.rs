@@ -37,10 +37,11 @@ const HOUSES: &[House] = &[
             &["flow"],
             &["desk"],
             &["link", "pool", "timers"],
-            &["client"],
+            &["client", "bug"],
             &["request"],
             &["plan", "fault", "buffer", "id", "random"],
             &["limits"],
+            &["bug"],
         ],
     },
     House {
