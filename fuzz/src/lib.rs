@@ -1,8 +1,8 @@
 //! Fuzzers: functions of a seed and a budget that panic when they have found something.
 //!
-//! One row a fuzzer in [`FUZZERS`]. `cargo xtask fuzz [NAME] [--seed N] [--budget N]` runs them for as
-//! long as one likes; `tests/smoke.rs` runs each for a moment, and checks that the canary is caught.
-//! The same seed is the same run, so a failure is repeated by the line that reported it.
+//! One row a fuzzer in [`FUZZERS`]. `cargo xtask fuzz [NAME] [--seed N] [--budget N]` runs them for
+//! as long as one likes; `tests/smoke.rs` runs each for a moment, and checks that the canary is
+//! caught. The same seed is the same run, so a failure is repeated by the line that reported it.
 //!
 //! ```text
 //!   corpus/ + grammar ──mutate──▶ input ──▶ oracle: naive reader, model of the server, check()

@@ -1,5 +1,5 @@
-//! A second request parser, written from the protocol's text alone: split by spaces, strict, slow and
-//! plain. Where it and the product's differ, one of them is wrong.
+//! A second request parser, written from the protocol's text alone: split by spaces, strict, slow
+//! and plain. Where it and the product's differ, one of them is wrong.
 
 use proto::{Class, PROTOCOLS, Parsed, Request, Resume, Span};
 

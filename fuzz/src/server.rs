@@ -1,8 +1,8 @@
 //! The smuggling oracle: a model of how memcached 1.6.18 reads a connection, and the demand that it
 //! reads what we forward as exactly the one command that the client meant.
 //!
-//! The model is as lenient as the server: a line ends at `\n`, one `\r` before it goes, a NUL ends it
-//! early, only spaces part its tokens, numbers are read as the C library does (blanks and a sign
+//! The model is as lenient as the server: a line ends at `\n`, one `\r` before it goes, a NUL ends
+//! it early, only spaces part its tokens, numbers are read as the C library does (blanks and a sign
 //! before, any blank after). It was written from the server's behaviour and checked against the
 //! recorded answers in `crates/proto/testdata/memcached/words.txt`.
 
@@ -11,8 +11,9 @@ use proto::{Class, PROTOCOLS, Parsed, Protocol, Request, Resume, Span};
 use crate::mutate;
 use crate::naive::{self, Reading, Said};
 
-/// Bytes without a line's end after which the server hangs up, unless they begin with `get ` or `gets `:
-/// 1.4 does; 1.6 allows 2048. How much it has seen of a line when it looks is up to the network.
+/// Bytes without a line's end after which the server hangs up, unless they begin with `get ` or
+/// `gets `: 1.4 does; 1.6 allows 2048. How much it has seen of a line when it looks is up to the
+/// network.
 const PATIENCE: usize = 1024;
 
 pub fn run(seed: u64, budget: usize) {
@@ -73,8 +74,9 @@ fn is_patient(line: &[u8]) -> bool {
     line.starts_with(b"get ") || line.starts_with(b"gets ")
 }
 
-/// The server's side of one link, as far as it listens: whatever the data plane sends, in any pieces,
-/// must be one understood command after the other, none of them longer than any server's patience.
+/// The server's side of one link, as far as it listens: whatever the data plane sends, in any
+/// pieces, must be one understood command after the other, none of them longer than any server's
+/// patience.
 #[derive(Default)]
 pub struct Ear {
     /// What is no whole message yet.

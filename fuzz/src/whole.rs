@@ -1,7 +1,7 @@
 //! The data plane between clients and servers that say anything at all, at any time, in any pieces.
 //! No answer is judged here (the simulator does that); it must not panic, its invariants must hold
-//! after every step, nothing may be left behind when everybody has gone, and what servers are sent must
-//! be what a server reads as one command after the other.
+//! after every step, nothing may be left behind when everybody has gone, and what servers are sent
+//! must be what a server reads as one command after the other.
 
 use std::collections::HashMap;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! The simulator's verdict on the data plane. One seed again, with every event:
-//! `cargo xtask sim --seed N`, or `QUICKACK_SEED=N cargo test -p testkit --test simulator -- --nocapture`.
+//! The simulator's verdict on the data plane. One seed again, with every event: `cargo xtask sim
+//! --seed N`, or `QUICKACK_SEED=N cargo test -p testkit --test simulator -- --nocapture`.
 
 use testkit::sim;
 
@@ -40,7 +40,8 @@ fn the_same_seed_is_the_same_run() {
     }
 }
 
-/// Each mistake that can be switched on is found within a thousand seeds, and without one nothing is.
+/// Each mistake that can be switched on is found within a thousand seeds, and without one nothing
+/// is.
 #[cfg(seeded_bugs)]
 #[test]
 fn seeded_bugs_are_found() {

@@ -1,7 +1,8 @@
-//! What is counted. Two tables, one row a counter; the enums index them, the docs are made from them.
+//! What is counted. Two tables, one row a counter; the enums index them, the docs are made from
+//! them.
 //!
-//! A set of counters is a flat array with a single writer, so that it can live in shared memory later
-//! and merging is adding.
+//! A set of counters is a flat array with a single writer, so that it can live in shared memory
+//! later and merging is adding.
 
 /// One counter as people see it.
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +13,8 @@ pub struct Metric {
 }
 
 macro_rules! table {
-    ($(#[$doc:meta])* $enum:ident, $table:ident: $($variant:ident $name:literal $help:literal,)*) => {
+    ($(#[$doc:meta])* $enum:ident, $table:ident:
+     $($variant:ident $name:literal $help:literal,)*) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
@@ -34,14 +36,14 @@ table! {
     ClientsTotal "clients_total" "Clients ever accepted.",
     ClientsRefused "clients_refused_total" "Clients refused because a limit was reached.",
     Requests "requests_total" "Requests understood, the refused ones among them.",
-    Refused "requests_refused_total" "Requests answered with an error and not forwarded.",
+    Refused "requests_refused_total" "Requests answered with an error, not forwarded.",
     Local "requests_local_total" "Requests that the proxy answered by itself.",
     KeysAsked "keys_asked_total" "Keys of reads that were routed.",
     Hits "hits_total" "Keys that had a value.",
     Failed "requests_failed_total" "Requests that met a fault.",
     Abandoned "requests_abandoned_total" "Answers thrown away because their client had left.",
-    Paused "clients_paused_total" "Times a client was not read because it had too much outstanding.",
-    AcksFlushed "acks_flushed_total" "ACKs sent at once because a client's request was in pieces or quiet.",
+    Paused "clients_paused_total" "Times a client with too much outstanding was paused.",
+    AcksFlushed "acks_flushed_total" "ACKs sent at once: a request in pieces, or quiet.",
 }
 
 table! {
@@ -52,7 +54,7 @@ table! {
     Merged "keys_merged_total" "Keys that left in a get shared by several requests.",
     Replies "replies_total" "Messages it answered.",
     Errors "errors_total" "Error lines it answered.",
-    AskedAlone "keys_asked_alone_total" "Keys asked again by themselves after an error line for a shared get.",
+    AskedAlone "keys_asked_alone_total" "Keys asked alone after an error for a shared get.",
     AskedAgain "keys_asked_again_total" "Keys asked once more because a link died.",
     ConnectFailed "connect_failed_total" "Connects refused or timed out.",
     QueueTimeout "queue_timeout_total" "Messages that waited too long to be sent.",

@@ -32,7 +32,8 @@ impl Slice {
     }
 }
 
-/// Where bytes stand that the proxy was handed: a plain slice, or a part of a block that may be kept.
+/// Where bytes stand that the proxy was handed: a plain slice, or a part of a block that may be
+/// kept.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub(crate) bytes: &'a [u8],

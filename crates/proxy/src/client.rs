@@ -1,5 +1,5 @@
-//! A client's session: what has arrived and is not a whole request yet, the pipeline of requests that
-//! wait for answers, and what is on its way out.
+//! A client's session: what has arrived and is not a whole request yet, the pipeline of requests
+//! that wait for answers, and what is on its way out.
 //!
 //! ```text
 //!   bytes ─▶ intake ─▶ [head row ─▶ row ─▶ … ─▶ tail row] ─▶ out ─▶ bytes
@@ -28,8 +28,8 @@ pub(crate) struct Client {
     /// Quiet rows, which stand in no pipeline.
     pub(crate) quiet: u32,
     pub(crate) out: Outbox,
-    /// What one answer to it is expected to take: the largest lately. So a client that asks for many
-    /// large values and does not read is paused before they are fetched, not after.
+    /// What one answer to it is expected to take: the largest lately. So a client that asks for
+    /// many large values and does not read is paused before they are fetched, not after.
     expected: usize,
     /// In the list of clients to be written.
     pub(crate) dirty: bool,

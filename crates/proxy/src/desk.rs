@@ -1,8 +1,8 @@
 //! Where answers are put together and handed out: clients, rows and the memory account.
 //!
-//! A row's parts are settled in any order; the row then waits for its turn in its client's pipeline.
-//! That a reply reaches only the client that owns the request, once and in its order, follows from
-//! this file alone.
+//! A row's parts are settled in any order; the row then waits for its turn in its client's
+//! pipeline. That a reply reaches only the client that owns the request, once and in its order,
+//! follows from this file alone.
 
 use std::collections::VecDeque;
 
@@ -303,8 +303,8 @@ impl Desk {
         self.rows.free(id, &mut self.spares);
     }
 
-    /// Something of a client changed: it may have to be written, read again or closed. One that is to be
-    /// written already and is not waiting for anything is accounted for when it is written.
+    /// Something of a client changed: it may have to be written, read again or closed. One that is
+    /// to be written already and is not waiting for anything is accounted for when it is written.
     pub(crate) fn spoke(&mut self, id: ConnId) {
         let client = self.clients.find_mut(id).expect("the caller found it");
         if client.dirty && !client.paused && client.state == ClientState::Open {

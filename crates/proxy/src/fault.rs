@@ -32,7 +32,8 @@ pub enum Fault {
 pub struct Row {
     pub fault: Fault,
     pub blame: Blame,
-    /// What the client reads after the server's name when nothing of its request was sent, or it was a read.
+    /// What the client reads after the server's name when nothing of its request was sent, or it
+    /// was a read.
     pub words: &'static str,
     /// What the client reads when its update had been sent and may have been executed.
     pub words_sent: &'static str,

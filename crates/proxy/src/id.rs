@@ -1,6 +1,7 @@
 //! Names that cannot go stale: a slot and the generation that lived in it.
 
-/// A connection, client's or link's. Safe to keep after the connection has gone: it then names nothing.
+/// A connection, client's or link's. Safe to keep after the connection has gone: it then names
+/// nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId {
     /// Slot; the top bit says "link".

@@ -1,17 +1,18 @@
 //! One worker's whole mind, as one deterministic value.
 //!
-//! [`Proxy`] takes bytes and the time, and gives bytes and actions. It owns no socket, clock, thread,
-//! file or chance of its own, so parsing, routing, pairing and failure are tested, fuzzed and simulated
-//! as plain function calls, and the same seed gives the same run.
+//! [`Proxy`] takes bytes and the time, and gives bytes and actions. It owns no socket, clock,
+//! thread, file or chance of its own, so parsing, routing, pairing and failure are tested, fuzzed
+//! and simulated as plain function calls, and the same seed gives the same run.
 //!
 //! | kind | methods |
 //! |---|---|
-//! | the world speaks | `handle_accept` `handle_received` `handle_transmitted` `handle_connected` `handle_closed` `handle_timeout` |
+//! | the world speaks | `handle_accept` `handle_received` `handle_transmitted` |
+//! | | `handle_connected` `handle_closed` `handle_timeout` |
 //! | the operator speaks | `drain` |
 //! | what to do now | `poll_action` `poll_timeout` `poll_transmit` + `transmit` |
 //!
-//! A driver's turn: hand over everything that is ready; carry out the actions; write the clients that
-//! `poll_transmit` names; when nothing more is ready, `end_turn` and write the links.
+//! A driver's turn: hand over everything that is ready; carry out the actions; write the clients
+//! that `poll_transmit` names; when nothing more is ready, `end_turn` and write the links.
 //!
 //! ```text
 //!   client ──handle_received──▶ intake ──▶ row ──route──▶ link queue ──transmit──▶ server
@@ -214,8 +215,8 @@ impl Proxy {
         self.timers.next()
     }
 
-    /// The next connection of a side that has got something to write since it was last named. Ask for
-    /// links after `end_turn` only: before it, what gathers for them has not been closed.
+    /// The next connection of a side that has got something to write since it was last named. Ask
+    /// for links after `end_turn` only: before it, what gathers for them has not been closed.
     pub fn poll_transmit(&mut self, side: Side) -> Option<ConnId> {
         match side {
             Side::Client => self.desk.next_dirty(),

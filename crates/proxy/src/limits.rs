@@ -31,10 +31,11 @@ impl Default for Limits {
 pub const BATCH_KEYS_MAX: usize = 100;
 /// Bytes of one merged get's line.
 pub const BATCH_BYTES_MAX: usize = 8 * 1024;
-/// Gets that are on their way to a server at once before the next waits for company. Two keep a server
-/// busy while its answers travel; four leave room for a longer way.
+/// Gets that are on their way to a server at once before the next waits for company. Two keep a
+/// server busy while its answers travel; four leave room for a longer way.
 pub const FETCHES_IN_FLIGHT_MAX: usize = 4;
-/// Bytes of a request's head. A get may hold any number of keys up to this: 100,000 keys of 250 bytes fit.
+/// Bytes of a request's head. A get may hold any number of keys up to this: 100,000 keys of 250
+/// bytes fit.
 pub const REQUEST_HEAD_MAX: usize = 32 * 1024 * 1024;
 /// Requests of one client that wait for an answer; above it the client is not read.
 pub const PIPELINE_MAX: usize = 4096;

@@ -11,9 +11,9 @@
 //!            └── the next reply belongs to the first flight, and to nobody else
 //! ```
 //!
-//! A flight is one message: a get of one or many keys, an update, a probe. `end` is where it ends in
-//! the stream of sent bytes; so what was handed to the kernel, and may have been executed, is told
-//! from what was not by comparing two numbers.
+//! A flight is one message: a get of one or many keys, an update, a probe. `end` is where it ends
+//! in the stream of sent bytes; so what was handed to the kernel, and may have been executed, is
+//! told from what was not by comparing two numbers.
 
 use std::collections::VecDeque;
 
@@ -241,9 +241,10 @@ impl Link {
         self.launch(Cargo::Fetch(batch), ask, before, now);
     }
 
-    /// Whether the open batch is to leave at the end of a turn. While the server has as many gets as it
-    /// may, the next waits and grows: a server takes one connection's requests one after the other, so
-    /// waiting here costs little more than waiting there, and what leaves together costs once.
+    /// Whether the open batch is to leave at the end of a turn. While the server has as many gets
+    /// as it may, the next waits and grows: a server takes one connection's requests one after the
+    /// other, so waiting here costs little more than waiting there, and what leaves together costs
+    /// once.
     pub(crate) fn batch_may_leave(&self) -> bool {
         self.fetches < limits::FETCHES_IN_FLIGHT_MAX
     }

@@ -72,7 +72,8 @@ pub struct Timeouts {
     pub connect: u64,
     /// From enqueue until the first byte is handed to the kernel.
     pub queue: u64,
-    /// Silence of a server that owes an answer: since the request was sent, or the answer before it came.
+    /// Silence of a server that owes an answer: since the request was sent, or the answer before it
+    /// came.
     pub reply: u64,
 }
 

@@ -1,5 +1,6 @@
-//! The request table: one row for each request that is not answered yet. A row belongs to a client's
-//! pipeline (unless it is quiet) and to as many places in links' queues as it has parts outstanding.
+//! The request table: one row for each request that is not answered yet. A row belongs to a
+//! client's pipeline (unless it is quiet) and to as many places in links' queues as it has parts
+//! outstanding.
 //!
 //! ```text
 //!   alloc ──▶ Waiting(parts left) ──last part settled──▶ Done ──head of its pipeline──▶ emit, free

@@ -1,6 +1,6 @@
-//! Stories of the data plane: each test is named for a bug that was or a rule that holds, and tells it
-//! as calls, step by step, without sockets. The simulator (`testkit/src/sim`) tells millions of others;
-//! these are the ones to read. The invariants are checked after every step.
+//! Stories of the data plane: each test is named for a bug that was or a rule that holds, and tells
+//! it as calls, step by step, without sockets. The simulator (`testkit/src/sim`) tells millions of
+//! others; these are the ones to read. The invariants are checked after every step.
 
 mod stage;
 

@@ -80,7 +80,8 @@ enum Verb {
         #[arg(long, value_name = "SIZE", value_parser = config::parse_memory)]
         memory: usize,
         /// The largest value that the proxy in front lets pass.
-        #[arg(long, value_name = "SIZE", value_parser = config::parse_item_size, default_value = "1m")]
+        #[arg(long, value_name = "SIZE", default_value = "1m")]
+        #[arg(value_parser = config::parse_item_size)]
         item_size_max: usize,
     },
 }

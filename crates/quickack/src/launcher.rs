@@ -112,7 +112,7 @@ impl Launcher {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            while let Some(signal) = self.signals.next() {
+            while let Some(signal) = self.signals.take() {
                 if signal != signal::CHLD {
                     self.asked_to_end = true;
                     send_term(&self.worker);

@@ -13,8 +13,8 @@ use crate::config::{Address, Config, ServerAddress, Upstream};
 use crate::event::{Listener, Loop, Target, TargetAddress};
 use crate::log;
 
-/// Serves `config` until TERM or INT. `embedded` are the sockets of the cache processes, in the order
-/// in which `servers: [embedded]` stands in the file.
+/// Serves `config` until TERM or INT. `embedded` are the sockets of the cache processes, in the
+/// order in which `servers: [embedded]` stands in the file.
 pub fn run(config: Config, embedded: &[PathBuf]) -> ExitCode {
     match serve(config, embedded) {
         Ok(()) => ExitCode::SUCCESS,
@@ -48,7 +48,8 @@ fn welcome(address: &str) -> String {
     let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
     format!(
         "an embedded cache stands behind it; try it from another terminal:\n\n    \
-         printf 'set greeting 0 0 5\\r\\nhello\\r\\nget greeting\\r\\nquit\\r\\n' | nc {host} {port}\n\n\
+         printf 'set greeting 0 0 5\\r\\nhello\\r\\nget greeting\\r\\nquit\\r\\n' \
+         | nc {host} {port}\n\n\
          quickack: in front of your own servers: quickack run -c nutcracker.yml; to end: Ctrl-C"
     )
 }

@@ -23,8 +23,8 @@ pub fn tcp(address: SocketAddr, backlog: i32, reuseport: bool) -> io::Result<Own
     Ok(fd)
 }
 
-/// A listening unix socket, non-blocking. A socket file that nobody listens on any more is replaced;
-/// one that is in use is `ADDRINUSE`.
+/// A listening unix socket, non-blocking. A socket file that nobody listens on any more is
+/// replaced; one that is in use is `ADDRINUSE`.
 pub fn unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let fd = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;

@@ -15,8 +15,8 @@ pub fn descriptors_max() -> usize {
 }
 
 /// Makes a child of `command`: it gets `passed` under the number 3 if there is one, dies with its
-/// parent, receives all signals, is called like its parent, and is in a process group of its own, so that a key typed at a
-/// terminal reaches its parent only.
+/// parent, receives all signals, is called like its parent, and is in a process group of its own,
+/// so that a key typed at a terminal reaches its parent only.
 pub fn prepare_child(command: &mut Command, passed: Option<BorrowedFd<'_>>) {
     command.arg0("quickack").process_group(0);
     let passed = passed.map(|fd| fd.as_raw_fd());
@@ -45,7 +45,8 @@ fn pass(fd: RawFd) -> std::io::Result<()> {
 
 /// The descriptor that `prepare_child` passed. Call it once, first thing: nobody else may own it.
 pub fn take_passed() -> std::io::Result<OwnedFd> {
-    // SAFETY: the number is either open and ours, as the parent left it, or the check says that it is not.
+    // SAFETY: the number is either open and ours, as the parent left it, or the check says that it
+    // is not.
     unsafe {
         if libc::fcntl(PASSED, libc::F_SETFD, libc::FD_CLOEXEC) < 0 {
             return Err(std::io::Error::last_os_error());

@@ -13,11 +13,12 @@ pub const INT: i32 = libc::SIGINT;
 pub const CHLD: i32 = libc::SIGCHLD;
 
 impl Signals {
-    /// Blocks `signals` and opens a non-blocking descriptor for them. Call it before any thread exists.
+    /// Blocks `signals` and opens a non-blocking descriptor for them. Call it before any thread
+    /// exists.
     pub fn new(signals: &[i32]) -> std::io::Result<Signals> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: `sigemptyset` makes `set` whole before it is read; the other calls take it by pointer
-        // only; the new descriptor belongs to nobody else.
+        // SAFETY: `sigemptyset` makes `set` whole before it is read; the other calls take it by
+        // pointer only; the new descriptor belongs to nobody else.
         unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for signal in signals {
@@ -35,11 +36,11 @@ impl Signals {
     }
 
     /// The next signal that has arrived.
-    pub fn next(&mut self) -> Option<i32> {
+    pub fn take(&mut self) -> Option<i32> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: the kernel writes at most `size` bytes, which is what `info` has room for; it is read
-        // only when the kernel says that it wrote all of them.
+        // SAFETY: the kernel writes at most `size` bytes, which is what `info` has room for; it is
+        // read only when the kernel says that it wrote all of them.
         unsafe {
             let read = libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size);
             (read == size as isize).then(|| info.assume_init().ssi_signo as i32)

@@ -13,12 +13,14 @@ pub fn set_nodelay(fd: impl AsFd, on: bool) -> io::Result<()> {
 
 /// Sends the pending ACK now, if there is one.
 ///
-/// The value 2 flushes and leaves the connection interactive; 1 would also keep it in quick-ACK mode,
-/// with an ACK of its own for each of the next segments (`tcp_sock_set_quickack` in the kernel's
-/// `net/ipv4/tcp.c`). It acts on the ACK that is due now and must be called again after later reads.
+/// The value 2 flushes and leaves the connection interactive; 1 would also keep it in quick-ACK
+/// mode, with an ACK of its own for each of the next segments (`tcp_sock_set_quickack` in the
+/// kernel's `net/ipv4/tcp.c`). It acts on the ACK that is due now and must be called again after
+/// later reads.
 pub fn flush_ack(fd: impl AsFd) -> io::Result<()> {
     let value: libc::c_int = 2;
-    // SAFETY: the descriptor is open while it is borrowed, and the pointer and length describe `value`.
+    // SAFETY: the descriptor is open while it is borrowed, and the pointer and length describe
+    // `value`.
     let outcome = unsafe {
         libc::setsockopt(
             fd.as_fd().as_raw_fd(),

@@ -1,9 +1,9 @@
 //! The book of what was asked and what was done: every update with its executions, every error line
 //! that a server was made to say.
 //!
-//! An update carries its number on the wire (as flags, delta, exptime or delay, which the proxy must
-//! pass on untouched), so a server knows whose command it executes, and executes none twice. Only a
-//! delete has no place for a number; deletes are counted by key.
+//! An update carries its number on the wire (as flags, delta, exptime or delay, which the proxy
+//! must pass on untouched), so a server knows whose command it executes, and executes none twice.
+//! Only a delete has no place for a number; deletes are counted by key.
 
 use proxy::Time;
 

@@ -1,5 +1,5 @@
-//! A model client: what it has asked, what of that has reached the proxy, what it has read, and what it
-//! knows to be true.
+//! A model client: what it has asked, what of that has reached the proxy, what it has read, and
+//! what it knows to be true.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! The end of a run: faults stop, everything is answered, the servers come back, the clients leave, and
-//! nothing is left behind.
+//! The end of a run: faults stop, everything is answered, the servers come back, the clients leave,
+//! and nothing is left behind.
 
 use proxy::{Closed, Time};
 

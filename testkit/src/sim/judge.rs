@@ -1,9 +1,9 @@
 //! Judges each reply: may this client be told this, now, of that request?
 //!
 //! A value must have been on the key's server at some time after the request had arrived, and after
-//! everything that the client knew of that key. An outcome must be the one that the server had when it
-//! executed this very update. An error must name a fault that happened, and if it says that nothing
-//! was sent, nothing may ever be executed.
+//! everything that the client knew of that key. An outcome must be the one that the server had when
+//! it executed this very update. An error must name a fault that happened, and if it says that
+//! nothing was sent, nothing may ever be executed.
 
 use proxy::Time;
 use proxy::fault::{FAULTS, Fault};
@@ -305,7 +305,8 @@ impl Judge<'_> {
         let is_one = |key: &u8| injected.keys & 1 << key != 0;
         let is_own = injected.keys == 0 || keys.iter().any(is_one);
         assert!(is_own, "another key's error line");
-        // A get of several is asked again key by key, unless its client has asked for a change since.
+        // A get of several is asked again key by key, unless its client has asked for a change
+        // since.
         let changes = |one: &Expect| matches!(one.asked, Asked::Update(_) | Asked::Delete { .. });
         let changed = self.client.expects.iter().any(changes) || self.client.has_been_quiet;
         assert!(injected.alone || changed, "a get is not asked again alone");

@@ -1,5 +1,5 @@
-//! A seeded simulator over `proxy::Proxy`: model clients and servers, a fake clock, and faults of every
-//! kind. After each step everything that was promised is checked.
+//! A seeded simulator over `proxy::Proxy`: model clients and servers, a fake clock, and faults of
+//! every kind. After each step everything that was promised is checked.
 //!
 //! ```text
 //!   ask ─▶ client ─traffic─▶ ┌───────┐ ─turn─▶ conn ─▶ server ─▶ history, book
@@ -7,10 +7,10 @@
 //!   judge ◀─ reply ◀─ client ◀─turn─ └───────┘ ◀─traffic─ conn ◀────┘
 //! ```
 //!
-//! The same seed gives the same run, whatever the machine. What may be read is decided by the servers'
-//! own past (`history.rs`), not by a second implementation of a proxy: a value must have been on its
-//! key's server at some time between the arrival of the request and its answer, and after everything
-//! that this client knew of the key.
+//! The same seed gives the same run, whatever the machine. What may be read is decided by the
+//! servers' own past (`history.rs`), not by a second implementation of a proxy: a value must have
+//! been on its key's server at some time between the arrival of the request and its answer, and
+//! after everything that this client knew of the key.
 
 mod ask;
 mod book;
@@ -96,8 +96,8 @@ fn listen_for_panics() {
     });
 }
 
-/// Plays `seeds` on as many threads as there are processors. The findings come in the order of seeds;
-/// after `findings_max` of them a thread stops.
+/// Plays `seeds` on as many threads as there are processors. The findings come in the order of
+/// seeds; after `findings_max` of them a thread stops.
 pub fn run_all(
     seeds: std::ops::Range<u64>,
     steps: u32,

@@ -23,7 +23,7 @@ impl Random {
     /// A number below `bound`, which is not zero.
     pub fn below(&mut self, bound: usize) -> usize {
         debug_assert!(bound > 0);
-        ((self.next() >> 32) * bound as u64 >> 32) as usize
+        (((self.next() >> 32) * bound as u64) >> 32) as usize
     }
 
     /// A number of `low..=high`.

@@ -1,5 +1,5 @@
-//! Reads replies as a client does: a small parser of its own, so that a mistake in `proto` cannot hide
-//! itself.
+//! Reads replies as a client does: a small parser of its own, so that a mistake in `proto` cannot
+//! hide itself.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! A model server: memcached's rules for classic text, on values whose whole past is kept.
 //!
-//! It is stricter than memcached: the proxy must send canonical commands with keys that somebody asked
-//! for, and never a `noreply`. Each of these is asserted where the command is read.
+//! It is stricter than memcached: the proxy must send canonical commands with keys that somebody
+//! asked for, and never a `noreply`. Each of these is asserted where the command is read.
 
 use std::rc::Rc;
 

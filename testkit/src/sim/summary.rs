@@ -1,4 +1,5 @@
-//! What a run saw. A simulator that never meets a fault proves nothing, so its test looks at the sums.
+//! What a run saw. A simulator that never meets a fault proves nothing, so its test looks at the
+//! sums.
 
 use proxy::fault::FAULTS;
 

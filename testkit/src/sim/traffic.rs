@@ -1,4 +1,5 @@
-//! What clients and servers do when nothing goes wrong: ask in pieces, answer in pieces, late or at once.
+//! What clients and servers do when nothing goes wrong: ask in pieces, answer in pieces, late or at
+//! once.
 
 use proxy::plan::QuickAck;
 use proxy::{Closed, ConnId};
@@ -151,7 +152,8 @@ impl World {
     }
 
     /// The QUICKACK rule: a piece of a request is acknowledged at once, and whole requests by the
-    /// segment that answers them. `whole`: the piece ended with a request, which has an answer or not.
+    /// segment that answers them. `whole`: the piece ended with a request, which has an answer or
+    /// not.
     fn check_ack(&self, id: ConnId, whole: Option<bool>) {
         let is_flushed = self.flushed.contains(&id);
         match whole {
@@ -219,7 +221,6 @@ impl World {
 
     /// Every server that can answers everything, so that time may pass without a deadline.
     pub fn lull(&mut self) {
-        self.end_turn();
         for at in 0..self.conns.len() {
             let Some(conn) = self.conns[at].as_ref() else { continue };
             if self.pools[conn.pool].servers[conn.server].stalled_until > self.now {
@@ -389,7 +390,8 @@ impl World {
         self.carry_out();
     }
 
-    /// A server finds the last bytes of a link that the proxy has given up, and executes them, or not.
+    /// A server finds the last bytes of a link that the proxy has given up, and executes them, or
+    /// not.
     pub fn orphan_event(&mut self) {
         if self.orphans.is_empty() {
             return;

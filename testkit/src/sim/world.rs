@@ -1,5 +1,5 @@
-//! The world around one `Proxy`: clients, servers, what is on the wire, and the clock. One step is one
-//! thing that happens; then the proxy's wishes are carried out and everything is checked.
+//! The world around one `Proxy`: clients, servers, what is on the wire, and the clock. One step is
+//! one thing that happens; then the proxy's wishes are carried out and everything is checked.
 //!
 //! `turn.rs` is the driver, `traffic.rs` what clients and servers do, `faults.rs` what goes wrong,
 //! `finish.rs` the end of a run.
@@ -150,6 +150,8 @@ impl World {
     fn pass_time(&mut self) {
         self.now = self.now.after(self.random.below(self.scene.tick_max) as u64);
         if !self.scene.faults.is_empty() && self.random.permille(15) {
+            // A loop that waits has ended its turn.
+            self.end_turn();
             if self.random.permille(700) {
                 self.lull();
             }
@@ -177,7 +179,8 @@ impl World {
         let most = plan.memory_max.saturating_add(holders * HELD_UNASKED_MAX);
         let held = self.proxy.memory_held();
         assert!(held <= most, "{held} bytes held, {} allowed", plan.memory_max);
-        // Keys that are asked alone after an error line are not new requests and find no full queue.
+        // Keys that are asked alone after an error line are not new requests and find no full
+        // queue.
         if self.scene.tight_queues && !self.scene.faults.contains(&FaultKind::ErrorLine) {
             let longest = self.proxy.longest_queue();
             // A client's own batch and the shared one are queued after the last look.
@@ -208,7 +211,12 @@ impl World {
         let Timeouts { connect, queue, reply } = self.scene.plan.pools[client.pool].timeouts;
         let most = connect.max(queue).max(reply) + 10 * self.scene.tick_max as u64;
         let waited = self.now.since(since);
-        assert!(waited <= most, "client {} has waited {waited} us, {most} allowed", client.number);
+        assert!(
+            waited <= most,
+            "client {} has waited {waited} us for request {}, {most} allowed",
+            client.number,
+            expect.index
+        );
     }
 
     /// `bytes` as a block of which so many bytes were read.

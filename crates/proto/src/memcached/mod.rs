@@ -40,8 +40,8 @@ impl Protocol for Text {
     }
 
     fn fetch_max(&self, command: u8) -> usize {
-        // memcached hangs up on a line that has no end yet after 1024 bytes (1.4) or 2048 (1.6), unless
-        // it begins with `get ` or `gets `.
+        // memcached hangs up on a line that has no end yet after 1024 bytes (1.4) or 2048 (1.6),
+        // unless it begins with `get ` or `gets `.
         if command <= commands::GETS { usize::MAX } else { OTHER_LINE_MAX }
     }
 

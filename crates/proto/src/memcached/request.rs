@@ -2,7 +2,8 @@
 //!
 //! Only what is understood byte by byte becomes a request that is forwarded. Whatever a server
 //! might read differently (a signed or overlong number, a control character in a key, a stray
-//! argument) is refused here, since on a shared link a misread byte would become another client's problem.
+//! argument) is refused here, since on a shared link a misread byte would become another client's
+//! problem.
 
 use super::commands::{self, Shape};
 use crate::scan::{self, Tokens};

@@ -3,8 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use crate::request::RowId;
-
 /// A mistake. The comment says what goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
@@ -101,7 +99,7 @@ pub static BUGS: &[Bug] = &[
 thread_local! {
     static ON: Cell<Option<Bug>> = const { Cell::new(None) };
     /// What `ResendUpdate` sends again: the heads of updates without data, by row.
-    static SENT: RefCell<BTreeMap<RowId, Vec<u8>>> = const { RefCell::new(BTreeMap::new()) };
+    static SENT: RefCell<BTreeMap<u32, Vec<u8>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// From now on this thread's data planes make that mistake, or none.
@@ -115,11 +113,11 @@ pub fn is_on(bug: Bug) -> bool {
 }
 
 /// An update of these bytes is sent for a row.
-pub(crate) fn remember(row: RowId, text: Vec<u8>) {
+pub(crate) fn remember(row: u32, text: Vec<u8>) {
     SENT.with_borrow_mut(|sent| sent.insert(row, text));
 }
 
 /// What was sent for a row.
-pub(crate) fn recall(row: RowId) -> Option<Vec<u8>> {
+pub(crate) fn recall(row: u32) -> Option<Vec<u8>> {
     SENT.with_borrow_mut(|sent| sent.remove(&row))
 }

@@ -1,8 +1,8 @@
 //! Route and enqueue: a request finds its servers and joins their queues.
 //!
-//! One client's requests never change places on a link. Requests of different clients may: gets wait
-//! in the link's open batch until the end of the turn, anything else goes ahead of them, unless its
-//! own client has a get in the batch.
+//! One client's requests never change places on a link. Requests of different clients may: gets
+//! wait in the link's open batch until the end of the turn, anything else goes ahead of them,
+//! unless its own client has a get in the batch.
 
 use metrics::{Pool as Counter, Server as ServerCounter};
 use proto::{Answer, Ask, Class, Local, Refusal, Request, Span};
@@ -177,7 +177,8 @@ impl Proxy {
         link.out.open(&mut self.desk.spares);
         pool.plan.protocol.write_head(request, head, keys, link.out.copied());
         match data {
-            // A link that stands is written at the end of this turn; one that does not makes it wait.
+            // A link that stands is written at the end of this turn; one that does not makes it
+            // wait.
             Data::Flat(source) if link.state == crate::link::State::Up => link.out.push(source),
             Data::Flat(source) => link.out.keep(source),
             Data::Held(mut held) => {
@@ -253,7 +254,8 @@ impl Proxy {
                 }
                 let held = link.measure();
                 self.desk.memory.change(&mut link.held, held);
-                // What could not be sent yet has a deadline as well; most often a timer comes before it.
+                // What could not be sent yet has a deadline as well; most often a timer comes
+                // before it.
                 let queue_end = now.after(pool.plan.timeouts.queue);
                 if link.armed.is_none_or(|armed| armed > queue_end) {
                     self.arm_link(id);
@@ -334,7 +336,7 @@ fn launch(link: &mut Link, batch: Batch, pool: &mut crate::pool::Pool, now: Time
     link.launch_batch(batch, pool.plan.protocol, now);
 }
 
-/// Clients choose what they dare to ask by the number that comes first, so it names the memcached whose
-/// classic protocol this is; who we are follows.
+/// Clients choose what they dare to ask by the number that comes first, so it names the memcached
+/// whose classic protocol this is; who we are follows.
 const VERSION: &str = concat!("1.6.18 quickack-", env!("CARGO_PKG_VERSION"));
 const NOT_ALLOWED: &str = "refused by the proxy: the pool does not say `allow: [flush_all]`";

@@ -1,4 +1,5 @@
-//! The invariants, asserted all at once. For the simulator and the fuzzers: too dear for every event.
+//! The invariants, asserted all at once. For the simulator and the fuzzers: too dear for every
+//! event.
 
 use crate::Proxy;
 use crate::request::{NONE, State};

@@ -1,6 +1,6 @@
-//! Dead links, deadlines and probes. What may have been executed is never sent again: an update that
-//! was in flight is answered with an error that says so. Only a get whose link died may be asked once
-//! more, and only if its client has asked for no change since.
+//! Dead links, deadlines and probes. What may have been executed is never sent again: an update
+//! that was in flight is answered with an error that says so. Only a get whose link died may be
+//! asked once more, and only if its client has asked for no change since.
 
 use metrics::Server as Counter;
 
@@ -140,8 +140,8 @@ impl Proxy {
         if let Some(counter) = fault.row().counter {
             entry.counters.add(counter, 1);
         }
-        // A server may close a link that stood idle, and a restart ends links that worked: neither is
-        // a reason to believe it down. If it is, the next connect will say so.
+        // A server may close a link that stood idle, and a restart ends links that worked: neither
+        // is a reason to believe it down. If it is, the next connect will say so.
         let harmless = fault == Fault::LinkLost && link.proven;
         if (!harmless && fault.row().blame == Blame::Server) || probing {
             self.server_failed(pool, server, fault, now);
@@ -152,8 +152,8 @@ impl Proxy {
         {
             batch.cursor -= 1;
         }
-        // Who may ask again is judged before anything is settled: an update that fails here is a change
-        // that its client has asked for, and may have been executed.
+        // Who may ask again is judged before anything is settled: an update that fails here is a
+        // change that its client has asked for, and may have been executed.
         let is_asked_again =
             |batch: &Batch| fault == Fault::LinkLost && Proxy::is_idempotent(&batch.request);
         let mut again = Vec::new();
@@ -249,16 +249,17 @@ impl Proxy {
         self.arm_link(id);
     }
 
-    /// A get may be asked once more if it was not yet, its client is there, and that client has asked
-    /// for no change after it: the second asking must not see what the first could not have seen.
+    /// A get may be asked once more if it was not yet, its client is there, and that client has
+    /// asked for no change after it: the second asking must not see what the first could not have
+    /// seen.
     fn may_ask_again(&self, id: RowId) -> bool {
         let row = &self.desk.rows[id];
         let is_there = self.desk.clients.find(row.client).is_some();
         is_there && !row.asked_again && !self.has_changed_since(id)
     }
 
-    /// Whether the client of a request has asked for a change that is outstanding and may stand behind
-    /// it in a queue.
+    /// Whether the client of a request has asked for a change that is outstanding and may stand
+    /// behind it in a queue.
     pub(super) fn has_changed_since(&self, id: RowId) -> bool {
         let row = &self.desk.rows[id];
         // Whoever has left sees nothing, and the rows behind his may be others' by now.

@@ -1,8 +1,8 @@
 //! Pair and settle: a server's bytes are matched with what was asked.
 //!
-//! A server answers in the order asked, so a reply belongs to the first flight. A reply that cannot be
-//! an answer to it, or that nobody asked for, poisons the link: it is closed, and nothing after that
-//! reply is believed.
+//! A server answers in the order asked, so a reply belongs to the first flight. A reply that cannot
+//! be an answer to it, or that nobody asked for, poisons the link: it is closed, and nothing after
+//! that reply is believed.
 
 use metrics::Server as Counter;
 use proto::{Item, ItemKind, Parsed};
@@ -201,9 +201,9 @@ impl Proxy {
         Ok(())
     }
 
-    /// An error line answered a get of several keys: one of them may be to blame, so each that has no
-    /// answer yet is asked alone. A key that was alone gets the error, and so does one whose client has
-    /// asked for a change since, which must not be overtaken.
+    /// An error line answered a get of several keys: one of them may be to blame, so each that has
+    /// no answer yet is asked alone. A key that was alone gets the error, and so does one whose
+    /// client has asked for a change since, which must not be overtaken.
     fn ask_alone(&mut self, id: ConnId, batch: Batch, line: &[u8], now: Time) {
         let alone = batch.entries.len() == 1;
         for entry in &batch.entries[batch.cursor..] {

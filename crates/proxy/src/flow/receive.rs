@@ -50,7 +50,8 @@ impl Proxy {
         self.acknowledge(id);
     }
 
-    /// Clients that were paused and may go on: first what they had sent already, then their sockets.
+    /// Clients that were paused and may go on: first what they had sent already, then their
+    /// sockets.
     pub(crate) fn resume_clients(&mut self, now: Time) {
         while let Some(id) = self.desk.resumable.pop() {
             if self.desk.clients.find(id).is_none() {
@@ -269,15 +270,16 @@ impl Proxy {
         }
     }
 
-    /// The QUICKACK rule: when what has arrived cannot be answered yet, its sender may be waiting for
-    /// our ACK before it sends the rest, and our kernel would sit on that ACK for 40 ms.
+    /// The QUICKACK rule: when what has arrived cannot be answered yet, its sender may be waiting
+    /// for our ACK before it sends the rest, and our kernel would sit on that ACK for 40 ms.
     fn acknowledge(&mut self, id: ConnId) {
         let Some(client) = self.desk.clients.find(id) else { return };
         let pool = &mut self.desk.pools[client.pool as usize];
         let flush = match pool.plan.quickack {
             QuickAck::Partial => {
-                let is_mid = client.is_mid_request() && !bug!(ForgetAck) || bug!(WasteAck);
-                is_mid || (client.depth == 0 && client.out.is_empty())
+                let forgotten = bug!(ForgetAck);
+                let is_mid = client.is_mid_request() && !forgotten;
+                is_mid || bug!(WasteAck) || (client.depth == 0 && client.out.is_empty())
             }
             QuickAck::Always => true,
             QuickAck::Off => false,

@@ -62,11 +62,12 @@ fn errors() -> String {
     let mut page = heading(
         "Errors",
         "What a client reads when something fails that is not its own fault. The line is\n\
-         `SERVER_ERROR <server>: <words>`, where the server is named as in the configuration; when no\n\
-         server is left the pool's name stands there. The second words are those for an update that\n\
-         had been sent: it may have been executed, and is never sent again.",
+         `SERVER_ERROR <server>: <words>`, where the server is named as in the configuration;\n\
+         when no server is left the pool's name stands there. The second words are those for an\n\
+         update that had been sent: it may have been executed, and is never sent again.",
     );
-    page += "\n| fault | whose | words | words after sending | counter | what is done |\n|---|---|---|---|---|---|\n";
+    page += "\n| fault | whose | words | words after sending | counter | what is done |\n\
+             |---|---|---|---|---|---|\n";
     for row in FAULTS {
         let sent = if row.words_sent == row.words { "the same" } else { row.words_sent };
         let counter = row.counter.map_or("-", |counter| ::metrics::SERVER[counter as usize].name);
@@ -93,7 +94,9 @@ fn metrics() -> String {
 
 fn heading(title: &str, story: &str) -> String {
     format!(
-        "# {title}\n\n<!-- Generated: UPDATE_GOLDEN=1 cargo test -p quickack reference -->\n\n{story}\n"
+        "# {title}\n\n\
+         <!-- Generated: UPDATE_GOLDEN=1 cargo test -p quickack reference -->\n\n\
+         {story}\n"
     )
 }
 

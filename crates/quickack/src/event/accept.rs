@@ -1,5 +1,5 @@
-//! Accepting: a bounded number a turn, options set on each socket, and a clear refusal when there is
-//! no room.
+//! Accepting: a bounded number a turn, options set on each socket, and a clear refusal when there
+//! is no room.
 
 use std::os::fd::OwnedFd;
 

@@ -1,5 +1,5 @@
-//! The blocks that sockets are read into. One that the mind has kept a part of is set aside until it
-//! lets go; the next free one takes its place. In the steady state nothing is allocated.
+//! The blocks that sockets are read into. One that the mind has kept a part of is set aside until
+//! it lets go; the next free one takes its place. In the steady state nothing is allocated.
 
 use std::rc::Rc;
 

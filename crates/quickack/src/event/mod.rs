@@ -282,8 +282,8 @@ impl<'m> Loop<'m> {
         }
     }
 
-    /// Carries out what the mind wants. The pending ACK of `reading` is not flushed but reported: more
-    /// may be read from it first.
+    /// Carries out what the mind wants. The pending ACK of `reading` is not flushed but reported:
+    /// more may be read from it first.
     fn run_actions(&mut self, reading: Option<ConnId>) -> bool {
         let mut ack_due = false;
         while let Some(action) = self.mind.poll_action() {
@@ -331,8 +331,8 @@ impl<'m> Loop<'m> {
         }
     }
 
-    /// Closes a connection of our own will. What a client sent and nobody read would make the kernel
-    /// reset the connection and throw our last answer away, so it is read first.
+    /// Closes a connection of our own will. What a client sent and nobody read would make the
+    /// kernel reset the connection and throw our last answer away, so it is read first.
     fn close(&mut self, id: ConnId) {
         if let Some(conn) = self.drop_conn(id)
             && id.is_client()
@@ -385,9 +385,10 @@ impl<'m> Loop<'m> {
         Some(Timespec { tv_sec: (wait / 1_000_000) as _, tv_nsec: nanoseconds })
     }
 
-    /// TERM or INT: no new clients, and the others leave when they have their answers. Again: at once.
+    /// TERM or INT: no new clients, and the others leave when they have their answers. Again: at
+    /// once.
     fn leave(&mut self) {
-        while self.signals.next().is_some() {
+        while self.signals.take().is_some() {
             if self.leaving.is_some() {
                 self.shutdown_timeout = Duration::ZERO;
                 continue;

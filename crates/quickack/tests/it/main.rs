@@ -3,6 +3,8 @@
 //! Peers are started by `testkit::process`, always on loopback, always on ports that were free. A
 //! test whose path names a peer (`php`, `pymemcache`, …) is left out, by that name, on a machine
 //! without it: `xtask/src/peers.rs` has the table.
+// A test that cannot go on says so by panicking, in its helpers as well.
+#![allow(clippy::unwrap_used)]
 
 mod alloc;
 mod cache;

@@ -2,8 +2,8 @@
 //! `quickack: off`, it is cured with `partial`, and the cure is free where nothing stalls.
 //!
 //! A test reads the scripts' rows so: **cured** is at most 2 slow samples and a median below 5 ms,
-//! **stalls** is at least 90 % slow. The first sample of a connection proves nothing and is left out
-//! by the scripts.
+//! **stalls** is at least 90 % slow. The first sample of a connection proves nothing and is left
+//! out by the scripts.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -123,8 +123,8 @@ fn tcp_sockets(quickack: &Quickack) -> (Vec<rustix::fd::OwnedFd>, Vec<rustix::fd
     sockets.partition(|socket| sockopt::socket_acceptconn(socket).expect("the option exists"))
 }
 
-/// A client's socket may inherit the option from its listener. Here the listener has the opposite, so
-/// what is found on the others was set on them.
+/// A client's socket may inherit the option from its listener. Here the listener has the opposite,
+/// so what is found on the others was set on them.
 fn check_nodelay(directive: &str, expected: bool) {
     let memcacheds = [Memcached::start(), Memcached::start()];
     let addresses = memcacheds.each_ref().map(|memcached| memcached.address);

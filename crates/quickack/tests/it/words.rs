@@ -1,9 +1,10 @@
-//! Odd requests, word for word: what memcached answered when it was recorded, what it answers today,
-//! and what it answers through us. The rows are those of `crates/proto`, where the parser is judged by
-//! them; here whole programs are.
+//! Odd requests, word for word: what memcached answered when it was recorded, what it answers
+//! today, and what it answers through us. The rows are those of `crates/proto`, where the parser is
+//! judged by them; here whole programs are.
 //!
 //! After each request the same connection asks for a key that nobody has. So it is seen where the
-//! answer ends, that nothing else follows, and that both sides agree on where the next request begins.
+//! answer ends, that nothing else follows, and that both sides agree on where the next request
+//! begins.
 
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
