@@ -60,6 +60,9 @@ fn agree(bytes: &[u8], parsed: &Parsed<Request>, keys: &[Span], naive: &Reading)
 
 /// The naive parser.
 pub fn read(input: &[u8]) -> Reading {
+    if input.starts_with(b"\x80") {
+        return Reading::Hopeless;
+    }
     let unbounded = [&b"get "[..], b"gets ", b"gat ", b"gats "];
     let bounded = !unbounded.iter().any(|word| input.starts_with(word));
     let Some(end) = input.iter().position(|&byte| byte == b'\n') else {

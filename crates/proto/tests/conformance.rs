@@ -8,7 +8,6 @@
 mod transcript;
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
 
 use proto::{Answer, Class, PROTOCOLS, Parsed, Protocol, Refusal, Request, Resume, Span};
 use transcript::{ask, frames, meaning, own_words, reply_story, rows, story};
@@ -219,18 +218,16 @@ fn our_errors_are_errors_to_our_own_reply_parser() {
     }
 }
 
+/// Work is counted, not timed: each piece is searched once, and nothing before it again.
 #[test]
 fn a_long_get_in_pieces_is_read_in_linear_time() {
     for &protocol in PROTOCOLS {
-        let few = (0..5).map(|_| time_of_a_get(protocol, 6_250)).min().unwrap();
-        let many = (0..5).map(|_| time_of_a_get(protocol, 100_000)).min().unwrap();
-        // 16 times the keys: 16 times the work if linear, 256 times if quadratic.
-        assert!(many < few * 64, "{few:?} for 6,250 keys, {many:?} for 100,000");
+        read_a_get_in_pieces(protocol, 100_000);
     }
 }
 
 /// Reads a get of so many keys that arrives in pieces of 16 KiB.
-fn time_of_a_get(protocol: &dyn Protocol, count: usize) -> Duration {
+fn read_a_get_in_pieces(protocol: &dyn Protocol, count: usize) {
     let mut input = Vec::new();
     let get = protocol.commands().iter().position(|row| row.name == "get").unwrap();
     let template = rows(protocol).into_iter().find(|row| row.request.starts_with(b"get ")).unwrap();
@@ -244,7 +241,6 @@ fn time_of_a_get(protocol: &dyn Protocol, count: usize) -> Duration {
     }
     protocol.close_fetch(&mut input);
 
-    let start = Instant::now();
     let mut resume = Resume::default();
     for end in (16384..input.len()).step_by(16384) {
         let parsed = protocol.parse_request(&input[..end], &mut resume, &mut keys);
@@ -252,10 +248,8 @@ fn time_of_a_get(protocol: &dyn Protocol, count: usize) -> Duration {
         assert_eq!(resume.scanned, end, "the next piece would be searched together with old ones");
     }
     let parsed = protocol.parse_request(&input, &mut resume, &mut keys);
-    let took = start.elapsed();
     assert!(matches!(parsed, Parsed::Complete(_)), "{parsed:?}");
     assert_eq!(keys.len(), count);
-    took
 }
 
 /// The outcome of a parse at the start of `input`, and the keys.

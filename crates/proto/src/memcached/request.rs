@@ -20,12 +20,18 @@ const BAD_LINE: &str = "bad command line format";
 const BAD_DELETE: &str = "bad command line format.  Usage: delete <key> [noreply]";
 const BAD_DELTA: &str = "invalid numeric delta argument";
 const BAD_EXPTIME: &str = "invalid exptime argument";
+/// What a request of the binary protocol begins with. It has no line's end to wait for.
+const BINARY_MAGIC: u8 = 0x80;
+const NOT_BINARY: &str = "the binary protocol is not spoken here";
 const NOT_HTTP: &str = "this is no HTTP server";
 const ONE_SERVER: &str = "these statistics are a server's own: ask the server itself";
 const LINE_TOO_LONG: &str = "line too long";
 
 pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Parsed<Request> {
     keys.clear();
+    if input.first() == Some(&BINARY_MAGIC) {
+        return Parsed::Malformed(NOT_BINARY);
+    }
     let Some(len) = scan::line_len(input, resume) else {
         let hopeless = input.len() > LINE_MAX && !takes_many_keys(input);
         return if hopeless { Parsed::Malformed(LINE_TOO_LONG) } else { Parsed::Incomplete };
