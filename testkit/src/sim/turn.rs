@@ -55,7 +55,8 @@ impl World {
 
     fn connect(&mut self, id: ConnId, pool: usize, server: usize) {
         let mut conn = Conn::new(id, (pool, server), self.now);
-        let model = &self.pools[pool].servers[server];
+        let model = &mut self.pools[pool].servers[server];
+        model.progress = self.now;
         let delay =
             if self.is_calm { 0 } else { self.random.below(3 * self.scene.tick_max) } as u64;
         conn.connects_at = Some(self.now.max(model.stalled_until).after(delay));
