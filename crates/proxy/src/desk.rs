@@ -347,7 +347,20 @@ impl Desk {
         self.spoke(id);
     }
 
-    /// Nothing more is read from a client; it is closed when it has been answered.
+    /// Nothing more arrives from a client; it is closed when it has been answered all it asked.
+    pub(crate) fn finish(&mut self, id: ConnId) {
+        let Some(client) = self.clients.find_mut(id) else { return };
+        if client.partial.is_empty() && !client.paused {
+            return self.leave(id);
+        }
+        // Whole requests may be waiting among what it sent: the end of the turn looks.
+        client.state = ClientState::Ending;
+        if !client.paused {
+            self.resumable.push(id);
+        }
+    }
+
+    /// Nothing more is taken from a client; it is closed when it has been answered.
     pub(crate) fn leave(&mut self, id: ConnId) {
         let Some(client) = self.clients.find_mut(id) else { return };
         client.state = ClientState::Leaving;

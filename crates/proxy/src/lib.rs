@@ -184,7 +184,7 @@ impl Proxy {
     /// A connection ended, or a `Connect` failed.
     pub fn handle_closed(&mut self, conn: ConnId, how: Closed, now: Time) {
         match (conn.is_client(), how) {
-            (true, Closed::Eof) => self.desk.leave(conn),
+            (true, Closed::Eof) => self.desk.finish(conn),
             (true, Closed::Reset) => self.desk.drop_client(conn),
             (false, _) => self.link_closed(conn, now),
         }
@@ -241,7 +241,7 @@ impl Proxy {
     pub fn drain(&mut self, _now: Time) {
         self.draining = true;
         for client in self.desk.client_ids() {
-            self.desk.leave(client);
+            self.desk.finish(client);
         }
     }
 

@@ -394,6 +394,30 @@ fn a_paused_client_goes_on_where_it_stopped() {
 
 /// Commit 7ae4607: each was answered, and nobody looked at how much waited for the client to read.
 #[test]
+fn what_a_paused_client_had_sent_is_answered_before_it_is_let_go() {
+    for drained in [false, true] {
+        let (mut stage, link) = Stage::of_one();
+        let client = stage.client();
+        stage.says(client, &"get k\r\n".repeat(200));
+        assert_eq!(stage.paused, [client], "it has more outstanding than is known to be small");
+        match drained {
+            true => stage.drain(),
+            false => stage.closes(client, Closed::Eof),
+        }
+        let mut answers = String::new();
+        while !stage.closed.contains(&client) {
+            let asked = stage.turn(link);
+            assert!(!asked.is_empty(), "nothing more is asked, and it is not let go: {drained}");
+            stage.says(link, &"END\r\n".repeat(asked.lines().count()));
+            answers += &stage.hears(client);
+            stage.end_turn();
+        }
+        assert_eq!(answers, "END\r\n".repeat(200), "drained: {drained}");
+        stage.expect_rows(0);
+    }
+}
+
+#[test]
 fn a_client_that_sends_only_bad_data_blocks_is_paused() {
     let bound = 200;
     let mut stage = Stage::of(&["s0"], |plan| plan.limits.client_outbox = bound);

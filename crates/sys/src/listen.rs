@@ -29,7 +29,7 @@ pub fn unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<OwnedFd>
     let address = SocketAddrUnix::new(path)?;
     let fd = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
     if let Err(error) = net::bind(&fd, &address) {
-        if error != io::Errno::ADDRINUSE || is_alive(&address)? {
+        if error != io::Errno::ADDRINUSE || !is_socket(path)? || is_alive(&address)? {
             return Err(error);
         }
         rustix::fs::unlink(path)?;
@@ -53,11 +53,41 @@ pub fn local_address(fd: impl AsFd) -> io::Result<SocketAddr> {
     SocketAddr::try_from(address).map_err(|_| io::Errno::AFNOSUPPORT)
 }
 
+/// Whether the file is a socket: nothing else may ever be removed.
+fn is_socket(path: &Path) -> io::Result<bool> {
+    let mode = rustix::fs::lstat(path)?.st_mode;
+    Ok(rustix::fs::FileType::from_raw_mode(mode).is_socket())
+}
+
 /// Whether somebody listens there.
 fn is_alive(address: &SocketAddrUnix) -> io::Result<bool> {
     let probe = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
     match net::connect(&probe, address) {
         Err(io::Errno::CONNREFUSED) => Ok(false),
         Ok(()) | Err(_) => Ok(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_no_socket_is_never_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("precious");
+        std::fs::write(&path, "text").unwrap();
+        assert_eq!(unix(&path, None, 1).unwrap_err(), io::Errno::ADDRINUSE);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "text");
+    }
+
+    #[test]
+    fn a_socket_is_replaced_only_when_nobody_listens_on_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = unix(&path, Some(0o600), 1).unwrap();
+        assert_eq!(unix(&path, None, 1).unwrap_err(), io::Errno::ADDRINUSE);
+        drop(listener);
+        assert!(unix(&path, None, 1).is_ok());
     }
 }

@@ -58,8 +58,11 @@ impl Proxy {
                 continue;
             }
             self.consume_partial(id, now);
-            if self.desk.clients.find(id).is_some_and(|client| !client.paused) {
-                self.desk.actions.push_back(Action::Resume(id));
+            match self.desk.clients.find(id) {
+                Some(client) if client.paused => {}
+                Some(client) if client.state == State::Ending => self.desk.leave(id),
+                Some(_) => self.desk.actions.push_back(Action::Resume(id)),
+                None => {}
             }
         }
     }
@@ -70,7 +73,7 @@ impl Proxy {
         let mut joined = std::mem::take(&mut client.partial);
         let used = self.consume(id, Source::plain(&joined), now);
         let Some(client) = self.desk.clients.find_mut(id) else { return };
-        if client.state != State::Open || used == joined.len() {
+        if client.state == State::Leaving || used == joined.len() {
             self.desk.spares.give(joined);
         } else {
             joined.drain(..used);
@@ -110,7 +113,7 @@ impl Proxy {
         let mut at = 0;
         while at < len {
             let Some(client) = self.desk.clients.find_mut(id) else { return len };
-            if client.state != State::Open {
+            if client.state == State::Leaving {
                 return len;
             }
             if client.paused {
@@ -263,7 +266,8 @@ impl Proxy {
 
     fn pause_if_full(&mut self, id: ConnId) {
         let Some(client) = self.desk.clients.find_mut(id) else { return };
-        if client.state == State::Open && !client.paused && client.must_pause(&self.desk.limits) {
+        if client.state != State::Leaving && !client.paused && client.must_pause(&self.desk.limits)
+        {
             client.paused = true;
             self.desk.pools[client.pool as usize].counters.add(Counter::Paused, 1);
             self.desk.actions.push_back(Action::Pause(id));

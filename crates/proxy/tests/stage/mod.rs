@@ -112,6 +112,11 @@ impl Stage {
         self.settle();
     }
 
+    pub fn drain(&mut self) {
+        self.proxy.drain(self.now);
+        self.settle();
+    }
+
     pub fn passes(&mut self, time: u64) {
         self.now = self.now.after(time);
         self.proxy.handle_timeout(self.now);
