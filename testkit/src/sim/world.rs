@@ -155,9 +155,9 @@ impl World {
             if self.random.permille(700) {
                 self.lull();
             }
-            let jump = self.random.range(1_000, 60_000) as u64;
-            let due = self.proxy.poll_timeout().unwrap_or(self.now);
-            self.now = self.now.max(due.min(self.now.after(jump)));
+            let then = self.now.after(self.random.range(1_000, 60_000) as u64);
+            let due = self.proxy.poll_timeout().unwrap_or(then);
+            self.now = self.now.max(due.min(then));
         }
         self.fire_timers();
     }
