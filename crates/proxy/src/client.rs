@@ -161,7 +161,8 @@ impl Client {
     /// Bytes held now.
     pub(crate) fn measure(&self) -> usize {
         let body = match &self.intake {
-            Intake::Body(body) => body.data.len() + body.head.len(),
+            // Counted whole from its first byte, or many could begin at once.
+            Intake::Body(body) => body.data.len() + body.left as usize + body.head.len(),
             Intake::Head | Intake::Swallow(_) => 0,
         };
         self.out.len() + self.partial.len() + body

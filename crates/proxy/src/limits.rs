@@ -45,6 +45,8 @@ pub const CLIENT_OUTBOX_MAX: usize = 1024 * 1024;
 pub const LINK_QUEUE_MAX: usize = 65_536;
 /// Unsent bytes of one link.
 pub const LINK_OUTBOX_MAX: usize = 64 * 1024 * 1024;
+/// A reply that keeps coming may take so many times the deadline that silence has.
+pub const REPLY_STRETCH: u64 = 16;
 /// Bytes of a reply's head line.
 pub const REPLY_HEAD_MAX: usize = 2048;
 /// A value at least this long is kept by reference to the block it arrived in; below it is copied.

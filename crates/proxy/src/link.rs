@@ -51,6 +51,8 @@ pub(crate) struct Link {
     pub(crate) body: Option<Body>,
     /// When it began to connect, or the server began to owe the reply that is next.
     pub(crate) since: Time,
+    /// When the reply that is next began to be owed.
+    pub(crate) owed: Time,
     /// The earliest timer that will look at this link.
     pub(crate) armed: Option<Time>,
     /// In the list of links to be written.
@@ -99,8 +101,11 @@ pub(crate) struct Batch {
     pub(crate) request: Request,
     /// Length of what stands in `text` before the first key.
     prefix_len: usize,
-    /// Entries before this one are settled.
+    /// Entries before this one had their turn: they are settled, or among the skipped.
     pub(crate) cursor: usize,
+    /// Keys that the server passed over. They are misses when the reply has ended, not before: a
+    /// reply that turns out to be wrong must not have made any.
+    pub(crate) skipped: Vec<Entry>,
     /// The turn in which it was opened, and when that was.
     pub(crate) turn: u64,
     pub(crate) since: Time,
@@ -138,6 +143,7 @@ impl Batch {
             request,
             prefix_len: 0,
             cursor: 0,
+            skipped: Vec::new(),
             turn: 0,
             since: Time(0),
         }
@@ -150,6 +156,7 @@ impl Batch {
         self.ask = Ask { command: request.command };
         self.request = request;
         self.cursor = 0;
+        self.skipped.clear();
         self.turn = turn;
         self.since = now;
     }
@@ -178,6 +185,11 @@ impl Batch {
         self.entries.push(Entry { row, slot, start: end - key.len() as u32, end });
     }
 
+    /// The keys that have no answer yet, in the order asked.
+    pub(crate) fn outstanding(&self) -> impl Iterator<Item = &Entry> {
+        self.skipped.iter().chain(&self.entries[self.cursor..])
+    }
+
     /// The place of the entry that a value with this key answers: a server answers in the order
     /// asked and leaves out misses, so it is the next one with that key.
     pub(crate) fn find(&self, key: &[u8]) -> Option<usize> {
@@ -203,6 +215,7 @@ impl Link {
             partial: Vec::new(),
             body: None,
             since: now,
+            owed: now,
             armed: None,
             dirty: false,
             proven: false,
@@ -267,7 +280,8 @@ impl Link {
             State::Connecting | State::Probing => Some(self.since.after(timeouts.connect)),
             State::Up if self.is_waiting() && !bug!(NoReplyDeadline) => {
                 let patience = if bug!(HurryReply) { timeouts.reply / 2 } else { timeouts.reply };
-                Some(self.since.after(patience))
+                let at_most = self.owed.after(timeouts.reply * limits::REPLY_STRETCH);
+                Some(self.since.after(patience).min(at_most))
             }
             State::Up => None,
         };
@@ -282,6 +296,7 @@ impl Link {
         let first_was_whole = self.flights.front().is_some_and(|first| first.end <= self.sent);
         if !self.is_waiting() || !first_was_whole {
             self.since = now;
+            self.owed = now;
         }
         self.sent += n as u64;
         self.out.advance(n);
@@ -293,7 +308,15 @@ impl Link {
         assert!(self.done < end && end <= self.sent, "a reply follows its request");
         self.done = end;
         self.since = now;
+        self.owed = now;
         self.proven = true;
+    }
+
+    /// Bytes have come: a server that is speaking is not silent.
+    pub(crate) fn heard(&mut self, now: Time) {
+        if self.is_waiting() {
+            self.since = now;
+        }
     }
 
     /// Index of the first flight of which nothing was sent.
@@ -329,7 +352,11 @@ impl Link {
 
     /// Bytes held now.
     pub(crate) fn measure(&self) -> usize {
-        let body = self.body.as_ref().map_or(0, |body| body.data.len());
+        // A value that has begun to arrive is counted whole, or many could begin at once.
+        let body = self.body.as_ref().map_or(0, |body| match body.entry {
+            Some(_) => body.data.len() + body.left as usize,
+            None => 0,
+        });
         self.out.len() + self.partial.len() + body
     }
 }

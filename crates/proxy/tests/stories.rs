@@ -394,6 +394,49 @@ fn a_paused_client_goes_on_where_it_stopped() {
 
 /// Commit 7ae4607: each was answered, and nobody looked at how much waited for the client to read.
 #[test]
+fn a_reply_in_another_order_than_asked_makes_no_miss() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.says(client, "get a b\r\n");
+    stage.turn(link);
+    stage.says(link, "VALUE b 0 1\r\nB\r\nVALUE a 0 1\r\nA\r\nEND\r\n");
+    let heard = stage.hears(client);
+    assert!(heard.starts_with("VALUE b 0 1\r\nB\r\nSERVER_ERROR s0: unexpected reply"), "{heard}");
+    stage.expect_rows(0);
+}
+
+#[test]
+fn a_server_that_keeps_speaking_is_not_silent_but_not_for_ever() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.says(client, "get k\r\n");
+    stage.turn(link);
+    stage.says(link, "VALUE k 0 1000\r\n");
+    for _ in 0..15 {
+        stage.passes(SECOND - 1);
+        stage.says(link, "x");
+        assert_eq!(stage.closed, [], "its deadline is for silence");
+    }
+    stage.passes(SECOND - 1);
+    stage.says(link, "x");
+    stage.passes(SECOND - 1);
+    assert_eq!(stage.closed, [link]);
+    assert!(stage.hears(client).contains("no reply in time"));
+}
+
+#[test]
+fn values_that_have_begun_to_arrive_are_counted_whole() {
+    let mut stage = Stage::of(&["s0"], |plan| plan.memory_max = 2_500);
+    let said = |stage: &mut Stage| {
+        let client = stage.client();
+        stage.says(client, "set k 0 0 1000\r\nx");
+        stage.hears(client)
+    };
+    assert_eq!([said(&mut stage), said(&mut stage)], ["", ""]);
+    assert_eq!(said(&mut stage), "SERVER_ERROR out of memory storing object\r\n");
+}
+
+#[test]
 fn what_a_paused_client_had_sent_is_answered_before_it_is_let_go() {
     for drained in [false, true] {
         let (mut stage, link) = Stage::of_one();

@@ -9,5 +9,6 @@ mod log;
 mod worker;
 
 fn main() -> std::process::ExitCode {
+    sys::process::give_memory_back();
     cli::main()
 }

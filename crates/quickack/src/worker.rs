@@ -30,7 +30,18 @@ fn serve(config: Config, embedded: &[PathBuf]) -> io::Result<()> {
     let targets = targets(&config, embedded)?;
     let (listeners, addresses) = listen(&config)?;
     let mut plan = config.plan.clone();
-    plan.clients_max = plan.clients_max.min(clients_within_descriptors(&plan));
+    let room = clients_within_descriptors(&plan);
+    if room == 0 {
+        return Err(io::Error::other(
+            "the descriptor limit (ulimit -n) leaves no room for clients",
+        ));
+    }
+    if room < ROOM_EXPECTED && room < plan.clients_max {
+        log::line(&format!(
+            "room for {room} clients only: the descriptor limit (ulimit -n) is low"
+        ));
+    }
+    plan.clients_max = plan.clients_max.min(room);
     let names = Names::new(&plan);
     for (address, listener) in addresses.iter().zip(&config.listeners) {
         log::line(&format!("listening on {address} (pool {})", names.pools[listener.pool].0));
@@ -40,7 +51,20 @@ fn serve(config: Config, embedded: &[PathBuf]) -> io::Result<()> {
     }
     let mut report = |event| log::line(&names.sentence(event));
     let mut mind = Proxy::new(plan, seed(), Time(0));
-    Loop::new(&mut mind, listeners, targets, signals, &mut report, SHUTDOWN_TIMEOUT)?.run()
+    let ended =
+        Loop::new(&mut mind, listeners, targets, signals, &mut report, SHUTDOWN_TIMEOUT)?.run();
+    remove_sockets(&config.listeners);
+    ended
+}
+
+/// Leaves no socket file behind that nobody listens on.
+fn remove_sockets(listeners: &[crate::config::Listener]) {
+    for listener in listeners {
+        if let Address::Unix { path, .. } = &listener.address {
+            // Whoever has removed or replaced it meanwhile knows what they are doing.
+            let _ = sys::listen::remove_unix(path);
+        }
+    }
 }
 
 /// How to try what runs without a configuration.
@@ -61,7 +85,7 @@ fn listen(config: &Config) -> io::Result<(Vec<Listener>, Vec<String>)> {
     for listener in &config.listeners {
         let (fd, address) = bind(listener).map_err(|error| {
             let hint = match error.kind() {
-                io::ErrorKind::AddrInUse => "; another process listens there",
+                io::ErrorKind::AddrInUse => "; something else is bound there",
                 io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
                 _ => "",
             };
@@ -169,6 +193,8 @@ fn seed() -> u64 {
     clock.as_nanos() as u64 ^ u64::from(std::process::id()) << 32
 }
 
+/// Fewer clients than this are worth a word at the start.
+const ROOM_EXPECTED: usize = 512;
 /// How long clients may wait for their last answers after TERM.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Descriptors of ours beside listeners, links and clients: the loop, signals, the log, a reserve.

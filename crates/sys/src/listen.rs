@@ -24,7 +24,7 @@ pub fn tcp(address: SocketAddr, backlog: i32, reuseport: bool) -> io::Result<Own
 }
 
 /// A listening unix socket, non-blocking. A socket file that nobody listens on any more is
-/// replaced; one that is in use is `ADDRINUSE`.
+/// replaced; one that is in use, or a file that is no socket, is `ADDRINUSE`.
 pub fn unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let fd = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
@@ -40,6 +40,14 @@ pub fn unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<OwnedFd>
     }
     net::listen(&fd, backlog)?;
     Ok(fd)
+}
+
+/// Removes a socket file that nobody listens on.
+pub fn remove_unix(path: &Path) -> io::Result<()> {
+    if is_socket(path)? && !is_alive(&SocketAddrUnix::new(path)?)? {
+        rustix::fs::unlink(path)?;
+    }
+    Ok(())
 }
 
 /// The next connection that waits, non-blocking.

@@ -14,6 +14,18 @@ pub fn descriptors_max() -> usize {
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize)
 }
 
+/// Tells the allocator (glibc's) to give freed memory back: large buffers are mapped one by one, and
+/// the heap's free end goes back above a megabyte. By default it keeps tens of megabytes for itself
+/// once it has seen a few large ones.
+pub fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: `mallopt` takes two numbers and is called before any thread exists.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 * 1024);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 1024 * 1024);
+    }
+}
+
 /// Makes a child of `command`: it gets `passed` under the number 3 if there is one, dies with its
 /// parent, receives all signals, is called like its parent, and is in a process group of its own,
 /// so that a key typed at a terminal reaches its parent only.

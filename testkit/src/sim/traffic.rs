@@ -340,12 +340,10 @@ impl World {
         }
         let piece = conn.output[conn.delivered..conn.delivered + n].to_vec();
         say!(self, "link {at} delivers {:?}", String::from_utf8_lossy(&piece));
-        let lands = conn.reply_ends.len();
         conn.deliver(n, self.now);
         let server = &mut self.pools[conn.pool].servers[conn.server];
-        if conn.reply_ends.len() < lands {
-            server.progress = self.now;
-        }
+        // Whoever speaks is not silent, even in the middle of a reply.
+        server.progress = self.now;
         let poisoned = conn.poison.is_some_and(|(start, _)| conn.delivered > start);
         if poisoned {
             server.trouble.poisoned = self.book.event();

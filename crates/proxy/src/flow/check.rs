@@ -66,7 +66,7 @@ impl Proxy {
             }
             assert_eq!(end, link.queued, "the queue ends with its last flight");
             assert!(link.own.is_none(), "a request's own batch leaves with it");
-            parts += link.batch.as_ref().map_or(0, |batch| batch.entries.len() - batch.cursor);
+            parts += link.batch.as_ref().map_or(0, |batch| batch.outstanding().count());
             parts += usize::from(link.body.as_ref().is_some_and(|body| body.entry.is_some()));
         }
         let owed: usize = self.desk.rows.iter().map(|row| row.left as usize).sum();

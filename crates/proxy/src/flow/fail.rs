@@ -11,7 +11,7 @@ use crate::link::{Batch, Body, Cargo, Flight, Link, State};
 use crate::pool::Health;
 use crate::request::{NONE, RowId};
 use crate::timers::Due;
-use crate::{Action, Event, Proxy, Time};
+use crate::{Action, Event, Proxy, Time, limits};
 
 impl Proxy {
     /// The first links, where the operator wants them before the first request.
@@ -73,7 +73,9 @@ impl Proxy {
             return self.close_link(id, Fault::ConnectTimeout, now);
         }
         let patience = if bug!(HurryReply) { timeouts.reply / 2 } else { timeouts.reply };
-        if stands && link.is_waiting() && now >= link.since.after(patience) {
+        let stretched = now >= link.owed.after(timeouts.reply * limits::REPLY_STRETCH);
+        let silent = now >= link.since.after(patience);
+        if stands && link.is_waiting() && (silent || stretched) {
             #[cfg(seeded_bugs)]
             if bug!(AnswerAfterTimeout) {
                 return self.give_up_first(id, now);
@@ -182,8 +184,7 @@ impl Proxy {
 
     /// Which of the keys of a batch that are outstanding may be asked once more.
     fn judge(&self, batch: Batch) -> (Batch, Vec<bool>) {
-        let rest = &batch.entries[batch.cursor..];
-        let may = rest.iter().map(|entry| self.may_ask_again(entry.row)).collect();
+        let may = batch.outstanding().map(|entry| self.may_ask_again(entry.row)).collect();
         (batch, may)
     }
 
@@ -201,7 +202,7 @@ impl Proxy {
     }
 
     fn fail_batch(&mut self, batch: Batch, server: u32, fault: Fault) {
-        for entry in &batch.entries[batch.cursor..] {
+        for entry in batch.outstanding() {
             self.desk.fail_part(entry.row, Some(server), fault, false);
         }
         self.recycle(batch);
@@ -211,7 +212,7 @@ impl Proxy {
     fn ask_again(&mut self, again: Vec<(Batch, Vec<bool>)>, server: u32, fault: Fault, now: Time) {
         for (batch, may) in again {
             let prefix = batch.prefix().to_vec();
-            for (entry, may) in batch.entries[batch.cursor..].iter().zip(may) {
+            for (entry, may) in batch.outstanding().zip(may) {
                 let owner = self.desk.rows[entry.row].client;
                 let pool = self.desk.rows[entry.row].pool as usize;
                 let key = batch.key(*entry);

@@ -26,9 +26,8 @@ enum Step {
 
 impl Proxy {
     pub(crate) fn receive_link(&mut self, id: ConnId, source: Source<'_>, now: Time) {
-        if self.links.find(id).is_none() {
-            return;
-        }
+        let Some(link) = self.links.find_mut(id) else { return };
+        link.heard(now);
         match self.pair_all(id, source, now) {
             Ok(()) => self.after_receive(id),
             Err(why) => {
@@ -120,9 +119,7 @@ impl Proxy {
         let Some(found) = batch.find(item.key.of(rest.bytes)) else {
             return Err("the value of a key that was not asked for");
         };
-        for skipped in batch.cursor..found {
-            self.desk.miss(batch.entries[skipped]);
-        }
+        batch.skipped.extend_from_slice(&batch.entries[batch.cursor..found]);
         batch.cursor = found + 1;
         let entry = batch.entries[found];
         match take_value(link, &mut self.desk, rest, item, entry)? {
@@ -188,7 +185,7 @@ impl Proxy {
         match (flight.cargo, kind) {
             (Cargo::Fetch(batch), ItemKind::Error) => self.ask_alone(id, batch, line, now),
             (Cargo::Fetch(batch), _) => {
-                for entry in &batch.entries[batch.cursor..] {
+                for entry in batch.outstanding() {
                     self.desk.miss(*entry);
                 }
                 self.recycle(batch);
@@ -206,7 +203,7 @@ impl Proxy {
     /// client has asked for a change since, which must not be overtaken.
     fn ask_alone(&mut self, id: ConnId, batch: Batch, line: &[u8], now: Time) {
         let alone = batch.entries.len() == 1;
-        for entry in &batch.entries[batch.cursor..] {
+        for entry in batch.outstanding() {
             if alone || self.has_changed_since(entry.row) {
                 self.desk.server_error(entry.row, line);
                 continue;
@@ -325,7 +322,7 @@ impl Flight {
     /// Parts of requests that wait for its reply.
     pub(super) fn parts(&self) -> usize {
         match &self.cargo {
-            Cargo::Fetch(batch) => batch.entries.len() - batch.cursor,
+            Cargo::Fetch(batch) => batch.outstanding().count(),
             Cargo::Update(_) => 1,
             Cargo::Probe => 0,
         }

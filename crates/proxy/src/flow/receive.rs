@@ -204,6 +204,9 @@ impl Proxy {
         let body = Body { request, head: kept, data: Outbox::default(), left, end: End::default() };
         if let Some(client) = self.desk.clients.find_mut(id) {
             client.intake = Intake::Body(body);
+            // At once: the next body that begins must see that this one has its place.
+            let held = client.measure();
+            self.desk.memory.change(&mut client.held, held);
         }
     }
 

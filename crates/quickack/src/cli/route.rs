@@ -14,6 +14,11 @@ use crate::config::{Config, Upstream, nearest};
 type Row = [String; 4];
 
 pub fn route(config: &Config, pool_name: Option<&str>, keys: &[OsString]) -> ExitCode {
+    if let Some(key) = keys.iter().find(|key| !is_key(key.as_bytes())) {
+        let key = key.as_bytes().escape_ascii();
+        eprintln!("quickack: `{key}` is no key: 1 to 250 bytes without space or control character");
+        return ExitCode::FAILURE;
+    }
     let mut rows: Vec<Row> = vec![["KEY", "POOL", "HASH", "SERVER"].map(str::to_string)];
     for (pool, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
         if pool_name.is_none_or(|name| name == pool.name) {
@@ -35,6 +40,15 @@ pub fn route(config: &Config, pool_name: Option<&str>, keys: &[OsString]) -> Exi
             ExitCode::SUCCESS
         }
     }
+}
+
+/// Whether a client could ask for it: the parser that reads clients decides.
+fn is_key(key: &[u8]) -> bool {
+    let protocol = proto::PROTOCOLS[0];
+    let line = [b"get ", key, b"\r\n"].concat();
+    let mut keys = Vec::new();
+    protocol.parse_request(&line, &mut proto::Resume::default(), &mut keys);
+    keys.len() == 1 && keys[0].of(&line) == key
 }
 
 fn pool_rows(pool: &PoolPlan, upstream: &Upstream, keys: &[OsString]) -> Vec<Row> {
