@@ -61,8 +61,10 @@ impl Proxy {
             match self.desk.clients.find(id) {
                 Some(client) if client.paused => {}
                 Some(client) if client.state == State::Ending => self.desk.leave(id),
-                Some(_) => self.desk.actions.push_back(Action::Resume(id)),
-                None => {}
+                Some(client) if client.state == State::Open => {
+                    self.desk.actions.push_back(Action::Resume(id));
+                }
+                _ => {}
             }
         }
     }
