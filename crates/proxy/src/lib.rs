@@ -123,7 +123,9 @@ pub struct Proxy {
     keys: Vec<Span>,
     /// Links to which the request being read added keys of its own.
     touched: Vec<ConnId>,
-    spare_batches: Vec<Batch>,
+    // Boxes are what is reused.
+    #[allow(clippy::vec_box)]
+    spare_batches: Vec<Box<Batch>>,
     clients_max: usize,
     draining: bool,
     started: Time,

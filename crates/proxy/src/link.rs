@@ -34,9 +34,9 @@ pub(crate) struct Link {
     pub(crate) out: Outbox,
     pub(crate) flights: VecDeque<Flight>,
     /// The open batch: gets of this turn that will leave as one.
-    pub(crate) batch: Option<Batch>,
+    pub(crate) batch: Option<Box<Batch>>,
     /// A read that is not merged, while its keys are being added.
-    pub(crate) own: Option<Batch>,
+    pub(crate) own: Option<Box<Batch>>,
     /// Gets among the flights.
     pub(crate) fetches: usize,
     /// Offset up to which replies are complete.
@@ -86,12 +86,13 @@ pub(crate) struct Flight {
 
 /// What a message carries.
 pub(crate) enum Cargo {
-    Fetch(Batch),
+    Fetch(Box<Batch>),
     Update(RowId),
     Probe,
 }
 
-/// The keys of one get, in the order asked, and for whom.
+/// The keys of one get, in the order asked, and for whom. Always in a box: it moves from the open
+/// batch to the queue, out of it and to the spares, and is as long as three cache lines.
 pub(crate) struct Batch {
     /// The message, whose bytes the entries point into.
     pub(crate) text: Vec<u8>,
@@ -134,9 +135,9 @@ pub(crate) struct Body {
 
 impl Batch {
     /// An empty batch for keys of `request`'s form.
-    pub(crate) fn blank(request: Request) -> Batch {
+    pub(crate) fn blank(request: Request) -> Box<Batch> {
         let ask = Ask { command: request.command };
-        Batch {
+        Box::new(Batch {
             text: Vec::new(),
             entries: Vec::new(),
             ask,
@@ -146,7 +147,7 @@ impl Batch {
             skipped: Vec::new(),
             turn: 0,
             since: Time(0),
-        }
+        })
     }
 
     /// Makes a used batch as good as a blank one; its buffers stay.
@@ -245,7 +246,12 @@ impl Link {
     }
 
     /// Queues a whole get.
-    pub(crate) fn launch_batch(&mut self, mut batch: Batch, protocol: &dyn Protocol, now: Time) {
+    pub(crate) fn launch_batch(
+        &mut self,
+        mut batch: Box<Batch>,
+        protocol: &dyn Protocol,
+        now: Time,
+    ) {
         protocol.close_fetch(&mut batch.text);
         let before = self.out.len();
         self.out.copied().extend_from_slice(&batch.text);

@@ -272,7 +272,7 @@ impl Proxy {
     }
 
     /// A batch whose reply is complete is used again.
-    pub(super) fn recycle(&mut self, batch: Batch) {
+    pub(super) fn recycle(&mut self, batch: Box<Batch>) {
         if self.spare_batches.len() < limits::BATCHES_MAX {
             self.spare_batches.push(batch);
         }
@@ -326,7 +326,7 @@ pub(super) fn close(link: &mut Link, pool: &mut crate::pool::Pool, now: Time) {
     }
 }
 
-fn launch(link: &mut Link, batch: Batch, pool: &mut crate::pool::Pool, now: Time) {
+fn launch(link: &mut Link, batch: Box<Batch>, pool: &mut crate::pool::Pool, now: Time) {
     let counters = &mut pool.servers[link.server as usize].counters;
     counters.add(ServerCounter::Messages, 1);
     let first = batch.entries[0].row;

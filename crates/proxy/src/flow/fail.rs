@@ -183,7 +183,7 @@ impl Proxy {
     }
 
     /// Which of the keys of a batch that are outstanding may be asked once more.
-    fn judge(&self, batch: Batch) -> (Batch, Vec<bool>) {
+    fn judge(&self, batch: Box<Batch>) -> (Box<Batch>, Vec<bool>) {
         let may = batch.outstanding().map(|entry| self.may_ask_again(entry.row)).collect();
         (batch, may)
     }
@@ -201,7 +201,7 @@ impl Proxy {
         }
     }
 
-    fn fail_batch(&mut self, batch: Batch, server: u32, fault: Fault) {
+    fn fail_batch(&mut self, batch: Box<Batch>, server: u32, fault: Fault) {
         for entry in batch.outstanding() {
             self.desk.fail_part(entry.row, Some(server), fault, false);
         }
@@ -209,7 +209,13 @@ impl Proxy {
     }
 
     /// Gets whose link died are asked once more, where that cannot change what their client sees.
-    fn ask_again(&mut self, again: Vec<(Batch, Vec<bool>)>, server: u32, fault: Fault, now: Time) {
+    fn ask_again(
+        &mut self,
+        again: Vec<(Box<Batch>, Vec<bool>)>,
+        server: u32,
+        fault: Fault,
+        now: Time,
+    ) {
         for (batch, may) in again {
             let prefix = batch.prefix().to_vec();
             for (entry, may) in batch.outstanding().zip(may) {

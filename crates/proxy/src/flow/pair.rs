@@ -201,7 +201,7 @@ impl Proxy {
     /// An error line answered a get of several keys: one of them may be to blame, so each that has
     /// no answer yet is asked alone. A key that was alone gets the error, and so does one whose
     /// client has asked for a change since, which must not be overtaken.
-    fn ask_alone(&mut self, id: ConnId, batch: Batch, line: &[u8], now: Time) {
+    fn ask_alone(&mut self, id: ConnId, batch: Box<Batch>, line: &[u8], now: Time) {
         let alone = batch.entries.len() == 1;
         for entry in batch.outstanding() {
             if alone || self.has_changed_since(entry.row) {
