@@ -46,7 +46,8 @@ pub(crate) struct Client {
 pub(crate) enum State {
     /// Requests are read.
     Open,
-    /// Nothing more arrives; what had arrived and waits, since the client is paused, is still asked.
+    /// Nothing more arrives; what had arrived and waits, since the client is paused, is still
+    /// asked.
     Ending,
     /// Nothing more is read; closed when everything asked has been answered.
     Leaving,

@@ -103,6 +103,19 @@ impl Desk {
         self.clients.iter().map(|(id, _)| id).collect()
     }
 
+    /// What may wait now: the nearer the memory ceiling, the sooner a client that does not read is
+    /// paused.
+    pub(crate) fn limits_now(&self) -> Limits {
+        let Memory { held, max } = self.memory;
+        let outbox = self.limits.client_outbox;
+        let client_outbox = match held {
+            _ if held < max / 2 => outbox,
+            _ if held < max => (outbox / 16).max(limits::CLIENT_OUTBOX_SHORT).min(outbox),
+            _ => limits::CLIENT_OUTBOX_SHORT.min(outbox),
+        };
+        Limits { client_outbox, ..self.limits }
+    }
+
     /// A row for a client's request, at the end of its pipeline.
     pub(crate) fn enqueue(&mut self, id: ConnId, quiet: bool) -> RowId {
         let client = self.clients.find_mut(id).expect("requests are read from living clients only");
@@ -306,6 +319,7 @@ impl Desk {
     /// Something of a client changed: it may have to be written, read again or closed. One that is
     /// to be written already and is not waiting for anything is accounted for when it is written.
     pub(crate) fn spoke(&mut self, id: ConnId) {
+        let limits = self.limits_now();
         let client = self.clients.find_mut(id).expect("the caller found it");
         if client.dirty && !client.paused && client.state == ClientState::Open {
             return;
@@ -316,7 +330,7 @@ impl Desk {
             client.dirty = true;
             self.dirty.push(id);
         }
-        if client.paused && client.may_resume(&self.limits) && !bug!(NeverResume) {
+        if client.paused && client.may_resume(&limits) && !bug!(NeverResume) {
             client.paused = false;
             self.resumable.push(id);
         }
@@ -338,6 +352,10 @@ impl Desk {
     /// The kernel took `n` bytes of a client's output.
     pub(crate) fn transmitted(&mut self, id: ConnId, n: usize) {
         let Some(client) = self.clients.find_mut(id) else { return };
+        if n == 0 {
+            // It is named again when the kernel takes more, not before.
+            return client.out.settle();
+        }
         client.out.advance(n);
         if client.out.is_empty() {
             client.out.close(&mut self.spares);

@@ -194,8 +194,8 @@ impl Proxy {
 
     /// Time has passed; call it when `poll_timeout` is due.
     pub fn handle_timeout(&mut self, now: Time) {
-        while let Some(due) = self.timers.pop(now) {
-            self.timer(due, now);
+        while let Some((set, due)) = self.timers.pop(now) {
+            self.timer(set, due, now);
         }
     }
 

@@ -51,6 +51,10 @@ pub const REPLY_STRETCH: u64 = 16;
 pub const REPLY_HEAD_MAX: usize = 2048;
 /// A value at least this long is kept by reference to the block it arrived in; below it is copied.
 pub const REFERENCE_MIN: usize = 4 * 1024;
+/// Places of keys kept for the next request.
+pub const KEYS_KEEP_MAX: usize = 16 * 1024;
+/// When the memory ceiling is reached, a client may have this much unsent before it is paused.
+pub const CLIENT_OUTBOX_SHORT: usize = 4 * 1024;
 /// Bytes of empty buffers kept for reuse.
 pub const SPARES_BYTES_MAX: usize = 1024 * 1024;
 /// The same for bytes that may have to wait: a quarter of the block that the program reads into.

@@ -39,6 +39,8 @@ pub(crate) struct Link {
     pub(crate) own: Option<Box<Batch>>,
     /// Gets among the flights.
     pub(crate) fetches: usize,
+    /// Bytes that these gets hold until they are answered.
+    fetches_held: usize,
     /// Offset up to which replies are complete.
     pub(crate) done: u64,
     /// Offset up to which bytes were handed to the kernel.
@@ -186,6 +188,11 @@ impl Batch {
         self.entries.push(Entry { row, slot, start: end - key.len() as u32, end });
     }
 
+    /// Bytes held.
+    fn held(&self) -> usize {
+        self.text.len() + self.entries.len() * size_of::<Entry>()
+    }
+
     /// The keys that have no answer yet, in the order asked.
     pub(crate) fn outstanding(&self) -> impl Iterator<Item = &Entry> {
         self.skipped.iter().chain(&self.entries[self.cursor..])
@@ -210,6 +217,7 @@ impl Link {
             batch: None,
             own: None,
             fetches: 0,
+            fetches_held: 0,
             done: 0,
             sent: 0,
             queued: 0,
@@ -257,6 +265,7 @@ impl Link {
         self.out.copied().extend_from_slice(&batch.text);
         let ask = batch.ask;
         self.fetches += 1;
+        self.fetches_held += batch.held();
         self.launch(Cargo::Fetch(batch), ask, before, now);
     }
 
@@ -271,8 +280,15 @@ impl Link {
     /// The first flight, whose reply is complete.
     pub(crate) fn pop(&mut self) -> Flight {
         let flight = self.flights.pop_front().expect("a reply belongs to a flight");
-        self.fetches -= usize::from(matches!(flight.cargo, Cargo::Fetch(_)));
+        self.forget_fetch(&flight);
         flight
+    }
+
+    fn forget_fetch(&mut self, flight: &Flight) {
+        if let Cargo::Fetch(batch) = &flight.cargo {
+            self.fetches -= 1;
+            self.fetches_held -= batch.held();
+        }
     }
 
     /// Whether the server owes a reply, or the kernel owes us the sending of what it took.
@@ -299,6 +315,9 @@ impl Link {
 
     /// Bytes were taken by the kernel.
     pub(crate) fn advance(&mut self, n: usize, now: Time) {
+        if n == 0 {
+            return;
+        }
         let first_was_whole = self.flights.front().is_some_and(|first| first.end <= self.sent);
         if !self.is_waiting() || !first_was_whole {
             self.since = now;
@@ -338,8 +357,7 @@ impl Link {
         let from = if at == 0 { self.done } else { self.flights[at - 1].end };
         assert!(from >= self.sent, "what was sent cannot be taken back");
         let taken: Vec<Flight> = self.flights.drain(at..at + count).collect();
-        let fetches = taken.iter().filter(|flight| matches!(flight.cargo, Cargo::Fetch(_)));
-        self.fetches -= fetches.count();
+        taken.iter().for_each(|flight| self.forget_fetch(flight));
         let len = taken.last().map_or(0, |last| last.end - from);
         self.out.cut((from - self.sent) as usize, len as usize);
         self.queued -= len;
@@ -363,6 +381,7 @@ impl Link {
             Some(_) => body.data.len() + body.left as usize,
             None => 0,
         });
-        self.out.len() + self.partial.len() + body
+        let gathering = self.batch.as_ref().map_or(0, |batch| batch.held());
+        self.out.len() + self.partial.len() + body + self.fetches_held + gathering
     }
 }

@@ -31,11 +31,16 @@ impl Timers {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// The next timer that is due.
-    pub(crate) fn pop(&mut self, now: Time) -> Option<Due> {
+    /// The next timer that is due, and for when it was set: whoever has set another since then
+    /// must not take this one for it.
+    pub(crate) fn pop(&mut self, now: Time) -> Option<(Time, Due)> {
         if self.next()? > now {
             return None;
         }
-        self.heap.pop().map(|Reverse((_, due))| due)
+        self.heap.pop().map(|Reverse(timer)| timer)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
     }
 }

@@ -14,9 +14,9 @@ pub fn descriptors_max() -> usize {
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize)
 }
 
-/// Tells the allocator (glibc's) to give freed memory back: large buffers are mapped one by one, and
-/// the heap's free end goes back above a megabyte. By default it keeps tens of megabytes for itself
-/// once it has seen a few large ones.
+/// Tells the allocator (glibc's) to give freed memory back: large buffers are mapped one by one,
+/// and the heap's free end goes back above a megabyte. By default it keeps tens of megabytes for
+/// itself once it has seen a few large ones.
 pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: `mallopt` takes two numbers and is called before any thread exists.

@@ -247,7 +247,7 @@ impl Judge<'_> {
     fn explain(&mut self, expect: &Expect, keys: &[u8], line: &str) -> Explained {
         let Some(text) = line.strip_prefix("SERVER_ERROR ") else { panic!("{line:?}") };
         self.summary.errors += 1;
-        if line == NO_MEMORY {
+        if line == NO_MEMORY || line == NO_MEMORY_FOR_KEYS {
             assert!(self.tight_memory, "{line:?} without a ceiling");
             return Explained::NeverDone;
         }
@@ -328,3 +328,4 @@ fn is_outcome(update: &Update, line: &str) -> bool {
 
 /// A request with data is refused by its head when the memory ceiling is near.
 pub const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
+const NO_MEMORY_FOR_KEYS: &str = "SERVER_ERROR out of memory for so many keys";

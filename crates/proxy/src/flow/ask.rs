@@ -56,6 +56,9 @@ impl Proxy {
             self.close_own(link, now);
         }
         self.keys = keys;
+        if self.keys.capacity() > limits::KEYS_KEEP_MAX {
+            self.keys = Vec::new();
+        }
         self.desk.part_done(row);
     }
 

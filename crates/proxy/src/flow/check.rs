@@ -4,11 +4,16 @@
 use crate::Proxy;
 use crate::request::{NONE, State};
 
+/// Far more timers than a link or server can have, and far fewer than a pile.
+const TIMERS_EACH: usize = 64;
+
 impl Proxy {
     /// Panics if anything that must hold does not.
     pub fn check(&self) {
         self.check_pipelines();
         self.check_links();
+        let timers_max = TIMERS_EACH * (self.links.len() + self.desk.pools.len() + 64);
+        assert!(self.timers.len() <= timers_max, "timers do not pile up: {}", self.timers.len());
         let clients: usize = self.desk.clients.iter().map(|(_, client)| client.held).sum();
         let links: usize = self.links.iter().map(|(_, link)| link.held).sum();
         let rows: usize = self.desk.rows.iter().map(|row| row.held).sum();

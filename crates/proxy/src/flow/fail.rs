@@ -57,15 +57,19 @@ impl Proxy {
         }
     }
 
-    pub(crate) fn timer(&mut self, due: Due, now: Time) {
+    pub(crate) fn timer(&mut self, set: Time, due: Due, now: Time) {
         match due {
-            Due::Link(id) => self.link_timer(id, now),
+            Due::Link(id) => self.link_timer(id, set, now),
             Due::Probe { pool, server } => self.probe(pool as usize, server as usize, now),
         }
     }
 
-    fn link_timer(&mut self, id: ConnId, now: Time) {
+    fn link_timer(&mut self, id: ConnId, set: Time, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
+        if link.armed != Some(set) {
+            // An earlier one has taken its place; were it heeded, it would set another for ever.
+            return;
+        }
         link.armed = None;
         let timeouts = self.desk.pools[link.pool as usize].plan.timeouts;
         let stands = link.state == State::Up;

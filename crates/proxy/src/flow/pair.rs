@@ -204,7 +204,10 @@ impl Proxy {
     fn ask_alone(&mut self, id: ConnId, batch: Box<Batch>, line: &[u8], now: Time) {
         let alone = batch.entries.len() == 1;
         for entry in batch.outstanding() {
-            if alone || self.has_changed_since(entry.row) {
+            // A read that changes something is never asked twice.
+            let again = Proxy::is_idempotent(&batch.request) && !self.has_changed_since(entry.row);
+            let link = self.links.find(id).expect("the caller found it");
+            if alone || !again || !link.has_room(&self.desk.limits) {
                 self.desk.server_error(entry.row, line);
                 continue;
             }

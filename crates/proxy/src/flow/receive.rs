@@ -15,6 +15,10 @@ pub(super) enum Data<'a> {
     Held(Outbox),
 }
 
+/// What a key of a read takes until it is answered: its place in the request, in its row and in a
+/// link's queue.
+const KEY_HELD: usize = 48;
+
 impl Proxy {
     pub(crate) fn accept(&mut self, pool: usize, _now: Time) -> Result<ConnId, Vec<u8>> {
         let clients = self.desk.clients.len();
@@ -197,6 +201,10 @@ impl Proxy {
         if request.body > 0 && !self.desk.memory.has_room(request.body as usize) {
             return Some(Answer::Failed("out of memory storing object"));
         }
+        let keys_held = request.head as usize + self.keys.len() * KEY_HELD;
+        if self.keys.len() > 1 && !self.desk.memory.has_room(keys_held) {
+            return Some(Answer::Failed("out of memory for so many keys"));
+        }
         None
     }
 
@@ -270,9 +278,9 @@ impl Proxy {
     }
 
     fn pause_if_full(&mut self, id: ConnId) {
+        let limits = self.desk.limits_now();
         let Some(client) = self.desk.clients.find_mut(id) else { return };
-        if client.state != State::Leaving && !client.paused && client.must_pause(&self.desk.limits)
-        {
+        if client.state != State::Leaving && !client.paused && client.must_pause(&limits) {
             client.paused = true;
             self.desk.pools[client.pool as usize].counters.add(Counter::Paused, 1);
             self.desk.actions.push_back(Action::Pause(id));

@@ -163,6 +163,9 @@ impl Mind for CacheServer {
     }
 
     fn handle_transmitted(&mut self, conn: ConnId, n: usize, now: Time) {
+        if n == 0 {
+            return;
+        }
         self.executor.counters.bytes_written += n as u64;
         let Some(session) = self.sessions.find_mut(conn) else { return };
         session.advance(n);

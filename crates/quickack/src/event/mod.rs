@@ -249,8 +249,10 @@ impl<'m> Loop<'m> {
     /// Writes every connection of a side that has something to say.
     fn write_side(&mut self, side: Side) {
         while let Some(id) = self.mind.poll_transmit(side) {
-            if self.conns.find(id).is_some_and(|conn| !conn.blocked) {
-                self.write(id);
+            match self.conns.find(id) {
+                Some(conn) if conn.blocked => self.mind.handle_transmitted(id, 0, self.now),
+                Some(_) => self.write(id),
+                None => {}
             }
         }
     }
@@ -272,10 +274,9 @@ impl<'m> Loop<'m> {
             if taken < offered {
                 conn.blocked = true;
             }
-            if taken > 0 {
-                self.mind.handle_transmitted(id, taken, self.now);
-                self.run_actions(None);
-            }
+            // Told also when it took nothing: what waits now may be kept in another way.
+            self.mind.handle_transmitted(id, taken, self.now);
+            self.run_actions(None);
             if taken < offered {
                 return self.watch(id);
             }
