@@ -49,7 +49,8 @@ fn route_prints_the_server_of_each_key() {
     let mut text = String::new();
     let file = "twemproxy/five_pools.yml";
     text += &transcript(&["route", "-c", file, "foo", "bar", "{foo}1", "{foo}2"]);
-    text += &transcript(&["route", "-c", file, "--pool", "beta", "foo", "{foo}1", "a\u{e9}\n"]);
+    text += &transcript(&["route", "-c", file, "--pool", "beta", "foo", "{foo}1", "a\u{e9}"]);
+    text += &transcript(&["route", "-c", file, "--pool", "beta", "foo", "no key"]);
     text += &transcript(&["route", "-c", file, "--pool", "bta", "foo"]);
     text += &transcript(&["route", "-c", "twemproxy/hashes.yml", "--pool", "any", "foo"]);
     text += &transcript(&["route", "-c", "native/embedded.yml", "foo"]);
