@@ -98,9 +98,12 @@ impl Outbox {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Appends bytes that leave soon: by reference where that is cheaper, else by copy.
+    /// Appends bytes that leave soon: by reference where that is cheaper, else by copy. Where much is
+    /// waiting already they will not leave soon.
     pub(crate) fn push(&mut self, source: Source<'_>) {
-        self.push_above(limits::REFERENCE_MIN, source);
+        let behind = self.len() >= limits::BACKLOG_MIN;
+        let min = if behind { limits::KEEP_REFERENCE_MIN } else { limits::REFERENCE_MIN };
+        self.push_above(min, source);
     }
 
     /// Appends bytes that may have to wait: by reference only if they fill much of their block, so

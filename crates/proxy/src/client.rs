@@ -28,6 +28,8 @@ pub(crate) struct Client {
     /// Quiet rows, which stand in no pipeline.
     pub(crate) quiet: u32,
     pub(crate) out: Outbox,
+    /// Bytes of answers that wait for their turn in its rows.
+    pub(crate) rows_held: usize,
     /// What one answer to it is expected to take: the largest lately. So a client that asks for
     /// many large values and does not read is paused before they are fetched, not after.
     expected: usize,
@@ -108,6 +110,7 @@ impl Client {
             depth: 0,
             quiet: 0,
             out: Outbox::default(),
+            rows_held: 0,
             expected: limits.client_outbox / UNKNOWN_ANSWERS,
             dirty: false,
             paused: false,
@@ -144,7 +147,7 @@ impl Client {
 
     /// Bytes that are on their way to it or, going by the answers before, will be.
     fn owed(&self) -> usize {
-        self.out.len() + self.outstanding() * self.expected
+        self.out.len() + self.rows_held + self.outstanding() * self.expected
     }
 
     fn outstanding(&self) -> usize {

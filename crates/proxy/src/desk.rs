@@ -170,9 +170,10 @@ impl Desk {
         plan.counters.add(Counter::Hits, 1);
         if !row.slots.is_empty() {
             row.held += value.len();
+            client.rows_held += value.len();
             self.memory.held += value.len();
             match value {
-                Value::Flat(source) if source.bytes.len() < limits::KEEP_REFERENCE_MIN => {
+                Value::Flat(source) if row.is_small(source.bytes.len()) => {
                     row.keep_small(entry.slot, source.bytes);
                 }
                 large => {
@@ -302,6 +303,7 @@ impl Desk {
             before = client.out.len();
             client.head = self.rows[row].next;
             client.depth -= 1;
+            client.rows_held -= self.rows[row].held;
             self.memory.change(&mut self.rows[row].held, 0);
             self.rows.free(row, &mut self.spares);
         }
@@ -312,7 +314,7 @@ impl Desk {
     }
 
     fn free(&mut self, id: RowId) {
-        self.memory.change(&mut self.rows[id].held, 0);
+        self.row_holds(id, 0);
         self.rows.free(id, &mut self.spares);
     }
 
@@ -418,8 +420,16 @@ impl Desk {
     }
 
     pub(crate) fn account_row(&mut self, id: RowId) {
+        let held = self.rows[id].measure();
+        self.row_holds(id, held);
+    }
+
+    /// A row holds so much now: told to the account of all, and to its client's.
+    fn row_holds(&mut self, id: RowId, held: usize) {
         let row = &mut self.rows[id];
-        let held = row.measure();
+        if let Some(client) = self.clients.find_mut(row.client) {
+            client.rows_held = client.rows_held + held - row.held;
+        }
         self.memory.change(&mut row.held, held);
     }
 }

@@ -59,6 +59,8 @@ pub const CLIENT_OUTBOX_SHORT: usize = 4 * 1024;
 pub const SPARES_BYTES_MAX: usize = 1024 * 1024;
 /// The same for bytes that may have to wait: a quarter of the block that the program reads into.
 pub const KEEP_REFERENCE_MIN: usize = 16 * 1024;
+/// Unsent bytes from which on whatever is added will have to wait.
+pub const BACKLOG_MIN: usize = 64 * 1024;
 /// Empty batches kept for reuse.
 pub const BATCHES_MAX: usize = 1024;
 /// An empty buffer larger than this goes back to the allocator.

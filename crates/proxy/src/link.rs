@@ -112,6 +112,8 @@ pub(crate) struct Batch {
     /// The turn in which it was opened, and when that was.
     pub(crate) turn: u64,
     pub(crate) since: Time,
+    /// When its last key came: from then on its time in the queue counts.
+    pub(crate) latest: Time,
 }
 
 /// One key of a batch.
@@ -149,6 +151,7 @@ impl Batch {
             skipped: Vec::new(),
             turn: 0,
             since: Time(0),
+            latest: Time(0),
         })
     }
 
@@ -162,6 +165,7 @@ impl Batch {
         self.skipped.clear();
         self.turn = turn;
         self.since = now;
+        self.latest = now;
     }
 
     /// What stands before the first key: the command and its arguments.
@@ -254,19 +258,15 @@ impl Link {
     }
 
     /// Queues a whole get.
-    pub(crate) fn launch_batch(
-        &mut self,
-        mut batch: Box<Batch>,
-        protocol: &dyn Protocol,
-        now: Time,
-    ) {
+    pub(crate) fn launch_batch(&mut self, mut batch: Box<Batch>, protocol: &dyn Protocol) {
         protocol.close_fetch(&mut batch.text);
         let before = self.out.len();
         self.out.copied().extend_from_slice(&batch.text);
         let ask = batch.ask;
         self.fetches += 1;
         self.fetches_held += batch.held();
-        self.launch(Cargo::Fetch(batch), ask, before, now);
+        let since = batch.latest;
+        self.launch(Cargo::Fetch(batch), ask, before, since);
     }
 
     /// Whether the open batch is to leave at the end of a turn. While the server has as many gets
@@ -359,7 +359,10 @@ impl Link {
         let taken: Vec<Flight> = self.flights.drain(at..at + count).collect();
         taken.iter().for_each(|flight| self.forget_fetch(flight));
         let len = taken.last().map_or(0, |last| last.end - from);
-        self.out.cut((from - self.sent) as usize, len as usize);
+        match (from - self.sent) as usize {
+            0 => self.out.advance(len as usize),
+            skip => self.out.cut(skip, len as usize),
+        }
         self.queued -= len;
         self.flights.iter_mut().skip(at).for_each(|flight| flight.end -= len);
         taken

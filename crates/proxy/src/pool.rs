@@ -108,8 +108,7 @@ impl Pool {
     pub(crate) fn note_return(&mut self, server: usize) -> bool {
         let entry = &mut self.servers[server];
         let was_out = entry.health == Health::Ejected;
-        entry.failures = 0;
-        entry.pause = limits::BACKOFF_FIRST_US;
+        // Its failures are forgotten when it answers a request: many a sick server answers a probe.
         entry.set_health(Health::Ready);
         if was_out {
             self.ring = ring(&self.plan, &self.servers);
@@ -122,7 +121,7 @@ impl Pool {
         let retry = self.plan.server_retry_timeout;
         let entry = &mut self.servers[server];
         let pause = match entry.health {
-            Health::Ejected => retry,
+            Health::Ejected => retry.max(limits::BACKOFF_FIRST_US),
             _ => entry.pause,
         };
         entry.pause = (entry.pause * 2).min(limits::BACKOFF_LAST_US);

@@ -10,6 +10,7 @@ use proto::{Answer, Protocol};
 
 use crate::buffer::{Outbox, Spares};
 use crate::id::ConnId;
+use crate::limits;
 use crate::plan::Partial;
 
 /// Index of a row. Rows are freed only when no queue names them any more.
@@ -75,6 +76,11 @@ impl Row {
     pub(crate) fn measure(&self) -> usize {
         let large: usize = self.large.iter().map(Outbox::len).sum();
         self.reply.len() + self.values.len() + self.slots.len() * size_of::<Slot>() + large
+    }
+
+    /// Whether a value of this length is copied among the small ones.
+    pub(crate) fn is_small(&self, len: usize) -> bool {
+        len < limits::KEEP_REFERENCE_MIN && u32::try_from(self.values.len() + len).is_ok()
     }
 
     pub(crate) fn keep_small(&mut self, slot: u32, value: &[u8]) {

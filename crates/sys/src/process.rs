@@ -1,9 +1,10 @@
 //! This process and its children: descriptors that a child inherits, its end with its parent,
 //! the limit of open files.
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Resource, getrlimit};
 
@@ -29,18 +30,17 @@ pub fn give_memory_back() {
 /// Makes a child of `command`: it gets `passed` under the number 3 if there is one, dies with its
 /// parent, receives all signals, is called like its parent, and is in a process group of its own,
 /// so that a key typed at a terminal reaches its parent only.
-pub fn prepare_child(command: &mut Command, passed: Option<BorrowedFd<'_>>) {
+pub fn prepare_child(command: &mut Command, passed: Option<OwnedFd>) {
     command.arg0("quickack").process_group(0);
-    let passed = passed.map(|fd| fd.as_raw_fd());
     // SAFETY: the closure runs between fork and exec and makes async-signal-safe calls only; the
-    // descriptor is open until the caller has spawned the child, since it holds the borrow.
+    // descriptor is open as long as the command is, since the closure owns it.
     unsafe {
         command.pre_exec(move || {
             signal::unblock_all()?;
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) != 0 {
                 return Err(std::io::Error::last_os_error());
             }
-            passed.map_or(Ok(()), pass)
+            passed.as_ref().map_or(Ok(()), |fd| pass(fd.as_raw_fd()))
         });
     }
 }
@@ -55,8 +55,11 @@ fn pass(fd: RawFd) -> std::io::Result<()> {
     if outcome < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The descriptor that `prepare_child` passed. Call it once, first thing: nobody else may own it.
+/// The descriptor that `prepare_child` passed; once, since there is one owner.
 pub fn take_passed() -> std::io::Result<OwnedFd> {
+    if TAKEN.swap(true, Ordering::Relaxed) {
+        return Err(std::io::Error::other("the passed descriptor has been taken"));
+    }
     // SAFETY: the number is either open and ours, as the parent left it, or the check says that it
     // is not.
     unsafe {
@@ -68,3 +71,4 @@ pub fn take_passed() -> std::io::Result<OwnedFd> {
 }
 
 const PASSED: RawFd = 3;
+static TAKEN: AtomicBool = AtomicBool::new(false);

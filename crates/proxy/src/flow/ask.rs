@@ -53,7 +53,7 @@ impl Proxy {
             }
         }
         while let Some(link) = self.touched.pop() {
-            self.close_own(link, now);
+            self.close_own(link);
         }
         self.keys = keys;
         if self.keys.capacity() > limits::KEYS_KEEP_MAX {
@@ -82,7 +82,7 @@ impl Proxy {
         let pool = &mut self.desk.pools[link.pool as usize];
         let protocol = pool.plan.protocol;
         if close_shared {
-            close(link, pool, now);
+            close(link, pool);
         }
         if own_begins {
             self.touched.push(id);
@@ -92,7 +92,7 @@ impl Proxy {
         if let Some(batch) = place.take_if(|batch| {
             !batch.has_room(key.len(), bytes_max) || batch.ask.command != request.command
         }) {
-            launch(link, batch, pool, now);
+            launch(link, batch, pool);
         }
         let place = if merge { &mut link.batch } else { &mut link.own };
         let batch = place.get_or_insert_with(|| {
@@ -102,6 +102,7 @@ impl Proxy {
             batch
         });
         batch.push(protocol, key, part.0, part.1);
+        batch.latest = now;
         link.out.open(&mut self.desk.spares);
         self.mark_dirty(id);
     }
@@ -174,7 +175,7 @@ impl Proxy {
         let close_shared = self.desk.shares_batch(link, row);
         let pool = &mut self.desk.pools[link.pool as usize];
         if close_shared {
-            close(link, pool, now);
+            close(link, pool);
         }
         let before = link.out.len();
         link.out.open(&mut self.desk.spares);
@@ -253,7 +254,7 @@ impl Proxy {
                 let pool = &mut self.desk.pools[link.pool as usize];
                 if link.batch.is_some() && link.batch_may_leave() {
                     link.out.open(&mut self.desk.spares);
-                    close(link, pool, now);
+                    close(link, pool);
                 }
                 let held = link.measure();
                 self.desk.memory.change(&mut link.held, held);
@@ -267,10 +268,10 @@ impl Proxy {
         }
     }
 
-    fn close_own(&mut self, id: ConnId, now: Time) {
+    fn close_own(&mut self, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
         if let Some(batch) = link.own.take() {
-            launch(link, batch, &mut self.desk.pools[link.pool as usize], now);
+            launch(link, batch, &mut self.desk.pools[link.pool as usize]);
         }
     }
 
@@ -323,20 +324,20 @@ impl crate::desk::Desk {
 }
 
 /// Queues the open batch of a link, if it has one.
-pub(super) fn close(link: &mut Link, pool: &mut crate::pool::Pool, now: Time) {
+pub(super) fn close(link: &mut Link, pool: &mut crate::pool::Pool) {
     if let Some(batch) = link.batch.take() {
-        launch(link, batch, pool, now);
+        launch(link, batch, pool);
     }
 }
 
-fn launch(link: &mut Link, batch: Box<Batch>, pool: &mut crate::pool::Pool, now: Time) {
+fn launch(link: &mut Link, batch: Box<Batch>, pool: &mut crate::pool::Pool) {
     let counters = &mut pool.servers[link.server as usize].counters;
     counters.add(ServerCounter::Messages, 1);
     let first = batch.entries[0].row;
     if batch.entries.iter().any(|entry| entry.row != first) {
         counters.add(ServerCounter::Merged, batch.entries.len() as u64);
     }
-    link.launch_batch(batch, pool.plan.protocol, now);
+    link.launch_batch(batch, pool.plan.protocol);
 }
 
 /// Clients choose what they dare to ask by the number that comes first, so it names the memcached

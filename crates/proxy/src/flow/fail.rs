@@ -117,7 +117,7 @@ impl Proxy {
     fn end_gathering(&mut self, id: ConnId, queue: u64, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         if link.batch.as_ref().is_some_and(|batch| now >= batch.since.after(queue)) {
-            close(link, &mut self.desk.pools[link.pool as usize], now);
+            close(link, &mut self.desk.pools[link.pool as usize]);
             self.mark_dirty(id);
         }
     }
@@ -252,10 +252,11 @@ impl Proxy {
         let link = self.links.find_mut(id).expect("the router found it");
         let pool = &mut self.desk.pools[link.pool as usize];
         let mut one = Batch::blank(batch.request);
+        one.open(batch.request, self.turn, now);
         one.text.extend_from_slice(prefix);
         one.push(pool.plan.protocol, key, part.0, part.1);
         pool.servers[link.server as usize].counters.add(Counter::Messages, 1);
-        link.launch_batch(one, pool.plan.protocol, now);
+        link.launch_batch(one, pool.plan.protocol);
         self.mark_dirty(id);
         self.arm_link(id);
     }

@@ -175,7 +175,10 @@ impl Proxy {
         let server = link.server;
         let entry = &mut self.desk.pools[link.pool as usize].servers[server as usize];
         entry.counters.add(Counter::Replies, 1);
-        entry.failures = 0;
+        if !matches!(flight.cargo, Cargo::Probe) {
+            entry.failures = 0;
+            entry.pause = limits::BACKOFF_FIRST_US;
+        }
         if kind == ItemKind::Error {
             entry.counters.add(Counter::Errors, 1);
         }
@@ -218,7 +221,7 @@ impl Proxy {
             one.text.extend_from_slice(batch.prefix());
             one.push(pool.plan.protocol, batch.key(*entry), entry.row, entry.slot);
             link.out.open(&mut self.desk.spares);
-            link.launch_batch(one, pool.plan.protocol, now);
+            link.launch_batch(one, pool.plan.protocol);
             let counters = &mut pool.servers[link.server as usize].counters;
             counters.add(Counter::AskedAlone, 1);
             counters.add(Counter::Messages, 1);

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use proxy::Time;
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::SendFlags;
+use rustix::net::{RecvFlags, SendFlags};
 
 use super::conn::Conn;
 use super::{LISTENER, Loop, token};
@@ -67,7 +67,7 @@ impl Loop<'_> {
                 self.watch(id);
             }
             Err(refusal) => {
-                let _ = rustix::net::send(&fd, &refusal, SendFlags::NOSIGNAL);
+                refuse(&fd, &refusal);
             }
         }
     }
@@ -79,7 +79,7 @@ impl Loop<'_> {
         }
         let accepted = sys::listen::accept(&self.listeners[at].fd);
         if let Ok(fd) = &accepted {
-            let _ = rustix::net::send(fd, OUT_OF_DESCRIPTORS, SendFlags::NOSIGNAL);
+            refuse(fd, OUT_OF_DESCRIPTORS);
         }
         let progress = accepted.is_ok();
         drop(accepted);
@@ -97,12 +97,21 @@ impl Loop<'_> {
     pub(super) fn wake_listeners(&mut self) {
         for (at, listener) in self.listeners.iter_mut().enumerate() {
             if listener.resting_until.is_some_and(|until| until <= self.now) {
-                listener.resting_until = None;
                 let data = token(LISTENER + at as u64);
-                let _ = epoll::add(&self.epoll, &listener.fd, data, epoll::EventFlags::IN);
+                let added = epoll::add(&self.epoll, &listener.fd, data, epoll::EventFlags::IN);
+                // Where the kernel has no room for it yet, it rests on.
+                listener.resting_until = added.err().map(|_| self.now.after(REST_US));
             }
         }
     }
+}
+
+/// Says why, and reads what the client has sent already: left unread, it would make the kernel reset
+/// the connection, and the sentence might never arrive. A client that has gone needs no word.
+fn refuse(fd: &OwnedFd, why: &[u8]) {
+    let _ = rustix::net::send(fd, why, SendFlags::NOSIGNAL);
+    let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
+    let _ = rustix::net::recv(fd, &mut [0; 4096], RecvFlags::empty());
 }
 
 /// Connections taken from one listener in one pass.
