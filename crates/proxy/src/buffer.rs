@@ -98,8 +98,8 @@ impl Outbox {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Appends bytes that leave soon: by reference where that is cheaper, else by copy. Where much is
-    /// waiting already they will not leave soon.
+    /// Appends bytes that leave soon: by reference where that is cheaper, else by copy. Where much
+    /// is waiting already they will not leave soon.
     pub(crate) fn push(&mut self, source: Source<'_>) {
         let behind = self.len() >= limits::BACKLOG_MIN;
         let min = if behind { limits::KEEP_REFERENCE_MIN } else { limits::REFERENCE_MIN };

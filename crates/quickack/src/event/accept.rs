@@ -106,8 +106,8 @@ impl Loop<'_> {
     }
 }
 
-/// Says why, and reads what the client has sent already: left unread, it would make the kernel reset
-/// the connection, and the sentence might never arrive. A client that has gone needs no word.
+/// Says why, and reads what the client has sent already: left unread, it would make the kernel
+/// reset the connection, and the sentence might never arrive. A client that has gone needs no word.
 fn refuse(fd: &OwnedFd, why: &[u8]) {
     let _ = rustix::net::send(fd, why, SendFlags::NOSIGNAL);
     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
