@@ -77,6 +77,18 @@ impl Memory {
         self.held.saturating_add(more) <= self.max
     }
 
+    /// `limits` as they are now: the nearer the ceiling, the sooner a client that does not read is
+    /// paused.
+    pub(crate) fn narrow(&self, limits: Limits) -> Limits {
+        let outbox = limits.client_outbox;
+        let client_outbox = match self.held {
+            held if held < self.max / 2 => outbox,
+            held if held < self.max => (outbox / 16).max(limits::CLIENT_OUTBOX_SHORT).min(outbox),
+            _ => limits::CLIENT_OUTBOX_SHORT.min(outbox),
+        };
+        Limits { client_outbox, ..limits }
+    }
+
     /// A holder that held `*told` now holds `now`.
     pub(crate) fn change(&mut self, told: &mut usize, now: usize) {
         self.held = self.held + now - *told;
@@ -101,19 +113,6 @@ impl Desk {
 
     pub(crate) fn client_ids(&self) -> Vec<ConnId> {
         self.clients.iter().map(|(id, _)| id).collect()
-    }
-
-    /// What may wait now: the nearer the memory ceiling, the sooner a client that does not read is
-    /// paused.
-    pub(crate) fn limits_now(&self) -> Limits {
-        let Memory { held, max } = self.memory;
-        let outbox = self.limits.client_outbox;
-        let client_outbox = match held {
-            _ if held < max / 2 => outbox,
-            _ if held < max => (outbox / 16).max(limits::CLIENT_OUTBOX_SHORT).min(outbox),
-            _ => limits::CLIENT_OUTBOX_SHORT.min(outbox),
-        };
-        Limits { client_outbox, ..self.limits }
     }
 
     /// A row for a client's request, at the end of its pipeline.
@@ -321,11 +320,11 @@ impl Desk {
     /// Something of a client changed: it may have to be written, read again or closed. One that is
     /// to be written already and is not waiting for anything is accounted for when it is written.
     pub(crate) fn spoke(&mut self, id: ConnId) {
-        let limits = self.limits_now();
         let client = self.clients.find_mut(id).expect("the caller found it");
         if client.dirty && !client.paused && client.state == ClientState::Open {
             return;
         }
+        let limits = self.memory.narrow(self.limits);
         let held = client.measure();
         self.memory.change(&mut client.held, held);
         if !client.out.is_empty() && !client.dirty {

@@ -301,9 +301,7 @@ impl Link {
         let owed = match self.state {
             State::Connecting | State::Probing => Some(self.since.after(timeouts.connect)),
             State::Up if self.is_waiting() && !bug!(NoReplyDeadline) => {
-                let patience = if bug!(HurryReply) { timeouts.reply / 2 } else { timeouts.reply };
-                let at_most = self.owed.after(timeouts.reply * limits::REPLY_STRETCH);
-                Some(self.since.after(patience).min(at_most))
+                Some(self.reply_deadline(timeouts))
             }
             State::Up => None,
         };
@@ -311,6 +309,13 @@ impl Link {
         let queued = pending.map(|flight| flight.since.after(timeouts.queue));
         let gathering = self.batch.as_ref().map(|batch| batch.since.after(timeouts.queue));
         owed.into_iter().chain(queued).chain(gathering).min()
+    }
+
+    /// When a server that owes a reply has been silent too long, or has spoken too long.
+    pub(crate) fn reply_deadline(&self, timeouts: &Timeouts) -> Time {
+        let patience = if bug!(HurryReply) { timeouts.reply / 2 } else { timeouts.reply };
+        let at_most = self.owed.after(timeouts.reply * limits::REPLY_STRETCH);
+        self.since.after(patience).min(at_most)
     }
 
     /// Bytes were taken by the kernel.

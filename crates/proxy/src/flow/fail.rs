@@ -11,7 +11,7 @@ use crate::link::{Batch, Body, Cargo, Flight, Link, State};
 use crate::pool::Health;
 use crate::request::{NONE, RowId};
 use crate::timers::Due;
-use crate::{Action, Event, Proxy, Time, limits};
+use crate::{Action, Event, Proxy, Time};
 
 impl Proxy {
     /// The first links, where the operator wants them before the first request.
@@ -76,10 +76,7 @@ impl Proxy {
         if !stands && now >= link.since.after(timeouts.connect) {
             return self.close_link(id, Fault::ConnectTimeout, now);
         }
-        let patience = if bug!(HurryReply) { timeouts.reply / 2 } else { timeouts.reply };
-        let stretched = now >= link.owed.after(timeouts.reply * limits::REPLY_STRETCH);
-        let silent = now >= link.since.after(patience);
-        if stands && link.is_waiting() && (silent || stretched) {
+        if stands && link.is_waiting() && now >= link.reply_deadline(&timeouts) {
             #[cfg(seeded_bugs)]
             if bug!(AnswerAfterTimeout) {
                 return self.give_up_first(id, now);

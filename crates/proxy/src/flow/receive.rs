@@ -278,7 +278,7 @@ impl Proxy {
     }
 
     fn pause_if_full(&mut self, id: ConnId) {
-        let limits = self.desk.limits_now();
+        let limits = self.desk.memory.narrow(self.desk.limits);
         let Some(client) = self.desk.clients.find_mut(id) else { return };
         if client.state != State::Leaving && !client.paused && client.must_pause(&limits) {
             client.paused = true;
