@@ -4,6 +4,7 @@
 
 pub mod connect;
 pub mod listen;
+pub mod memory;
 pub mod process;
 pub mod signal;
 pub mod tcp;

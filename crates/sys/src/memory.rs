@@ -1,0 +1,98 @@
+//! Memory that processes share, and text that nobody can change: memfd_create(2), mmap(2).
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::AtomicU64;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate};
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// Memory of `words` 64-bit words, all zero, to be mapped by several processes. Its size is fixed:
+/// nobody can cut off what another has mapped.
+pub fn shared(name: &str, words: usize) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create(name, flags)?;
+    ftruncate(&fd, (words * size_of::<u64>()) as u64)?;
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
+}
+
+/// Maps what `shared` made, for the rest of this process's life: whoever counts in it need not
+/// ask whether it is still there.
+pub fn map(fd: impl AsFd) -> io::Result<&'static [AtomicU64]> {
+    let len = rustix::fs::fstat(&fd)?.st_size as usize;
+    if len < size_of::<u64>() || !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
+        return Err(io::Error::other("not the shared memory of quickack"));
+    }
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at a place of the kernel's choice; it is never unmapped and its file,
+    // sealed, never shrinks, so every word stays valid; any bits are a valid `AtomicU64`, and the
+    // mapping is aligned to a page.
+    unsafe {
+        let start = rustix::mm::mmap(
+            std::ptr::null_mut(),
+            len,
+            protection,
+            MapFlags::SHARED,
+            fd,
+            0,
+        )?;
+        Ok(std::slice::from_raw_parts(start.cast(), len / size_of::<u64>()))
+    }
+}
+
+/// Bytes that nobody can change any more, ready to be passed on.
+pub fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = File::from(rustix::fs::memfd_create(name, flags)?);
+    file.write_all(bytes)?;
+    let fd = OwnedFd::from(file);
+    fcntl_add_seals(&fd, ALL_SEALS)?;
+    Ok(fd)
+}
+
+/// What `sealed` was given. Bytes that somebody could still change are refused.
+pub fn read_sealed(fd: OwnedFd) -> io::Result<Vec<u8>> {
+    if !fcntl_get_seals(&fd)?.contains(ALL_SEALS) {
+        return Err(io::Error::other("a text that is not sealed"));
+    }
+    let file = File::from(fd);
+    let mut bytes = vec![0; file.metadata()?.len() as usize];
+    // By place: processes that were passed one descriptor share its position.
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+const ALL_SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn two_mappings_are_the_same_memory() {
+        let fd = shared("test", 1024).unwrap();
+        let (one, other) = (map(&fd).unwrap(), map(&fd).unwrap());
+        assert_eq!(one.len(), 1024);
+        one[7].store(42, Ordering::Relaxed);
+        assert_eq!(other[7].load(Ordering::Relaxed), 42);
+        assert!(ftruncate(&fd, 8).is_err(), "its size is fixed");
+    }
+
+    #[test]
+    fn a_sealed_text_arrives_and_cannot_be_changed() {
+        let fd = sealed("test", b"text").unwrap();
+        assert!(rustix::io::write(&fd, b"more").is_err());
+        assert_eq!(read_sealed(fd).unwrap(), b"text");
+    }
+
+    #[test]
+    fn a_text_that_can_be_changed_is_refused() {
+        let fd = shared("test", 1).unwrap();
+        assert!(read_sealed(fd).is_err());
+    }
+}
