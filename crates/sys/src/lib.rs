@@ -2,6 +2,7 @@
 //! policy. One family of calls a file. The only room where `unsafe` may stand.
 #![allow(unsafe_code)]
 
+pub mod channel;
 pub mod connect;
 pub mod listen;
 pub mod memory;

@@ -31,14 +31,8 @@ pub fn map(fd: impl AsFd) -> io::Result<&'static [AtomicU64]> {
     // sealed, never shrinks, so every word stays valid; any bits are a valid `AtomicU64`, and the
     // mapping is aligned to a page.
     unsafe {
-        let start = rustix::mm::mmap(
-            std::ptr::null_mut(),
-            len,
-            protection,
-            MapFlags::SHARED,
-            fd,
-            0,
-        )?;
+        let start =
+            rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0)?;
         Ok(std::slice::from_raw_parts(start.cast(), len / size_of::<u64>()))
     }
 }

@@ -10,6 +10,10 @@ pub struct Signals {
 
 pub const TERM: i32 = libc::SIGTERM;
 pub const INT: i32 = libc::SIGINT;
+pub const QUIT: i32 = libc::SIGQUIT;
+pub const HUP: i32 = libc::SIGHUP;
+pub const USR1: i32 = libc::SIGUSR1;
+pub const WINCH: i32 = libc::SIGWINCH;
 pub const CHLD: i32 = libc::SIGCHLD;
 
 impl Signals {
