@@ -1,124 +1,228 @@
-//! What is counted. Two tables, one row a counter; the enums index them, the docs are made from
-//! them.
+//! What is counted, and the memory that it is counted in.
 //!
-//! A set of counters is a flat array with a single writer, so that it can live in shared memory
-//! later and merging is adding.
+//! Three tables, one row a counter; the enums index them, the docs are made from them. A [`Book`]
+//! is memory that several processes share: each writes its own [`Sheet`] and nobody else's, anybody
+//! reads them all, and merging is adding.
+//!
+//! `book.rs` is where things stand in memory, `histogram.rs` how a time finds its bucket.
+
+mod book;
+mod histogram;
+mod old;
+
+pub use book::{Book, Counters, Refused, Sheet};
+pub use histogram::{Histogram, Recorder};
+pub use old::{PoolCounters, ServerCounters};
 
 /// One counter as people see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     pub name: &'static str,
-    /// What it counts; it never falls unless it says "now".
+    /// What it counts.
     pub help: &'static str,
+    pub kind: Kind,
 }
+
+/// How a counter moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// How much there is now: it falls again, and nothing of it outlives the process.
+    Now,
+    /// How much there ever was: it never falls, and outlives the process that counted.
+    Total,
+}
+
+/// A row of one of the tables.
+pub trait Counter: Copy + 'static {
+    /// The table, in the order of the enum.
+    const TABLE: &'static [Metric];
+    /// Every row, in the same order.
+    const ALL: &'static [Self];
+
+    /// Where it stands among the counters of a row of the book.
+    fn place(self) -> usize;
+
+    /// Its line of the table.
+    fn metric(self) -> &'static Metric;
+}
+
+/// The first places of a row are for what is "now", so that they can be cleared without knowing
+/// what the row is about.
+pub(crate) const GAUGES: usize = 8;
 
 macro_rules! table {
     ($(#[$doc:meta])* $enum:ident, $table:ident:
-     $($variant:ident $name:literal $help:literal,)*) => {
+     now { $($now:ident $now_name:literal $now_help:literal,)* }
+     total { $($total:ident $total_name:literal $total_help:literal,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
-        pub enum $enum { $(#[doc = $help] $variant,)* }
+        pub enum $enum {
+            $(#[doc = $now_help] $now,)*
+            $(#[doc = $total_help] $total,)*
+        }
 
         /// The rows, in the order of the enum.
-        pub static $table: &[Metric] = &[$(Metric { name: $name, help: $help },)*];
+        pub static $table: &[Metric] = <$enum as Counter>::TABLE;
 
-        impl From<$enum> for usize {
-            fn from(row: $enum) -> usize { row as usize }
+        impl Counter for $enum {
+            const TABLE: &'static [Metric] = &[
+                $(Metric { name: $now_name, help: $now_help, kind: Kind::Now },)*
+                $(Metric { name: $total_name, help: $total_help, kind: Kind::Total },)*
+            ];
+            const ALL: &'static [$enum] = &[$($enum::$now,)* $($enum::$total,)*];
+
+            #[inline]
+            fn place(self) -> usize {
+                const NOW: usize = [$($enum::$now),*].len();
+                const _: () = assert!(NOW <= GAUGES);
+                const _: () = assert!(GAUGES - NOW + $enum::ALL.len() <= book::COUNTERS);
+                let at = self as usize;
+                if at < NOW { at } else { at + GAUGES - NOW }
+            }
+
+            fn metric(self) -> &'static Metric {
+                &$enum::TABLE[self as usize]
+            }
         }
     };
 }
 
 table! {
+    /// Counters of a worker as a whole: row 0 of the book.
+    Worker, WORKER:
+    now {
+        ClientsNow "clients" "Clients connected now.",
+        LinksNow "links" "Links to servers now, those that are being made among them.",
+        RequestsNow "requests" "Requests that wait for an answer now.",
+        HeldNow "bytes_held" "Bytes held in buffers now.",
+    }
+    total {
+        Turns "turns_total" "Turns of the loop.",
+        Accepts "accepts_total" "Clients accepted.",
+        AcceptsRefused "accepts_refused_total" "Clients refused because of a limit, or a drain.",
+        Connects "connects_total" "Connects to servers that were begun.",
+        ConnectsWaited "connects_waited_total" "Connects that waited for their turn in a storm.",
+        Installs "installs_total" "Configurations that it took up while it ran.",
+        BusyTime "busy_us_total" "Microseconds in which the loop did not wait.",
+    }
+}
+
+table! {
     /// Counters of a pool.
     Pool, POOL:
-    ClientsNow "clients" "Clients connected now.",
-    ClientsTotal "clients_total" "Clients ever accepted.",
-    ClientsRefused "clients_refused_total" "Clients refused because a limit was reached.",
-    Requests "requests_total" "Requests understood, the refused ones among them.",
-    Refused "requests_refused_total" "Requests answered with an error, not forwarded.",
-    Local "requests_local_total" "Requests that the proxy answered by itself.",
-    KeysAsked "keys_asked_total" "Keys of reads that were routed.",
-    Hits "hits_total" "Keys that had a value.",
-    Failed "requests_failed_total" "Requests that met a fault.",
-    Abandoned "requests_abandoned_total" "Answers thrown away because their client had left.",
-    Paused "clients_paused_total" "Times a client with too much outstanding was paused.",
-    AcksFlushed "acks_flushed_total" "ACKs sent at once: a request in pieces, or quiet.",
+    now {
+        ClientsNow "clients" "Clients connected now.",
+    }
+    total {
+        ClientsTotal "clients_total" "Clients ever accepted.",
+        ClientsRefused "clients_refused_total" "Clients refused because a limit was reached.",
+        ClientsEnded "clients_ended_total" "Clients that closed their connection.",
+        ClientsLost "clients_lost_total" "Clients whose connection was reset.",
+        Requests "requests_total" "Requests understood, the refused ones among them.",
+        Refused "requests_refused_total" "Requests answered with an error, not forwarded.",
+        Local "requests_local_total" "Requests that the proxy answered by itself.",
+        KeysAsked "keys_asked_total" "Keys of reads that were routed.",
+        Fragments "fragments_total" "Keys of reads of several keys, which were routed one by one.",
+        Hits "hits_total" "Keys that had a value.",
+        Failed "requests_failed_total" "Requests that met a fault.",
+        Abandoned "requests_abandoned_total" "Answers thrown away because their client had left.",
+        Paused "clients_paused_total" "Times a client with too much outstanding was paused.",
+        AcksFlushed "acks_flushed_total" "ACKs sent at once: a request in pieces, or quiet.",
+    }
 }
 
 table! {
     /// Counters of a server of a pool.
     Server, SERVER:
-    Connects "connects_total" "Links that were established.",
-    Messages "messages_total" "Messages queued for it; a merged get is one.",
-    Merged "keys_merged_total" "Keys that left in a get shared by several requests.",
-    Replies "replies_total" "Messages it answered.",
-    Errors "errors_total" "Error lines it answered.",
-    AskedAlone "keys_asked_alone_total" "Keys asked alone after an error for a shared get.",
-    AskedAgain "keys_asked_again_total" "Keys asked once more because a link died.",
-    ConnectFailed "connect_failed_total" "Connects refused or timed out.",
-    QueueTimeout "queue_timeout_total" "Messages that waited too long to be sent.",
-    QueueFull "queue_full_total" "Requests refused because the queue was full.",
-    ReplyTimeout "reply_timeout_total" "Links closed because the server was silent.",
-    LinkLost "link_lost_total" "Links that the server closed or reset.",
-    Poisoned "poisoned_total" "Links closed because of a reply that nobody could have asked for.",
-    Down "refused_down_total" "Requests that failed at once because the server was down.",
-    OutOfMemory "out_of_memory_total" "Replies dropped because the memory ceiling was reached.",
-    Ejections "ejections_total" "Times it was taken out of the ring.",
-    Probes "probes_total" "Probes sent to find out whether it is back.",
-    AcksFlushed "acks_flushed_total" "ACKs sent at once because a reply was incomplete.",
-}
-
-/// A set of counters, indexed by one of the enums.
-#[derive(Clone, Debug)]
-pub struct Counters<const N: usize>([u64; N]);
-
-impl<const N: usize> Counters<N> {
-    pub fn add<R: Into<usize>>(&mut self, row: R, amount: u64) {
-        self.0[row.into()] += amount;
+    now {
+        LinksNow "links" "Links that stand now.",
+        PendingNow "pending" "Messages that wait to be sent now.",
+        PendingBytesNow "pending_bytes" "Bytes that wait to be sent now.",
+        InflightNow "inflight" "Messages that were sent and wait for their reply now.",
+        InflightBytesNow "inflight_bytes" "Bytes of these messages now.",
+        EjectedAt "ejected_at_us" "Since when it is out of the ring, unix time; 0 while it is in.",
     }
-
-    /// For rows that say "now".
-    pub fn subtract<R: Into<usize>>(&mut self, row: R, amount: u64) {
-        let at: usize = row.into();
-        assert!(self.0[at] >= amount, "a count of things that exist cannot fall below zero");
-        self.0[at] -= amount;
-    }
-
-    pub fn value<R: Into<usize>>(&self, row: R) -> u64 {
-        self.0[row.into()]
-    }
-
-    /// The values in the order of their table.
-    pub fn values(&self) -> &[u64; N] {
-        &self.0
+    total {
+        Connects "connects_total" "Links that were established.",
+        Messages "messages_total" "Messages queued for it; a merged get is one.",
+        MessageBytes "message_bytes_total" "Bytes sent to it.",
+        Merged "keys_merged_total" "Keys that left in a get shared by several requests.",
+        Replies "replies_total" "Messages it answered.",
+        ReplyBytes "reply_bytes_total" "Bytes it sent.",
+        Errors "errors_total" "Error lines it answered.",
+        AskedAlone "keys_asked_alone_total" "Keys asked alone after an error for a shared get.",
+        AskedAgain "keys_asked_again_total" "Keys asked once more because a link died.",
+        ConnectFailed "connect_failed_total" "Connects refused or timed out.",
+        ConnectTimeout "connect_timeout_total" "Those of them that timed out.",
+        ConnectUnable "connect_unable_total" "Connects that failed for want of something of our own.",
+        QueueTimeout "queue_timeout_total" "Messages that waited too long to be sent.",
+        QueueFull "queue_full_total" "Requests refused because the queue was full.",
+        ReplyTimeout "reply_timeout_total" "Links closed because the server was silent.",
+        LinkLost "link_lost_total" "Links that the server closed or reset.",
+        LinkEnded "link_ended_total" "Those of them that it closed in order.",
+        Poisoned "poisoned_total" "Links closed because of a reply that nobody could have asked for.",
+        Down "refused_down_total" "Requests that failed at once because the server was down.",
+        OutOfMemory "out_of_memory_total" "Replies dropped because the memory ceiling was reached.",
+        Ejections "ejections_total" "Times it was taken out of the ring.",
+        Probes "probes_total" "Probes sent to find out whether it is back.",
+        AcksFlushed "acks_flushed_total" "ACKs sent at once because a reply was incomplete.",
     }
 }
 
-impl<const N: usize> Default for Counters<N> {
-    fn default() -> Self {
-        Counters([0; N])
-    }
+/// The histograms that a row has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Latency {
+    /// Of a pool: reads, from the parse of the request to the release of its answer. Of a server:
+    /// messages, from their place in a queue to their reply.
+    Reads,
+    /// Of a pool: everything else that servers were asked, from the parse to the release.
+    Updates,
 }
 
-/// Counters of one pool.
-pub type PoolCounters = Counters<{ Pool::AcksFlushed as usize + 1 }>;
-/// Counters of one server.
-pub type ServerCounters = Counters<{ Server::AcksFlushed as usize + 1 }>;
+/// As the histograms of a pool are named.
+pub static LATENCIES: &[Metric] = LATENCY_TABLE;
+
+const LATENCY_TABLE: &[Metric] = &[
+    Metric {
+        name: "reads",
+        help: "Reads: from the parse of the request to the release of its answer.",
+        kind: Kind::Total,
+    },
+    Metric {
+        name: "updates",
+        help: "Updates: from the parse of the request to the release of its answer.",
+        kind: Kind::Total,
+    },
+];
+
+impl Latency {
+    /// What a server has.
+    pub const REPLIES: Latency = Latency::Reads;
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn every_row_has_a_place_and_names_differ() {
-        assert_eq!(PoolCounters::default().values().len(), POOL.len());
-        assert_eq!(ServerCounters::default().values().len(), SERVER.len());
-        for table in [POOL, SERVER] {
-            for (at, row) in table.iter().enumerate() {
-                assert!(table[..at].iter().all(|other| other.name != row.name), "{}", row.name);
-                assert!(row.help.ends_with('.'));
-            }
+    fn every_row_has_a_place_of_its_own_and_names_differ() {
+        check::<Worker>();
+        check::<Pool>();
+        check::<Server>();
+    }
+
+    fn check<C: Counter>() {
+        let mut places = std::collections::BTreeSet::new();
+        for (at, counter) in C::ALL.iter().enumerate() {
+            let row = counter.metric();
+            assert_eq!(row.name, C::TABLE[at].name);
+            assert!(C::TABLE[..at].iter().all(|other| other.name != row.name), "{}", row.name);
+            assert!(row.help.ends_with('.'));
+            assert_eq!(row.name.ends_with("_total"), row.kind == Kind::Total, "{}", row.name);
+            assert_eq!(counter.place() < GAUGES, row.kind == Kind::Now);
+            assert!(counter.place() < book::COUNTERS && places.insert(counter.place()));
         }
     }
 }

@@ -1,0 +1,307 @@
+//! Where counters stand in the shared memory, and who may write which.
+//!
+//! ```text
+//!   memory   [ header ][ slot 0: row 0 | row 1 | ... ][ slot 1: row 0 | row 1 | ... ] ...
+//!   row      [ counters | heads of histograms | buckets | buckets | to the end of the page ]
+//! ```
+//!
+//! A slot is one process's; a row is what is counted: 0 the process itself, others a pool or a
+//! server, by the number that it has for its life. Header and rows are whole pages, so no two
+//! writers share a cache line, and a page that nobody writes costs nothing. All loads and stores
+//! are relaxed: each word has one writer, and no word says anything about another.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::histogram::{BUCKETS, HEAD, Histogram, Recorder};
+use crate::{Counter, GAUGES, Latency, Pool, Server, Worker};
+
+/// Places for counters in a row.
+pub(crate) const COUNTERS: usize = 64;
+const PAGE: usize = 4096 / 8;
+const HISTOGRAMS: usize = 2;
+const HEADS_AT: usize = COUNTERS;
+const BUCKETS_AT: usize = HEADS_AT + HISTOGRAMS * HEAD;
+const ROW: usize = (BUCKETS_AT + HISTOGRAMS * BUCKETS).next_multiple_of(PAGE);
+const HEADER: usize = PAGE;
+
+/// The words of the header, in their order.
+const MAGIC: u64 = u64::from_le_bytes(*b"qa-book\0");
+const HEADER_WORDS: usize = 5;
+
+/// All counters of all processes. Cloning it clones references to the same memory.
+#[derive(Clone, Copy)]
+pub struct Book {
+    memory: &'static [AtomicU64],
+    slots: usize,
+    rows: usize,
+}
+
+/// Why a memory is not opened as a book.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It does not begin as a book does.
+    Foreign,
+    /// It was made by a build with other tables or another layout.
+    Layout { found: u64, ours: u64 },
+    /// It is shorter than its header says.
+    Short,
+}
+
+/// What one process writes, with a view on all.
+#[derive(Clone, Copy)]
+pub struct Sheet {
+    book: Book,
+    slot: usize,
+}
+
+/// One row's counters of one table, for their only writer.
+#[derive(Clone, Copy)]
+pub struct Counters<C> {
+    words: &'static [AtomicU64; COUNTERS],
+    table: PhantomData<C>,
+}
+
+impl Book {
+    /// How many words a book of so many slots and rows takes. Its memory begins at a page.
+    pub fn words(slots: usize, rows: usize) -> usize {
+        HEADER + slots * rows * ROW
+    }
+
+    /// Makes a book of zeroed memory.
+    pub fn create(memory: &'static [AtomicU64], slots: usize, rows: usize) -> Book {
+        assert!(slots > 0 && rows > 0, "a book has at least one page");
+        assert!(memory.len() >= Book::words(slots, rows), "the memory is too short for the book");
+        assert!(is_aligned(memory), "a book begins at a cache line");
+        let header = [MAGIC, LAYOUT, slots as u64, rows as u64, ROW as u64];
+        memory.iter().zip(header).for_each(|(word, value)| word.store(value, Relaxed));
+        Book { memory, slots, rows }
+    }
+
+    /// Opens a book that another process has made.
+    pub fn open(memory: &'static [AtomicU64]) -> Result<Book, Refused> {
+        let header: Vec<u64> =
+            memory.iter().take(HEADER_WORDS).map(|word| word.load(Relaxed)).collect();
+        let &[MAGIC, layout, slots, rows, row] = header.as_slice() else {
+            return Err(Refused::Foreign);
+        };
+        if layout != LAYOUT || row != ROW as u64 {
+            return Err(Refused::Layout { found: layout, ours: LAYOUT });
+        }
+        let needed = slots.checked_mul(rows).and_then(|pages| pages.checked_mul(row));
+        let needed = needed.and_then(|words| words.checked_add(HEADER as u64));
+        if needed.is_none_or(|needed| needed > memory.len() as u64) || !is_aligned(memory) {
+            return Err(Refused::Short);
+        }
+        Ok(Book { memory, slots: slots as usize, rows: rows as usize })
+    }
+
+    /// A book of this process alone, for tests and tools. Its memory is never given back.
+    pub fn private(slots: usize, rows: usize) -> Book {
+        let words = Book::words(slots, rows);
+        let mut memory = Vec::new();
+        memory.resize_with(words + LINE, || AtomicU64::new(0));
+        let memory: &'static [AtomicU64] = Vec::leak(memory);
+        let skip = memory.as_ptr().align_offset(LINE * 8).min(LINE);
+        Book::create(&memory[skip..skip + words], slots, rows)
+    }
+
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// What the process in a slot writes. There must be one such process.
+    pub fn sheet(&self, slot: usize) -> Sheet {
+        assert!(slot < self.slots, "slot {slot} of {}", self.slots);
+        Sheet { book: *self, slot }
+    }
+
+    /// A counter, over all slots.
+    pub fn total<C: Counter>(&self, row: u32, counter: C) -> u64 {
+        let values = (0..self.slots).map(|slot| self.value(slot, row, counter));
+        values.fold(0, u64::wrapping_add)
+    }
+
+    /// A counter of one slot.
+    pub fn value<C: Counter>(&self, slot: usize, row: u32, counter: C) -> u64 {
+        self.row(slot, row)[counter.place()].load(Relaxed)
+    }
+
+    /// A histogram, over all slots.
+    pub fn histogram(&self, row: u32, which: Latency) -> Histogram {
+        let mut sum = Histogram::default();
+        (0..self.slots).for_each(|slot| sum.read(&self.recorder(slot, row, which)));
+        sum
+    }
+
+    /// A histogram of one slot.
+    pub fn histogram_of(&self, slot: usize, row: u32, which: Latency) -> Histogram {
+        let mut one = Histogram::default();
+        one.read(&self.recorder(slot, row, which));
+        one
+    }
+
+    /// Everything as new: for tools that use one book again and again. Nobody may be writing.
+    pub fn clear(&self) {
+        (0..self.rows as u32).for_each(|row| self.clear_row(row));
+    }
+
+    /// A row as new, before it gets another meaning. Nobody may be writing it.
+    pub fn clear_row(&self, row: u32) {
+        for slot in 0..self.slots {
+            // What is zero is left alone: to write a page that nobody wrote would make it.
+            let (head, buckets) = self.row(slot, row).split_at(BUCKETS_AT);
+            for which in 0..HISTOGRAMS {
+                let used = head[HEADS_AT + which * HEAD..][..HEAD].iter();
+                if used.map(|word| word.load(Relaxed)).any(|value| value != 0) {
+                    zero(&buckets[which * BUCKETS..][..BUCKETS]);
+                }
+            }
+            zero(head);
+        }
+    }
+
+    /// What is "now" of a slot whose process has died: it is nothing any more.
+    pub fn clear_gauges(&self, slot: usize) {
+        (0..self.rows as u32).for_each(|row| zero(&self.row(slot, row)[..GAUGES]));
+    }
+
+    fn row(&self, slot: usize, row: u32) -> &'static [AtomicU64] {
+        assert!(slot < self.slots, "slot {slot} of {}", self.slots);
+        assert!((row as usize) < self.rows, "row {row} of {}", self.rows);
+        &self.memory[HEADER + (slot * self.rows + row as usize) * ROW..][..ROW]
+    }
+
+    fn recorder(&self, slot: usize, row: u32, which: Latency) -> Recorder {
+        let words = self.row(slot, row);
+        let head = words[HEADS_AT + which as usize * HEAD..].first_chunk();
+        let buckets = words[BUCKETS_AT + which as usize * BUCKETS..].first_chunk();
+        Recorder {
+            head: head.expect("a row has room for its heads"),
+            buckets: buckets.expect("a row has room for its buckets"),
+        }
+    }
+}
+
+impl Sheet {
+    /// A row's counters. The row must be about what the table is about.
+    pub fn counters<C: Counter>(&self, row: u32) -> Counters<C> {
+        let words = self.book.row(self.slot, row).first_chunk();
+        Counters { words: words.expect("a row has room for its counters"), table: PhantomData }
+    }
+
+    /// A row's histogram.
+    pub fn recorder(&self, row: u32, which: Latency) -> Recorder {
+        self.book.recorder(self.slot, row, which)
+    }
+
+    /// A counter, over all slots.
+    pub fn total<C: Counter>(&self, row: u32, counter: C) -> u64 {
+        self.book.total(row, counter)
+    }
+
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
+    pub fn book(&self) -> Book {
+        self.book
+    }
+}
+
+impl<C: Counter> Counters<C> {
+    #[inline]
+    pub fn add(&self, counter: C, amount: u64) {
+        bump(&self.words[counter.place()], amount);
+    }
+
+    /// For what is "now".
+    pub fn subtract(&self, counter: C, amount: u64) {
+        let word = &self.words[counter.place()];
+        let value = word.load(Relaxed);
+        assert!(value >= amount, "a count of things that exist cannot fall below zero");
+        word.store(value - amount, Relaxed);
+    }
+
+    /// For what is "now".
+    pub fn set(&self, counter: C, value: u64) {
+        self.words[counter.place()].store(value, Relaxed);
+    }
+
+    /// What this writer has written.
+    pub fn value(&self, counter: C) -> u64 {
+        self.words[counter.place()].load(Relaxed)
+    }
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refused::Foreign => write!(f, "this memory is no book of counters"),
+            Refused::Layout { found, ours } => {
+                write!(f, "the counters are laid out as {found:x}, and this program as {ours:x}")
+            }
+            Refused::Short => write!(f, "the memory of the counters is cut short"),
+        }
+    }
+}
+
+/// Adds without a locked instruction: the word has one writer.
+#[inline]
+pub(crate) fn bump(word: &AtomicU64, amount: u64) {
+    word.store(word.load(Relaxed).wrapping_add(amount), Relaxed);
+}
+
+fn zero(words: &[AtomicU64]) {
+    words.iter().filter(|word| word.load(Relaxed) != 0).for_each(|word| word.store(0, Relaxed));
+}
+
+/// A cache line, in words.
+const LINE: usize = 8;
+
+fn is_aligned(memory: &[AtomicU64]) -> bool {
+    memory.as_ptr().addr().is_multiple_of(LINE * 8)
+}
+
+/// One number for the meaning of every word: builds with other tables have another.
+const LAYOUT: u64 = {
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    let tables = [Worker::TABLE, Pool::TABLE, Server::TABLE, crate::LATENCY_TABLE];
+    let mut table = 0;
+    while table < tables.len() {
+        let mut row = 0;
+        while row < tables[table].len() {
+            hash = digest(hash, tables[table][row].name.as_bytes());
+            row += 1;
+        }
+        hash = digest(hash, b"/");
+        table += 1;
+    }
+    let shape = [VERSION, PAGE, ROW, HEADS_AT, BUCKETS_AT, BUCKETS, GAUGES];
+    let mut at = 0;
+    while at < shape.len() {
+        hash = digest(hash, &shape[at].to_le_bytes());
+        at += 1;
+    }
+    hash
+};
+
+/// To be raised when the same words come to mean something else.
+const VERSION: usize = 1;
+
+/// FNV-1a, one name after the other.
+const fn digest(mut hash: u64, bytes: &[u8]) -> u64 {
+    let mut at = 0;
+    while at < bytes.len() {
+        hash = (hash ^ bytes[at] as u64).wrapping_mul(0x0100_0000_01b3);
+        at += 1;
+    }
+    (hash ^ 0xff).wrapping_mul(0x0100_0000_01b3)
+}
+
+#[cfg(test)]
+mod tests;
