@@ -1,9 +1,11 @@
 //! quickack: a cache proxy. The program: its verbs, its configuration, its processes.
 
+mod board;
 mod cache_server;
 mod cli;
 mod config;
 mod event;
+mod ipc;
 mod launcher;
 mod log;
 mod worker;

@@ -27,6 +27,48 @@ pub fn give_memory_back() {
     }
 }
 
+/// What `ps` and `top` show for this process, within the room that its command line took; and its
+/// short name is `quickack`, whatever link it was started through.
+pub fn set_title(title: &str) {
+    let _ = rustix::thread::set_name(c"quickack");
+    let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else { return };
+    // Behind the name, which may hold anything but ends at the last bracket, the 46th and 47th
+    // words are where the arguments begin and end (proc(5)).
+    let words = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    let mut places = words.skip(45).take(2).filter_map(|word| word.parse::<usize>().ok());
+    let (Some(start), Some(end)) = (places.next(), places.next()) else { return };
+    if start == 0 || end <= start {
+        return;
+    }
+    let room = end - start;
+    let text = &title.as_bytes()[..title.len().min(room - 1)];
+    // SAFETY: the kernel says where it put this process's arguments; that memory is ours to write
+    // and stays mapped. Nobody holds a reference into it: the standard library copies arguments
+    // when it is asked for them, and finds strings that end in a zero after this as well.
+    unsafe {
+        let place = std::ptr::with_exposed_provenance_mut::<u8>(start);
+        std::ptr::write_bytes(place, 0, room);
+        std::ptr::copy_nonoverlapping(text.as_ptr(), place, text.len());
+    }
+}
+
+/// Keeps this process on some processors.
+pub fn set_affinity(processors: &[usize]) -> rustix::io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    for &processor in processors.iter().filter(|one| **one < rustix::thread::CpuSet::MAX_CPU) {
+        set.set(processor);
+    }
+    rustix::thread::sched_setaffinity(None, &set)
+}
+
+/// The processors that this process may use.
+pub fn affinity() -> Vec<usize> {
+    match rustix::thread::sched_getaffinity(None) {
+        Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU).filter(|one| set.is_set(*one)).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
 /// Makes a child of `command`: it gets `passed` under the number 3 if there is one, dies with its
 /// parent, receives all signals, is called like its parent, and is in a process group of its own,
 /// so that a key typed at a terminal reaches its parent only.

@@ -1,0 +1,339 @@
+//! The board: the memory that the master and its workers share, apart from the channel.
+//!
+//! ```text
+//!   line 0      header           master   magic, version, slots, rows
+//!   line 1      epochs           master   configuration, health
+//!   line 2      connect tokens   anybody  the one word with several writers; not in a request's path
+//!   then        one line a slot  master   whether its worker serves
+//!   then        one line a slot  worker   heartbeat, clients, whether it watches the listeners, …
+//!   then        health bits      master   one bit a row: ejected
+//!   then        metrics::Book    worker   pages of counters and histograms, a set for each slot
+//! ```
+//!
+//! A line is 64 bytes, a processor's cache line; every line but one has a single writer, so nobody
+//! waits for anybody. A worker looks at the epochs at the start of each turn: one store of the
+//! master's is the moment at which all workers change.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use metrics::Book;
+
+/// The shared memory, as master and workers see it.
+#[derive(Clone)]
+pub struct Board {
+    memory: &'static [AtomicU64],
+    slots: usize,
+    rows: usize,
+    book: Book,
+}
+
+impl Board {
+    /// Words of memory that a board for `slots` workers and `rows` pools and servers needs.
+    pub fn words(slots: usize, rows: usize) -> usize {
+        book_start(slots, rows) + Book::words(slots, rows)
+    }
+
+    /// Makes a board of memory that is all zero.
+    pub fn create(memory: &'static [AtomicU64], slots: usize, rows: usize) -> Board {
+        assert_eq!(memory.len(), Board::words(slots, rows), "the memory was made for it");
+        let book = Book::create(&memory[book_start(slots, rows)..], slots, rows);
+        for (word, value) in [MAGIC, VERSION, slots as u64, rows as u64].into_iter().enumerate() {
+            memory[word].store(value, Ordering::Relaxed);
+        }
+        Board { memory, slots, rows, book }
+    }
+
+    /// A board that the master has made.
+    pub fn open(memory: &'static [AtomicU64]) -> Result<Board, String> {
+        let word = |at: usize| memory.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
+        if word(0) != MAGIC || word(1) != VERSION {
+            return Err(format!("the shared memory is not a board of version {VERSION}"));
+        }
+        let (slots, rows) = (word(2) as usize, word(3) as usize);
+        if memory.len() != Board::words(slots, rows) {
+            return Err("the shared memory is not as long as its header says".to_string());
+        }
+        let book = Book::open(&memory[book_start(slots, rows)..]).map_err(|why| why.to_string())?;
+        Ok(Board { memory, slots, rows, book })
+    }
+
+    /// Workers that there may be.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Pools and servers that there may be, row 0 among them.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The counters.
+    pub fn book(&self) -> &Book {
+        &self.book
+    }
+
+    // What the master says.
+
+    /// The configuration that holds.
+    pub fn config_epoch(&self) -> u64 {
+        self.memory[EPOCHS].load(Ordering::Acquire)
+    }
+
+    /// From now on, for all workers at once, the configuration of `epoch` holds.
+    pub fn commit_config(&self, epoch: u64) {
+        assert!(epoch > self.config_epoch(), "epochs grow");
+        self.memory[EPOCHS].store(epoch, Ordering::Release);
+    }
+
+    /// Grows with each change of the health bits.
+    pub fn health_epoch(&self) -> u64 {
+        self.memory[EPOCHS + 1].load(Ordering::Acquire)
+    }
+
+    /// Whether the master has taken a server out of its ring.
+    pub fn is_ejected(&self, row: u32) -> bool {
+        let (word, bit) = self.health_place(row);
+        self.memory[word].load(Ordering::Acquire) & bit != 0
+    }
+
+    /// Changes the health of servers; all workers see all of them by one new epoch.
+    pub fn set_ejected(&self, rows: &[(u32, bool)]) {
+        for &(row, ejected) in rows {
+            let (word, bit) = self.health_place(row);
+            let old = self.memory[word].load(Ordering::Relaxed);
+            let new = if ejected { old | bit } else { old & !bit };
+            self.memory[word].store(new, Ordering::Release);
+        }
+        let next = self.health_epoch() + 1;
+        self.memory[EPOCHS + 1].store(next, Ordering::Release);
+    }
+
+    /// Whether a slot's worker takes clients.
+    pub fn is_serving(&self, slot: usize) -> bool {
+        self.memory[self.master_line(slot)].load(Ordering::Acquire) != 0
+    }
+
+    /// A worker takes clients from now on, or does not. One that has died has no clients.
+    pub fn set_serving(&self, slot: usize, serving: bool) {
+        self.memory[self.master_line(slot)].store(u64::from(serving), Ordering::Release);
+    }
+
+    /// A slot's worker is dead: what it said of itself holds no more.
+    pub fn clear_worker(&self, slot: usize) {
+        let line = self.worker_line(slot);
+        for word in [CLIENTS, WATCHING] {
+            self.memory[line + word].store(0, Ordering::Release);
+        }
+    }
+
+    // What a worker says of itself.
+
+    /// A turn of the worker's loop begins.
+    pub fn beat(&self, slot: usize) {
+        let word = &self.memory[self.worker_line(slot) + BEATS];
+        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Turns that a worker has begun; a number that stands still for long is a hung worker.
+    pub fn beats(&self, slot: usize) -> u64 {
+        self.memory[self.worker_line(slot) + BEATS].load(Ordering::Relaxed)
+    }
+
+    /// Clients that a worker has now.
+    pub fn connections(&self, slot: usize) -> u32 {
+        self.memory[self.worker_line(slot) + CLIENTS].load(Ordering::Acquire) as u32
+    }
+
+    pub fn set_connections(&self, slot: usize, count: u32) {
+        self.memory[self.worker_line(slot) + CLIENTS].store(u64::from(count), Ordering::Release);
+    }
+
+    /// Whether a worker is woken when a client knocks.
+    pub fn watching(&self, slot: usize) -> bool {
+        self.memory[self.worker_line(slot) + WATCHING].load(Ordering::SeqCst) != 0
+    }
+
+    pub fn set_watching(&self, slot: usize, watching: bool) {
+        self.memory[self.worker_line(slot) + WATCHING].store(u64::from(watching), Ordering::SeqCst);
+    }
+
+    /// The configuration and the health that a worker has installed.
+    pub fn installed(&self, slot: usize) -> (u64, u64) {
+        let line = self.worker_line(slot);
+        let word = |at: usize| self.memory[line + at].load(Ordering::Acquire);
+        (word(CONFIG_SEEN), word(HEALTH_SEEN))
+    }
+
+    pub fn set_installed(&self, slot: usize, config: u64, health: u64) {
+        let line = self.worker_line(slot);
+        self.memory[line + CONFIG_SEEN].store(config, Ordering::Release);
+        self.memory[line + HEALTH_SEEN].store(health, Ordering::Release);
+    }
+
+    // What all share.
+
+    /// The serving worker with the fewest clients, and how many those are.
+    pub fn least(&self) -> Option<(usize, u32)> {
+        let serving = (0..self.slots).filter(|slot| self.is_serving(*slot));
+        serving.map(|slot| (slot, self.connections(slot))).min_by_key(|(_, count)| *count)
+    }
+
+    /// Leave to connect to a server, of which there are `per_second` for the whole proxy; a burst
+    /// may use what a tenth of a second allows. The error is how long to wait, microseconds.
+    ///
+    /// `now_us` is of a clock that all processes share. The word is the time at which the bucket
+    /// is full again: the generic cell rate algorithm (ITU-T I.371).
+    pub fn take_connect_token(&self, now_us: u64, per_second: u64) -> Result<(), u64> {
+        if per_second == 0 {
+            return Ok(());
+        }
+        let each = (1_000_000 / per_second).max(1);
+        let burst = each.max(CONNECT_BURST_US);
+        let word = &self.memory[TOKENS];
+        let mut full = word.load(Ordering::Relaxed);
+        loop {
+            let next = full.max(now_us) + each;
+            if next > now_us + burst {
+                return Err(next - now_us - burst);
+            }
+            match word.compare_exchange_weak(full, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(changed) => full = changed,
+            }
+        }
+    }
+
+    fn health_place(&self, row: u32) -> (usize, u64) {
+        assert!((row as usize) < self.rows, "rows are given out within the board's bound");
+        (health_start(self.slots) + row as usize / 64, 1 << (row % 64))
+    }
+
+    fn master_line(&self, slot: usize) -> usize {
+        assert!(slot < self.slots, "slots are given out within the board's bound");
+        FIRST_SLOT + slot * LINE
+    }
+
+    fn worker_line(&self, slot: usize) -> usize {
+        self.master_line(slot) + self.slots * LINE
+    }
+}
+
+fn health_start(slots: usize) -> usize {
+    FIRST_SLOT + 2 * slots * LINE
+}
+
+/// Where the book begins: at a page, so that no writer's page is another's.
+fn book_start(slots: usize, rows: usize) -> usize {
+    (health_start(slots) + rows.div_ceil(64)).next_multiple_of(PAGE)
+}
+
+/// "quickack", read as a number.
+const MAGIC: u64 = u64::from_be_bytes(*b"quickack");
+/// Of the layout; whoever finds another one reads nothing.
+const VERSION: u64 = 1;
+/// Words of a cache line.
+const LINE: usize = 8;
+/// Words of a page.
+const PAGE: usize = 512;
+const EPOCHS: usize = LINE;
+const TOKENS: usize = 2 * LINE;
+const FIRST_SLOT: usize = 3 * LINE;
+// Words of a worker's line.
+const BEATS: usize = 0;
+const CLIENTS: usize = 1;
+const WATCHING: usize = 2;
+const CONFIG_SEEN: usize = 3;
+const HEALTH_SEEN: usize = 4;
+/// What a burst of connects may use at once, of the time to come.
+const CONNECT_BURST_US: u64 = 100_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn board(slots: usize, rows: usize) -> Board {
+        let fd = sys::memory::shared("test", Board::words(slots, rows)).unwrap();
+        Board::create(sys::memory::map(fd).unwrap(), slots, rows)
+    }
+
+    /// Every word that anybody but the tokens' users writes, with its writer.
+    fn written(board: &Board) -> Vec<(usize, String)> {
+        let mut words = Vec::new();
+        let mut note = |writer: &str, act: &dyn Fn()| {
+            let before: Vec<u64> =
+                board.memory.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+            act();
+            for (at, word) in board.memory.iter().enumerate() {
+                if word.load(Ordering::Relaxed) != before[at] {
+                    words.push((at, writer.to_string()));
+                }
+            }
+        };
+        note("master", &|| board.commit_config(1));
+        note("anybody", &|| board.take_connect_token(1, 1).unwrap());
+        for slot in 0..board.slots {
+            note("master", &|| board.set_serving(slot, true));
+            let worker = format!("worker {slot}");
+            note(&worker, &|| board.beat(slot));
+            note(&worker, &|| board.set_connections(slot, 1));
+            note(&worker, &|| board.set_watching(slot, true));
+            note(&worker, &|| board.set_installed(slot, 1, 1));
+        }
+        for row in 0..board.rows as u32 {
+            note("master", &|| board.set_ejected(&[(row, true)]));
+        }
+        words
+    }
+
+    #[test]
+    fn no_two_writers_share_a_cache_line() {
+        let board = board(5, 130);
+        let words = written(&board);
+        assert!(words.len() > 5 * 6 + 130);
+        for (at, writer) in &words {
+            for (other_at, other) in &words {
+                let apart = at / LINE != other_at / LINE;
+                assert!(writer == other || apart, "{writer} and {other} at {at} and {other_at}");
+            }
+            assert!(*at < book_start(5, 130), "the book begins behind the last of them");
+        }
+        assert_eq!(book_start(5, 130) % PAGE, 0);
+    }
+
+    #[test]
+    fn what_the_master_made_can_be_opened_and_nothing_else() {
+        let board = board(3, 10);
+        assert_eq!(Board::open(board.memory).map(|board| board.slots()), Ok(3));
+        assert!(Board::open(&board.memory[..board.memory.len() - 1]).is_err());
+        board.memory[1].store(VERSION + 1, Ordering::Relaxed);
+        assert!(Board::open(board.memory).is_err());
+    }
+
+    #[test]
+    fn the_least_is_among_those_who_serve() {
+        let board = board(3, 1);
+        assert_eq!(board.least(), None);
+        for (slot, count) in [(0, 5), (1, 2), (2, 0)] {
+            board.set_connections(slot, count);
+        }
+        board.set_serving(0, true);
+        board.set_serving(1, true);
+        assert_eq!(board.least(), Some((1, 2)));
+    }
+
+    #[test]
+    fn connects_keep_to_their_rate_whoever_asks() {
+        let board = board(1, 1);
+        let mut now = 1_000_000;
+        let granted = |board: &Board, now| board.take_connect_token(now, 100).is_ok();
+        let burst = (0..100).filter(|_| granted(&board, now)).count();
+        assert_eq!(burst, 10, "a tenth of a second's worth");
+        let wait = board.take_connect_token(now, 100).unwrap_err();
+        assert!(wait > 0 && wait <= 10_000);
+        now += wait;
+        assert!(granted(&board, now) && !granted(&board, now));
+        let steady = (0..1_000).filter(|step| granted(&board, now + step * 1_000)).count();
+        assert!((99..=101).contains(&steady), "{steady}");
+        assert!((0..1_000).all(|_| board.take_connect_token(now, 0).is_ok()));
+    }
+}

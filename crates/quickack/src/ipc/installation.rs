@@ -1,0 +1,88 @@
+//! What a sealed memfd carries to the workers: a configuration, and what the master has decided
+//! about it. The worker compiles the text with the code that the master checked it with.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use serde::{Deserialize, Serialize};
+
+/// A configuration on its way to a worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Installation {
+    pub epoch: u64,
+    /// What reports call it.
+    pub name: String,
+    pub text: String,
+    /// Set at run time, as `KEY=VALUE`; they hide what the text says.
+    pub overrides: Vec<String>,
+    /// Workers that share what is limited for the whole proxy.
+    pub workers: usize,
+    /// How clients are accepted.
+    pub accept: AcceptMode,
+    /// In the order of the plan's pools.
+    pub pools: Vec<PoolRows>,
+    /// Where servers are, by row: an address and port, or the path of a socket.
+    pub places: BTreeMap<u32, String>,
+    pub listeners: Vec<ListenerEntry>,
+}
+
+/// How clients are accepted: one of three, whatever the file leaves open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AcceptMode {
+    /// A shared listener; the worker with the fewest clients takes the next.
+    Gate,
+    /// A listener for each worker; the kernel deals.
+    Reuseport,
+    /// A shared listener; whoever holds the lock takes.
+    Mutex,
+}
+
+/// The rows of a pool and of its servers, in the order of the plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolRows {
+    pub pool: u32,
+    pub servers: Vec<u32>,
+}
+
+/// A listening socket that the workers were passed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListenerEntry {
+    pub id: u32,
+    /// An index into the plan's pools.
+    pub pool: usize,
+    /// The only worker that looks at it; without one, all do.
+    pub slot: Option<usize>,
+}
+
+impl Installation {
+    pub fn seal(&self) -> std::io::Result<OwnedFd> {
+        sys::memory::sealed("quickack-configuration", &serde_json::to_vec(self)?)
+    }
+
+    pub fn read(fd: OwnedFd) -> std::io::Result<Installation> {
+        Ok(serde_json::from_slice(&sys::memory::read_sealed(fd)?)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_of_two_thousand_servers_arrives_whole() {
+        let servers: Vec<u32> = (2..2_002).collect();
+        let sent = Installation {
+            epoch: 7,
+            name: "quickack.yml".to_string(),
+            text: "x".repeat(500_000),
+            overrides: vec!["memory_max=2g".to_string()],
+            workers: 4,
+            accept: AcceptMode::Gate,
+            places: servers.iter().map(|row| (*row, format!("10.0.0.1:{row}"))).collect(),
+            pools: vec![PoolRows { pool: 1, servers }],
+            listeners: vec![ListenerEntry { id: 1, pool: 0, slot: None }],
+        };
+        assert_eq!(Installation::read(sent.seal().unwrap()).unwrap(), sent);
+    }
+}

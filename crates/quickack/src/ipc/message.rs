@@ -1,0 +1,98 @@
+//! THE table of channel messages: who sends it, its fields, one sentence. The enum, the reference
+//! page and what may travel are all made from these rows.
+
+use serde::{Deserialize, Serialize};
+
+/// Who sends a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    Master,
+    Worker,
+    Both,
+}
+
+/// A row of the reference.
+pub struct Kind {
+    pub name: &'static str,
+    pub sender: Sender,
+    pub fields: &'static [(&'static str, &'static str)],
+    pub text: &'static str,
+}
+
+macro_rules! messages {
+    ($($sender:ident $name:ident { $($field:ident: $type:ty),* } $text:literal)*) => {
+        /// What master and worker say to each other.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Message {
+            $(#[doc = $text] $name { $($field: $type),* },)*
+        }
+
+        /// The rows, in the order of the enum.
+        pub static MESSAGES: &[Kind] = &[$(Kind {
+            name: stringify!($name),
+            sender: Sender::$sender,
+            fields: &[$((stringify!($field), stringify!($type))),*],
+            text: $text,
+        },)*];
+    };
+}
+
+messages! {
+    Master Welcome { slot: usize, release: String }
+        "The first message: which worker this is. With it, the shared memory and the log's rules."
+    Master Listeners { ids: Vec<u32> }
+        "Listening sockets, one descriptor each; the next configuration says whose they are."
+    Master Pokes { first: usize }
+        "What wakes the workers from `first` on, one descriptor each."
+    Master Lock {}
+        "The file whose record lock is the accept mutex."
+    Master Prepare { epoch: u64 }
+        "A configuration, as a sealed memfd: compile it, and say whether you could install it."
+    Worker Prepared { epoch: u64 }
+        "It could be installed."
+    Worker Refused { epoch: u64, why: String }
+        "It could not; nothing has changed."
+    Master Commit { epoch: u64 }
+        "It holds. Who has not seen the epoch on the board yet is woken by this."
+    Master Abort { epoch: u64 }
+        "It will never hold; forget it."
+    Worker Installed { epoch: u64, rows_in_use: Vec<u32> }
+        "It is installed. Rows that have left the configuration and are still being answered."
+    Worker RowsInUse { rows: Vec<u32> }
+        "Rows that have left the configuration and are still being answered; empty when none."
+    Worker Failed { server: u32, failures: u32, why: String }
+        "A server failed, so many times in a row as this worker sees it."
+    Worker Answered { server: u32 }
+        "A server that had failed has answered."
+    Worker Log { level: String, key: String, text: String }
+        "A line for the log. Lines with the same key say the same."
+    Worker LogLost { lines: u64 }
+        "Lines that were not sent because the channel was full."
+    Master Retire {}
+        "Take no more clients, hand over those you have, and end."
+    Worker Clients { pool: u32 }
+        "Connections of clients that have nothing outstanding, one descriptor each, to be given to \
+         other workers."
+    Master Adopt { pool: u32 }
+        "Connections of clients from another worker, one descriptor each."
+    Master Drain { timeout_us: u64 }
+        "Take no more clients, answer what was asked, close at a request boundary, and end."
+    Both Echo { text: String }
+        "Is sent back; proves that the channel is alive and in order."
+    Both Ack {}
+        "Nothing but the number of the last message that was received."
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_has_a_sentence_and_a_name_of_its_own() {
+        for (at, kind) in MESSAGES.iter().enumerate() {
+            assert!(kind.text.ends_with('.'), "{}", kind.name);
+            assert!(MESSAGES[..at].iter().all(|other| other.name != kind.name), "{}", kind.name);
+        }
+    }
+}
