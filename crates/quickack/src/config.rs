@@ -1,13 +1,13 @@
 //! Configuration: a file's text to a plan, or to everything that is wrong with it.
 //!
 //! ```text
-//!   text ──file──> tree with places ──compile──> Config { plan, listeners, servers, … }
-//!                                     │  └─ directives: the table; value, address: its words
-//!                                     └──> Report: errors and warnings, line by line
+//!   text ──file──> tree with places ──compile──> Config { plan, process, listeners, servers, … }
+//!                        overrides ───┘ │  └─ directives: the table; value, address: its words
+//!                                       └──> Report: errors and warnings, line by line
 //! ```
 //!
-//! Pure but for [`read`], which opens the file: the same text always gives the same answer, so
-//! the process that checks a file and the one that runs it cannot differ.
+//! Pure but for [`read`], which opens the file, and [`processors`]: the same text always gives the
+//! same answer, so the process that checks a file and the one that runs it cannot differ.
 
 mod address;
 mod apply;
@@ -15,8 +15,13 @@ mod compile;
 mod directives;
 mod draft;
 mod file;
+mod network;
+mod overrides;
+mod process;
 mod reference;
 mod report;
+mod rules;
+mod running;
 mod value;
 
 #[cfg(test)]
@@ -28,25 +33,36 @@ use std::path::Path;
 
 use proxy::plan::{Plan, QuickAck};
 
-use report::{Diagnostic, Place};
+use ipnet::IpNet;
+use report::{Diagnostic, Place, Spot};
 
 pub use address::{Address, ServerAddress};
-pub use compile::compile;
+pub use compile::{compile, compile_for};
+pub use overrides::{Override, set};
+pub use process::{Accept, Admin, Affinity, Process, WORKERS_MAX, Workers, processors};
 pub use reference::directives_page;
 pub use report::{Report, Severity, nearest};
-pub use value::duration_word;
+pub use running::{Block, Setting};
+pub use value::{duration_word, size_word};
 
 /// Everything the operator decided, checked and complete.
 pub struct Config {
-    /// What the data plane knows. `clients_max` is `usize::MAX` unless the file names a number:
-    /// who knows the descriptor limit lowers it.
+    /// What the data plane knows. Its limits are the whole proxy's, but for
+    /// `server_connections`, which each worker has. `clients_max` is `usize::MAX` unless the file
+    /// names a number: who knows the descriptor limit lowers it.
     pub plan: Plan,
+    /// What the process knows.
+    pub process: Process,
     /// One a pool, in the order of the plan's pools.
     pub listeners: Vec<Listener>,
     /// One a pool, in the order of the plan's pools.
     pub upstreams: Vec<Upstream>,
     /// What it was compiled from: a child process gets the text and compiles it with the same code.
     pub text: String,
+    /// What was set at run time over the text; a child gets it too.
+    pub overrides: Vec<Override>,
+    /// The words of both: the `global:` block, then the pools in their order.
+    pub blocks: Vec<Block>,
 }
 
 /// Where and how a pool's clients are accepted.
@@ -62,6 +78,8 @@ pub struct Listener {
     pub tcp: TcpOptions,
     /// When a client's pending ACK is flushed; the plan says the same.
     pub quickack: QuickAck,
+    /// Whose connections begin with a PROXY header.
+    pub proxy_protocol: Vec<IpNet>,
 }
 
 /// Where a pool's servers are, and how they are connected to.
@@ -71,6 +89,8 @@ pub struct Upstream {
     pub servers: Vec<ServerAddress>,
     /// For each link.
     pub tcp: TcpOptions,
+    /// How many of them may be ejected at a time.
+    pub max_ejected: usize,
 }
 
 /// Options of a TCP connection that are set once, when it is made.
@@ -85,24 +105,25 @@ pub struct Outcome {
     /// None when the report holds an error.
     pub config: Option<Config>,
     pub report: Report,
-    /// Per pool, in order: what was written and differs from the default, as `name: value`.
-    pub settings: Vec<Vec<String>>,
-    /// The same for the `global:` block.
-    pub global_settings: Vec<String>,
 }
 
-/// Reads and compiles a file.
+/// Reads a file and compiles it.
 pub fn read(path: &Path) -> Outcome {
+    read_with(path, &[])
+}
+
+/// The same, with what was set at run time over it.
+pub fn read_with(path: &Path, overrides: &[Override]) -> Outcome {
     let name = path.display().to_string();
     match read_bytes(path).map(String::from_utf8) {
-        Ok(Ok(text)) => compile(&name, &text),
+        Ok(Ok(text)) => compile(&name, &text, overrides),
         Ok(Err(fault)) => {
             let start = fault.utf8_error().valid_up_to();
             let place = Place { start, end: start + char::REPLACEMENT_CHARACTER.len_utf8() };
             let text = String::from_utf8_lossy(fault.as_bytes());
-            unreadable(&name, &text, Some(place), "this is not UTF-8 text".to_string())
+            unreadable(&name, &text, place.into(), "this is not UTF-8 text".to_string())
         }
-        Err(error) => unreadable(&name, "", None, format!("cannot read the file: {error}")),
+        Err(error) => unreadable(&name, "", Spot::File, format!("cannot read the file: {error}")),
     }
 }
 
@@ -116,15 +137,12 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 const FILE_LEN_MAX: u64 = 16 << 20;
+/// The longest value that may be set at run time.
+const VALUE_LEN_MAX: usize = 200;
 
-fn unreadable(name: &str, text: &str, place: Option<Place>, message: String) -> Outcome {
-    let diagnostic = Diagnostic { severity: Severity::Error, place, message, suggestion: None };
-    Outcome {
-        config: None,
-        report: Report::new(name, text, vec![diagnostic]),
-        settings: Vec::new(),
-        global_settings: Vec::new(),
-    }
+fn unreadable(name: &str, text: &str, spot: Spot, message: String) -> Outcome {
+    let diagnostic = Diagnostic { severity: Severity::Error, spot, message, suggestion: None };
+    Outcome { config: None, report: Report::new(name, text, vec![diagnostic]) }
 }
 
 /// The memory of a cache process, as a word of the command line.
@@ -156,5 +174,5 @@ default:
 
 /// The configuration of [`DEFAULT_TEXT`].
 pub fn default() -> Config {
-    compile("(built in)", DEFAULT_TEXT).config.expect("a test compiles the built-in text")
+    compile("(built in)", DEFAULT_TEXT, &[]).config.expect("a test compiles the built-in text")
 }

@@ -46,7 +46,7 @@ pub fn run_worker(sockets: &Path) -> ExitCode {
         Ok(text)
     });
     let config = match text {
-        Ok(text) => crate::config::compile("(from the launcher)", &text).config,
+        Ok(text) => crate::config::compile("(from the launcher)", &text, &[]).config,
         Err(_) => None,
     };
     let Some(config) = config else {

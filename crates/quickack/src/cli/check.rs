@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use proxy::plan::PoolPlan;
 
 use super::{Format, print};
-use crate::config::{self, Listener, Outcome, Severity, Upstream};
+use crate::config::{self, Config, Listener, Outcome, Severity, Upstream, Workers};
 
 /// The report is what was asked for, so it goes to stdout whatever it says.
 pub fn check(file: &Path, format: Format) -> ExitCode {
@@ -42,15 +42,45 @@ fn summary(outcome: &Outcome) -> String {
         let _ = write!(out, ", {}", count(warnings, "warning"));
     }
     out.push('\n');
-    if !outcome.global_settings.is_empty() {
-        out.push_str("\nglobal\n");
-        lines(&outcome.global_settings, &mut out);
-    }
+    process_summary(config, &mut out);
     for (index, pool) in pools.iter().enumerate() {
         pool_summary(pool, &config.listeners[index], &config.upstreams[index], &mut out);
-        lines(&outcome.settings[index], &mut out);
+        links(config, pool, &mut out);
+        lines(&config.blocks[1 + index].told(), &mut out);
     }
     out
+}
+
+/// The process, and what each of its workers has of what the file gives to all.
+fn process_summary(config: &Config, out: &mut String) {
+    let workers = config.process.worker_count();
+    let auto = config.process.workers == Workers::Auto;
+    let here = here(config);
+    out.push_str("\nglobal\n");
+    if auto {
+        let _ = writeln!(out, "  workers: auto, {workers}{here}");
+    }
+    if workers > 1 || auto {
+        let memory = config::size_word(config.plan.memory_max as u64);
+        let part = config::size_word((config.plan.memory_max / workers) as u64);
+        let _ = writeln!(out, "  memory: {memory}, {part} for each worker{here}");
+    }
+    lines(&config.blocks[0].told(), out);
+}
+
+/// What a server sees of all workers together.
+fn links(config: &Config, pool: &PoolPlan, out: &mut String) {
+    let (workers, each) = (config.process.worker_count(), pool.server_connections);
+    let (all, here) = (workers * each, here(config));
+    let _ = writeln!(out, "  workers x links: {workers} x {each} = {all} to each server{here}");
+}
+
+/// What follows from this machine says so, as its last word.
+fn here(config: &Config) -> &'static str {
+    match config.process.workers {
+        Workers::Auto => " here",
+        Workers::Number(_) => "",
+    }
 }
 
 /// The name and servers of a pool, and the deadlines that hold, of which twemproxy has none.

@@ -49,6 +49,8 @@ pub struct ServerLine {
     pub name: Option<String>,
     /// What the ring hashes without a name.
     pub default_name: String,
+    /// The whole line.
+    pub text: String,
 }
 
 impl Address {
@@ -66,12 +68,12 @@ impl Address {
         Ok(Address::Tcp { host: bare_host(host)?.to_string(), port })
     }
 
-    /// Whether two listeners with these addresses would be in each other's way.
-    pub fn clashes(&self, other: &Address) -> bool {
-        match (self, other) {
-            (Address::Tcp { port: 0, .. }, _) | (_, Address::Tcp { port: 0, .. }) => false,
-            (Address::Unix { path, .. }, Address::Unix { path: other, .. }) => path == other,
-            _ => self == other,
+    /// What no two listeners may both have: two that have it would be in each other's way.
+    pub fn claim(&self) -> Option<String> {
+        match self {
+            Address::Tcp { port: 0, .. } => None,
+            Address::Tcp { .. } => Some(self.to_string()),
+            Address::Unix { path, .. } => Some(path.display().to_string()),
         }
     }
 
@@ -102,6 +104,7 @@ fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
 
 impl ServerLine {
     pub fn parse(line: &str) -> Result<ServerLine, Fault> {
+        let text = line.to_string();
         let (place, name) = match line.rsplit_once(' ') {
             Some((place, name)) => (place, Some(name)),
             None => (line, None),
@@ -116,7 +119,8 @@ impl ServerLine {
         let name = name.map(str::to_string);
         if place == EMBEDDED {
             let address = ServerAddress::Embedded { memory: 0 };
-            return Ok(ServerLine { address, weight: 1, name, default_name: EMBEDDED.to_string() });
+            let default_name = EMBEDDED.to_string();
+            return Ok(ServerLine { address, weight: 1, name, default_name, text });
         }
         let Some((target, weight)) = place.rsplit_once(':') else {
             return Err(not_a_server(line, place));
@@ -126,8 +130,8 @@ impl ServerLine {
             as u32;
         if target.starts_with('/') {
             let default_name = shard::default_node_name_unix(target);
-            let address = ServerAddress::Unix(unix_path(target)?);
-            return Ok(ServerLine { address, weight, name, default_name });
+            let address = ServerAddress::Unix(socket_path(target)?);
+            return Ok(ServerLine { address, weight, name, default_name, text });
         }
         let Some((host, port_word)) = target.rsplit_once(':') else {
             return Err(not_a_server(line, place));
@@ -140,7 +144,7 @@ impl ServerLine {
             _ => target.to_string(),
         };
         let address = ServerAddress::Tcp { host: bare_host(host)?.to_string(), port };
-        Ok(ServerLine { address, weight, name, default_name })
+        Ok(ServerLine { address, weight, name, default_name, text })
     }
 }
 
@@ -186,14 +190,14 @@ fn bare_host(host: &str) -> Result<&str, Fault> {
 
 fn unix_listen(word: &str) -> Result<Address, Fault> {
     let Some((path, mode_word)) = word.rsplit_once(' ') else {
-        return Ok(Address::Unix { path: unix_path(word)?, mode: None });
+        return Ok(Address::Unix { path: socket_path(word)?, mode: None });
     };
     let octal = mode_word.bytes().all(|byte| byte.is_ascii_digit());
     match u32::from_str_radix(mode_word, 8) {
         // twemproxy sets no mode when it is 0.
-        Ok(0) if octal => Ok(Address::Unix { path: unix_path(path)?, mode: None }),
+        Ok(0) if octal => Ok(Address::Unix { path: socket_path(path)?, mode: None }),
         Ok(mode) if octal && mode <= 0o777 => {
-            Ok(Address::Unix { path: unix_path(path)?, mode: Some(mode) })
+            Ok(Address::Unix { path: socket_path(path)?, mode: Some(mode) })
         }
         _ => Err(Fault::new(format!(
             "`{mode_word}` is not a file mode: three octal digits such as 0770 are"
@@ -202,7 +206,8 @@ fn unix_listen(word: &str) -> Result<Address, Fault> {
     }
 }
 
-fn unix_path(path: &str) -> Result<PathBuf, Fault> {
+/// The path of a socket: what its address has room for.
+pub fn socket_path(path: &str) -> Result<PathBuf, Fault> {
     if path.len() > UNIX_PATH_LEN_MAX {
         let len = path.len();
         return Err(Fault::new(format!(

@@ -1,10 +1,14 @@
 //! One block's entries through its table: every entry is read by the row of its name.
 
+use std::collections::HashSet;
+
 use super::address::{Address, ServerLine};
-use super::directives::{Directive, GLOBAL, Kind, POOL, Unwritten};
+use super::directives::{Directive, GLOBAL, Kind, POOL};
 use super::draft::ServerDraft;
 use super::file::{Entry, Node, Shape};
-use super::report::{Diagnostic, Place, Severity, nearest};
+use super::overrides::Override;
+use super::report::{Diagnostic, Place, Severity, Spot, nearest};
+use super::running::Setting;
 use super::value::{self, Fault};
 
 /// Collects what is to be told, so that one mistake does not hide the next.
@@ -14,45 +18,36 @@ pub struct Findings {
 }
 
 impl Findings {
-    pub fn error(&mut self, place: Place, message: impl Into<String>) {
-        self.fault(place, Fault::new(message));
+    pub fn error(&mut self, spot: impl Into<Spot>, message: impl Into<String>) {
+        self.fault(spot, Fault::new(message));
     }
 
-    pub fn warning(&mut self, place: Place, message: impl Into<String>) {
-        let message = message.into();
-        let severity = Severity::Warning;
-        let place = Some(place);
-        self.diagnostics.push(Diagnostic { severity, place, message, suggestion: None });
+    pub fn warning(&mut self, spot: impl Into<Spot>, message: impl Into<String>) {
+        self.add(Severity::Warning, spot.into(), Fault::new(message));
     }
 
-    /// An error about the file as a whole.
-    pub fn file_error(&mut self, message: &str) {
-        let severity = Severity::Error;
-        let message = message.to_string();
-        self.diagnostics.push(Diagnostic { severity, place: None, message, suggestion: None });
+    pub fn fault(&mut self, spot: impl Into<Spot>, fault: Fault) {
+        self.add(Severity::Error, spot.into(), fault);
     }
 
-    pub fn fault(&mut self, place: Place, fault: Fault) {
-        self.diagnostics.push(Diagnostic {
-            severity: Severity::Error,
-            place: Some(place),
-            message: fault.message,
-            suggestion: fault.suggestion,
-        });
+    fn add(&mut self, severity: Severity, spot: Spot, fault: Fault) {
+        let Fault { message, suggestion, part: _ } = fault;
+        self.diagnostics.push(Diagnostic { severity, spot, message, suggestion });
     }
 }
 
-/// Reads the entries of a block into `draft`. Gives what was written and is not the default;
-/// where a pool listens and its servers are left out, because they have none.
+/// Reads the entries of a block into `draft`. Gives what was written, in its order; after an
+/// error less.
 pub fn apply<D>(
     table: &'static [Directive<D>],
     entries: &[Entry],
     draft: &mut D,
     findings: &mut Findings,
-) -> Vec<String> {
+) -> Vec<Setting> {
     let mut settings = Vec::new();
-    for (index, entry) in entries.iter().enumerate() {
-        if entries[..index].iter().any(|earlier| earlier.key == entry.key) {
+    let mut seen = HashSet::new();
+    for entry in entries {
+        if !seen.insert(entry.key.as_str()) {
             findings.error(entry.key_place, format!("`{}` is written twice here", entry.key));
             continue;
         }
@@ -60,20 +55,30 @@ pub fn apply<D>(
             findings.fault(entry.key_place, unknown(table, &entry.key));
             continue;
         };
-        let word = apply_entry(directive, entry, draft, findings);
-        settings.extend(setting(directive, word));
+        if let Some(word) = apply_entry(directive, entry, draft, findings) {
+            settings.push(Setting { name: directive.name, file: Some(word), set: None });
+        }
     }
     settings
 }
 
-fn setting<D>(directive: &Directive<D>, word: Option<String>) -> Option<String> {
-    let word = word?;
-    let told = match directive.unwritten {
-        Unwritten::Required => false,
-        Unwritten::Value(default) => word != default,
-        Unwritten::Unset(_) => true,
-    };
-    told.then(|| format!("{}: {word}", directive.name))
+/// Reads what was set at run time into `draft`, over what the file says.
+pub fn apply_override<D>(
+    table: &'static [Directive<D>],
+    set: &Override,
+    draft: &mut D,
+    settings: &mut Vec<Setting>,
+    findings: &mut Findings,
+) {
+    let directive = table.iter().find(|directive| directive.name == set.name);
+    let directive = directive.expect("an override is read by the same table");
+    match apply_word(&directive.kind, &set.value, draft) {
+        Ok(word) => match settings.iter_mut().find(|setting| setting.name == set.name) {
+            Some(setting) => setting.set = Some(word),
+            None => settings.push(Setting { name: set.name, file: None, set: Some(word) }),
+        },
+        Err(fault) => findings.fault(Spot::Set(set.to_string()), about(set.name, fault)),
+    }
 }
 
 fn unknown<D>(table: &[Directive<D>], key: &str) -> Fault {
@@ -90,8 +95,7 @@ fn unknown<D>(table: &[Directive<D>], key: &str) -> Fault {
     Fault::new(message).suggest(near)
 }
 
-/// Reads one entry; gives its value as it would be written most plainly. A list of servers has
-/// no such word: None.
+/// Reads one entry; gives its value as it would be written most plainly. None after an error.
 fn apply_entry<D>(
     directive: &Directive<D>,
     entry: &Entry,
@@ -100,14 +104,27 @@ fn apply_entry<D>(
 ) -> Option<String> {
     let result = match &directive.kind {
         Kind::Servers(set) => {
-            set(draft, servers(entry, findings));
-            return None;
+            let servers = servers(entry, findings);
+            let lines: Vec<&str> = servers.iter().map(|server| &*server.line.text).collect();
+            let shown = format!("[{}]", lines.join(", "));
+            set(draft, servers);
+            return Some(shown);
         }
         Kind::Words(words, set) => {
             let names = list(entry, findings, |word| member(word, &words()))?;
             let shown = format!("[{}]", names.join(", "));
             set(draft, names);
             return Some(shown);
+        }
+        Kind::Owns(_, set) => {
+            let mut first = true;
+            let words = list(entry, findings, |word| {
+                set(draft, word, std::mem::take(&mut first)).map(|()| word.to_string())
+            })?;
+            return Some(match &entry.value.shape {
+                Shape::Word(word) => word.clone(),
+                _ => format!("[{}]", words.join(", ")),
+            });
         }
         kind => {
             let word = scalar(entry, findings)?;
@@ -128,7 +145,8 @@ fn about(name: &str, fault: Fault) -> Fault {
     Fault { message: format!("{name}: {}", fault.message), ..fault }
 }
 
-fn apply_word<D>(kind: &Kind<D>, word: &str, draft: &mut D) -> Result<String, Fault> {
+/// Reads one word; gives it as it would be written most plainly.
+pub fn apply_word<D>(kind: &Kind<D>, word: &str, draft: &mut D) -> Result<String, Fault> {
     match kind {
         Kind::Switch(set) => {
             let on = value::switch(word)
@@ -180,7 +198,10 @@ fn apply_word<D>(kind: &Kind<D>, word: &str, draft: &mut D) -> Result<String, Fa
             set(draft, address);
             Ok(shown)
         }
-        Kind::Words(..) | Kind::Servers(_) => unreachable!("lists are read by apply_entry"),
+        Kind::Own(_, set) => set(draft, word).map(|()| word.to_string()),
+        Kind::Words(..) | Kind::Owns(..) | Kind::Servers(_) => {
+            unreachable!("lists are read by apply_entry, and are not set at run time")
+        }
     }
 }
 
@@ -224,7 +245,7 @@ fn server(node: &Node, findings: &mut Findings) -> Option<ServerDraft> {
 fn list<T>(
     entry: &Entry,
     findings: &mut Findings,
-    read: impl Fn(&str) -> Result<T, Fault>,
+    mut read: impl FnMut(&str) -> Result<T, Fault>,
 ) -> Option<Vec<T>> {
     let nodes = match &entry.value.shape {
         Shape::List(nodes) => nodes.as_slice(),

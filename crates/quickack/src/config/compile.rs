@@ -1,60 +1,79 @@
-//! A file to a plan: each block through its table, then the rules that look at several
-//! directives, and last those that look at several pools.
+//! A file to a plan: each block through its table, what was set at run time over it, then the
+//! rules that look at several directives, and last those that look at several pools.
+
+use std::collections::{HashMap, HashSet};
 
 use proxy::plan::{OnFailure, Plan, PoolPlan, QuickAck, ServerPlan, Timeouts};
-use shard::{Distribution, Hash};
 
 use super::address::ServerAddress;
-use super::apply::{Findings, apply};
+use super::apply::{Findings, apply, apply_override};
 use super::directives::{GLOBAL, POOL};
 use super::draft::{GlobalDraft, PoolDraft};
 use super::file::{ConfigFile, Entry, Shape};
-use super::report::{Place, Report};
-use super::{Config, Listener, Outcome, Severity, TcpOptions, Upstream};
+use super::overrides::Override;
+use super::process::{Admin, processors};
+use super::report::{Report, Spot};
+use super::rules::{Rules, eject};
+use super::running::{Block, Setting};
+use super::value::size_word;
+use super::{Address, Config, Listener, Outcome, Severity, TcpOptions, Upstream};
 
-/// Compiles a file's text; `name` is what the report calls it.
-pub fn compile(name: &str, text: &str) -> Outcome {
-    let mut compiler = Compiler::default();
+/// Compiles a file's text, and over it what was set at run time; `name` is what the report calls
+/// the file.
+pub fn compile(name: &str, text: &str, overrides: &[Override]) -> Outcome {
+    compile_for(name, text, overrides, processors())
+}
+
+/// The same on a machine with so many processors: what `workers: auto` comes to. A worker compiles
+/// with its master's number, because it may be pinned to one.
+pub fn compile_for(name: &str, text: &str, overrides: &[Override], processors: usize) -> Outcome {
+    let mut compiler = Compiler::new(overrides, processors);
     let mut findings = Findings::default();
     match ConfigFile::parse(text) {
         Ok(file) => compiler.file(&file, &mut findings),
         Err(diagnostic) => findings.diagnostics.push(diagnostic),
     }
     let report = Report::new(name, text, findings.diagnostics);
-    Outcome {
-        config: (report.count(Severity::Error) == 0).then(|| compiler.config(text)),
-        report,
-        settings: compiler.pools.into_iter().map(|pool| pool.settings).collect(),
-        global_settings: compiler.global_settings,
-    }
+    let valid = report.count(Severity::Error) == 0;
+    Outcome { config: valid.then(|| compiler.config(text)), report }
 }
 
-struct Compiler {
+struct Compiler<'o> {
+    overrides: &'o [Override],
     pools: Vec<Pool>,
     global: GlobalDraft,
-    global_settings: Vec<String>,
+    global_settings: Vec<Setting>,
+    /// Where `memory_max` got its value.
+    memory_max_spot: Spot,
 }
 
 /// A pool that was read, right or wrong.
 struct Pool {
     draft: PoolDraft,
-    settings: Vec<String>,
+    settings: Vec<Setting>,
     /// Of `listen:`'s value.
-    listen_place: Place,
-    /// Of `item_size_max:`'s value.
-    item_size_place: Place,
+    listen_spot: Spot,
+    /// Of `item_size_max:`'s value, where it was written.
+    item_size_spot: Option<Spot>,
+    /// Of `server_connections_max`'s.
+    connections_spot: Spot,
 }
 
-impl Default for Compiler {
-    fn default() -> Compiler {
-        Compiler { pools: Vec::new(), global: GlobalDraft::new(), global_settings: Vec::new() }
+impl<'o> Compiler<'o> {
+    fn new(overrides: &'o [Override], processors: usize) -> Compiler<'o> {
+        Compiler {
+            overrides,
+            pools: Vec::new(),
+            global: GlobalDraft::new(processors),
+            global_settings: Vec::new(),
+            memory_max_spot: Spot::File,
+        }
     }
-}
 
-impl Compiler {
     fn file(&mut self, file: &ConfigFile, findings: &mut Findings) {
-        for (index, entry) in file.entries.iter().enumerate() {
-            if file.entries[..index].iter().any(|earlier| earlier.key == entry.key) {
+        let mut seen = HashSet::new();
+        for entry in &file.entries {
+            if !seen.insert(entry.key.as_str()) {
                 let message = format!("a second block is called `{}`", entry.key);
                 findings.error(entry.key_place, message);
             } else if is_global(entry) {
@@ -64,14 +83,31 @@ impl Compiler {
             }
         }
         if !file.entries.iter().any(|entry| !is_global(entry)) {
-            findings.file_error("the file has no pool");
+            findings.error(Spot::File, "the file has no pool");
         }
-        self.check_across_pools(findings);
+        self.global_overrides(findings);
+        self.check_overrides(findings);
+        self.check_memory(findings);
+        self.check_server_connections(findings);
+        self.check_addresses(findings);
     }
 
     fn global(&mut self, block: &Entry, findings: &mut Findings) {
         if let Some(entries) = entries(block, findings) {
             self.global_settings = apply(GLOBAL, entries, &mut self.global, findings);
+            let written = entries.iter().find(|entry| entry.key == MEMORY_MAX);
+            self.memory_max_spot =
+                written.map_or(block.key_place, |entry| entry.value.place).into();
+        }
+    }
+
+    /// After the file, in which the block may stand last or not at all.
+    fn global_overrides(&mut self, findings: &mut Findings) {
+        for set in self.overrides.iter().filter(|set| set.pool.is_none()) {
+            apply_override(GLOBAL, set, &mut self.global, &mut self.global_settings, findings);
+            if set.name == MEMORY_MAX {
+                self.memory_max_spot = Spot::Set(set.to_string());
+            }
         }
     }
 
@@ -81,50 +117,127 @@ impl Compiler {
         }
         let Some(entries) = entries(block, findings) else { return };
         let mut draft = PoolDraft::new(&block.key);
-        let settings = apply(POOL, entries, &mut draft, findings);
-        let rules = Rules { block, entries, draft: &draft };
+        let mut settings = apply(POOL, entries, &mut draft, findings);
+        for set in self.overrides.iter().filter(|set| set.pool.as_ref() == Some(&block.key)) {
+            apply_override(POOL, set, &mut draft, &mut settings, findings);
+        }
+        let rules = Rules { block, entries, draft: &draft, settings: &settings };
         rules.check(findings);
-        let listen_place = rules.place_of("listen");
-        let item_size_place = rules.place_of("item_size_max");
-        self.pools.push(Pool { draft, settings, listen_place, item_size_place });
+        let listen_spot = rules.spot_of("listen");
+        let written = settings.iter().any(|setting| setting.name == "item_size_max");
+        let item_size_spot = written.then(|| rules.spot_of("item_size_max"));
+        let connections_spot = rules.spot_of("server_connections_max");
+        self.pools.push(Pool { draft, settings, listen_spot, item_size_spot, connections_spot });
     }
 
-    fn check_across_pools(&self, findings: &mut Findings) {
+    /// A reload may take a pool away; what was set for it goes with it.
+    fn check_overrides(&self, findings: &mut Findings) {
+        for set in self.overrides.iter().filter(|set| !self.holds(set)) {
+            let pool = set.pool.as_deref().unwrap_or_default();
+            let message = format!("no pool is called `{pool}` any more: what was set is dropped");
+            findings.warning(Spot::Set(set.to_string()), message);
+        }
+    }
+
+    /// Whether what it is set for exists.
+    fn holds(&self, set: &Override) -> bool {
+        let named = |name: &String| self.pools.iter().any(|pool| pool.draft.plan.name == *name);
+        set.pool.as_ref().is_none_or(named)
+    }
+
+    /// The largest value fits into one worker's part.
+    fn check_memory(&self, findings: &mut Findings) {
+        let (all, workers) = (self.global.memory_max, self.workers());
         for pool in &self.pools {
-            if pool.draft.plan.item_size_max > self.global.memory_max {
-                let message = "item_size_max: more than `memory_max`, which all buffers share";
-                findings.error(pool.item_size_place, message);
+            let size = pool.draft.plan.item_size_max;
+            if size <= all / workers {
+                continue;
+            }
+            let part = size_word((all / workers) as u64);
+            let (size, all) = (size_word(size as u64), size_word(all as u64));
+            let spot = pool.item_size_spot.as_ref().unwrap_or(&self.memory_max_spot);
+            let message = match workers {
+                1 => format!("item_size_max: {size} is more than `memory_max`, {all}"),
+                _ => format!(
+                    "item_size_max: {size} is more than the part of `memory_max` that each worker \
+                     has: {all} / {workers} = {part}"
+                ),
+            };
+            findings.error(spot.clone(), message);
+        }
+    }
+
+    fn check_server_connections(&self, findings: &mut Findings) {
+        let workers = self.workers();
+        for pool in &self.pools {
+            if pool.draft.server_connections_max.is_some_and(|most| most < workers) {
+                let message = format!(
+                    "server_connections_max: each of the {workers} workers needs a link to each \
+                     server; allow {workers}, or have fewer workers"
+                );
+                findings.error(pool.connections_spot.clone(), message);
             }
         }
-        for (index, pool) in self.pools.iter().enumerate() {
+    }
+
+    /// Nobody listens where somebody listens already.
+    fn check_addresses(&self, findings: &mut Findings) {
+        let mut claims: HashMap<String, String> = HashMap::new();
+        if let Some(claim) = self.global.process.stats.as_ref().and_then(Address::claim) {
+            claims.insert(claim, "the `stats` port".to_string());
+        }
+        if let Admin::At(path) = &self.global.process.admin {
+            claims.insert(path.display().to_string(), "the `admin` socket".to_string());
+        }
+        for pool in &self.pools {
             let Some(address) = &pool.draft.listen else { continue };
-            let clash = self.pools[..index].iter().find(|earlier| {
-                earlier.draft.listen.as_ref().is_some_and(|other| other.clashes(address))
-            });
-            if let Some(earlier) = clash {
-                let name = &earlier.draft.plan.name;
-                let message = format!("pool `{name}` listens on {address} already");
-                findings.error(pool.listen_place, message);
+            let Some(claim) = address.claim() else { continue };
+            match claims.get(&claim) {
+                Some(earlier) => {
+                    let message = format!("{earlier} listens on {address} already");
+                    findings.error(pool.listen_spot.clone(), message);
+                }
+                None => drop(claims.insert(claim, format!("pool `{}`", pool.draft.plan.name))),
             }
         }
+    }
+
+    fn workers(&self) -> usize {
+        self.global.process.worker_count()
     }
 
     /// Only for a file without an error.
-    fn config(&self, text: &str) -> Config {
-        let pools = self.pools.iter().enumerate();
+    fn config(self, text: &str) -> Config {
+        let workers = self.workers();
+        let drafts = || self.pools.iter().map(|pool| &pool.draft);
         Config {
             plan: Plan {
-                pools: self.pools.iter().map(|pool| plan(&pool.draft)).collect(),
+                pools: drafts().map(|draft| plan(draft, workers)).collect(),
                 memory_max: self.global.memory_max,
                 clients_max: self.global.clients_max.unwrap_or(usize::MAX),
                 limits: proxy::limits::Limits::default(),
             },
-            listeners: pools.map(|(index, pool)| listener(index, &pool.draft)).collect(),
-            upstreams: self.pools.iter().map(|pool| upstream(&pool.draft)).collect(),
+            listeners: drafts().enumerate().map(|(at, draft)| listener(at, draft)).collect(),
+            upstreams: drafts().map(upstream).collect(),
             text: text.to_string(),
+            overrides: self.overrides.iter().filter(|set| self.holds(set)).cloned().collect(),
+            blocks: self.blocks(),
+            process: self.global.process,
         }
     }
+
+    /// The global block, then the pools.
+    fn blocks(&self) -> Vec<Block> {
+        let global = Block { pool: None, settings: self.global_settings.clone() };
+        let pools = self.pools.iter().map(|pool| Block {
+            pool: Some(pool.draft.plan.name.clone()),
+            settings: pool.settings.clone(),
+        });
+        std::iter::once(global).chain(pools).collect()
+    }
 }
+
+const MEMORY_MAX: &str = "memory_max";
 
 /// A pool of a `nutcracker.yml` may be called `global`; it listens, and settings do not.
 fn is_global(entry: &Entry) -> bool {
@@ -143,118 +256,18 @@ fn entries<'e>(block: &'e Entry, findings: &mut Findings) -> Option<&'e [Entry]>
     }
 }
 
-/// The rules of one pool that look at more than one directive.
-struct Rules<'r> {
-    block: &'r Entry,
-    entries: &'r [Entry],
-    draft: &'r PoolDraft,
-}
-
-impl Rules<'_> {
-    fn check(&self, findings: &mut Findings) {
-        self.check_required(findings);
-        self.check_redis(findings);
-        self.check_servers(findings);
-        self.check_failure(findings);
-        self.check_without_effect(findings);
-    }
-
-    fn check_required(&self, findings: &mut Findings) {
-        let name = &self.block.key;
-        for required in ["listen", "servers"] {
-            if self.entry(required).is_none() {
-                let message = format!("pool `{name}` has no `{required}`");
-                findings.error(self.block.key_place, message);
-            }
-        }
-        let Some(servers) = self.entry("servers") else { return };
-        let none = match &servers.value.shape {
-            Shape::Nothing => true,
-            Shape::List(nodes) => nodes.is_empty(),
-            _ => false,
-        };
-        if none {
-            findings.error(servers.key_place, format!("pool `{name}` has no servers"));
-        }
-    }
-
-    fn check_redis(&self, findings: &mut Findings) {
-        if self.draft.redis {
-            let message = "redis: this version speaks memcached only; leave the pool to \
-                           nutcracker until Redis is spoken here";
-            findings.error(self.place_of("redis"), message);
-        } else if self.draft.redis_auth {
-            let place =
-                self.entry("redis_auth").map_or(self.block.key_place, |entry| entry.key_place);
-            findings.error(place, "redis_auth: this pool is not `redis: true`");
-        }
-    }
-
-    fn check_servers(&self, findings: &mut Findings) {
-        let servers = &self.draft.servers;
-        for (index, server) in servers.iter().enumerate() {
-            let name = server.line.ring_name();
-            if servers[..index].iter().any(|earlier| earlier.line.ring_name() == name) {
-                let message = format!(
-                    "a second server of this pool is called `{name}`; keys are \
-                                       placed by name, so give each its own"
-                );
-                findings.error(server.place, message);
-            }
-        }
-    }
-
-    fn check_failure(&self, findings: &mut Findings) {
-        let wanted = self.draft.auto_eject.map(eject);
-        if let (Some(wanted), Some(written)) = (wanted, self.draft.on_failure)
-            && wanted != written
-        {
-            let message = "on_failure: `auto_eject_hosts` says the contrary; keep one of them";
-            findings.error(self.place_of("on_failure"), message);
-        }
-    }
-
-    fn check_without_effect(&self, findings: &mut Findings) {
-        let draft = self.draft;
-        let lines = || draft.servers.iter().map(|server| &server.line);
-        let embedded = lines().any(|line| matches!(line.address, ServerAddress::Embedded { .. }));
-        if draft.memory.is_some() && !embedded {
-            let message = "memory: without effect, because no server of this pool is `embedded`";
-            findings.warning(self.place_of("memory"), message);
-        }
-        if draft.timeout == Some(0) {
-            let message = "timeout: 0 is no deadline in twemproxy; here the defaults of \
-                           timeout_connect, timeout_queue and timeout_reply hold";
-            findings.warning(self.place_of("timeout"), message);
-        }
-        if draft.plan.hash == Hash::Crc32 && draft.plan.distribution == Distribution::Ketama {
-            let message = "hash: crc32 gives numbers below 32768 only, which one server of a \
-                           ketama ring gets all (as in twemproxy); crc32a spreads them";
-            findings.warning(self.place_of("hash"), message);
-        }
-        if draft.plan.distribution == Distribution::Random && lines().any(|line| line.weight != 1) {
-            let message = "distribution: random does not look at weights";
-            findings.warning(self.place_of("distribution"), message);
-        }
-    }
-
-    fn entry(&self, name: &str) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.key == name)
-    }
-
-    /// Where a directive's value stands; the pool's name if it was not written.
-    fn place_of(&self, name: &str) -> Place {
-        self.entry(name).map_or(self.block.key_place, |entry| entry.value.place)
-    }
-}
-
-fn plan(draft: &PoolDraft) -> PoolPlan {
+fn plan(draft: &PoolDraft, workers: usize) -> PoolPlan {
     let plan = draft.plan.clone();
     let quickack = draft.quickack.unwrap_or(QuickAck::Partial);
     PoolPlan {
         servers: draft.servers.iter().map(|server| server.line.plan()).collect(),
         timeouts: timeouts(draft, plan.timeouts),
         on_failure: draft.on_failure.or(draft.auto_eject.map(eject)).unwrap_or(OnFailure::FailFast),
+        // As many for each worker as keep all of them below the cap.
+        server_connections: match draft.server_connections_max {
+            Some(most) => plan.server_connections.min(most / workers),
+            None => plan.server_connections,
+        },
         client_connections: match draft.client_connections {
             0 => usize::MAX,
             count => count,
@@ -263,10 +276,6 @@ fn plan(draft: &PoolDraft) -> PoolPlan {
         server_quickack: draft.server_quickack.unwrap_or(quickack),
         ..plan
     }
-}
-
-fn eject(auto_eject: bool) -> OnFailure {
-    if auto_eject { OnFailure::Eject } else { OnFailure::FailFast }
 }
 
 /// The narrower word wins: `timeout_reply`, then `timeout`, then the default.
@@ -288,6 +297,7 @@ fn listener(pool: usize, draft: &PoolDraft) -> Listener {
         reuseport: draft.reuseport,
         tcp: TcpOptions { nodelay: draft.tcp_nodelay, keepalive: draft.tcpkeepalive },
         quickack: draft.quickack.unwrap_or(QuickAck::Partial),
+        proxy_protocol: draft.proxy_protocol.clone(),
     }
 }
 
@@ -301,6 +311,7 @@ fn upstream(draft: &PoolDraft) -> Upstream {
         servers: draft.servers.iter().map(|server| address(&server.line.address)).collect(),
         // A black-holed server is found by keepalive too, so links always have it.
         tcp: TcpOptions { nodelay: draft.tcp_nodelay, keepalive: true },
+        max_ejected: draft.max_ejected.of(draft.servers.len()),
     }
 }
 
@@ -309,7 +320,7 @@ const EMBEDDED_MEMORY_DEFAULT: usize = 64 << 20;
 
 impl super::address::ServerLine {
     /// What the ring hashes, and what tells servers apart.
-    fn ring_name(&self) -> &str {
+    pub fn ring_name(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.default_name)
     }
 

@@ -9,8 +9,12 @@ use proxy::limits;
 use proxy::plan::{OnFailure, Partial, QuickAck};
 use shard::{Distribution, Hash};
 
-use super::draft::{GlobalDraft, PoolDraft, ServerDraft};
+use super::draft::{GlobalDraft, PoolDraft, ServerDraft, Share};
+use super::network::networks;
+use super::process::{Accept, Admin, Workers, log_target, stats_address};
+use super::value::Fault;
 use super::{Address, MEMORY_RANGE};
+use crate::log::{Format, Level};
 
 /// One directive of a block whose values are gathered in a `D`.
 pub struct Directive<D: 'static> {
@@ -18,6 +22,8 @@ pub struct Directive<D: 'static> {
     pub kind: Kind<D>,
     pub unwritten: Unwritten,
     pub origin: Origin,
+    /// `quickack set` may change it in a running process.
+    pub runtime: bool,
     /// One sentence for the reference.
     pub text: &'static str,
 }
@@ -59,6 +65,10 @@ pub enum Kind<D> {
     Tag(fn(&mut D, [u8; 2])),
     /// Any text. It may be a secret, and is never shown.
     Secret(fn(&mut D)),
+    /// A word with a grammar of its own, which the text calls so; it is shown as it was written.
+    Own(&'static str, fn(&mut D, &str) -> Result<(), Fault>),
+    /// A list of such words. The setter is told whether a word is the first of its list.
+    Owns(&'static str, fn(&mut D, &str, bool) -> Result<(), Fault>),
     Listen(fn(&mut D, Address)),
     Servers(fn(&mut D, Vec<ServerDraft>)),
 }
@@ -70,7 +80,27 @@ const fn row<D>(
     kind: Kind<D>,
     text: &'static str,
 ) -> Directive<D> {
-    Directive { name, kind, unwritten, origin, text }
+    Directive { name, kind, unwritten, origin, runtime: false, text }
+}
+
+/// A row of our own that `quickack set` may change.
+const fn live<D>(
+    name: &'static str,
+    unwritten: Unwritten,
+    kind: Kind<D>,
+    text: &'static str,
+) -> Directive<D> {
+    Directive { name, kind, unwritten, origin: Native, runtime: true, text }
+}
+
+/// One of twemproxy's that `quickack set` may change.
+const fn live_twemproxy<D>(
+    name: &'static str,
+    unwritten: Unwritten,
+    kind: Kind<D>,
+    text: &'static str,
+) -> Directive<D> {
+    Directive { name, kind, unwritten, origin: Twemproxy, runtime: true, text }
 }
 
 use Origin::{Native, Twemproxy};
@@ -82,7 +112,7 @@ pub static POOL: &[Directive<PoolDraft>] = &[
     row("listen", Twemproxy, Required, Kind::Listen(|pool, address| pool.listen = Some(address)),
         "Where clients connect: `host:port` (port 0: any free one), or `/path/of/socket`, with an \
          octal file mode after a space if the umask is not to decide."),
-    row("client_connections", Twemproxy, Value("0"),
+    live_twemproxy("client_connections", Value("0"),
         Kind::Number(0..=INT_MAX, |pool, count| pool.client_connections = count as usize),
         "Clients that may be connected at a time; one more is refused with a sentence. 0 sets no \
          limit. (twemproxy 0.5 reads the number and ignores it.)"),
@@ -105,7 +135,7 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         ),
         "How the servers share the numbers: a consistent ring, the number modulo the sum of \
          weights, or any server."),
-    row("timeout", Twemproxy, Unset("the three `timeout_…` hold"),
+    live_twemproxy("timeout", Unset("the three `timeout_…` hold"),
         Kind::Duration(|pool, us| pool.timeout = Some(us)),
         "Sets `timeout_connect`, `timeout_queue` and `timeout_reply` at once. 0, which is no \
          deadline in twemproxy, leaves their defaults: nobody here waits forever."),
@@ -131,10 +161,10 @@ pub static POOL: &[Directive<PoolDraft>] = &[
     row("auto_eject_hosts", Twemproxy, Value("off"),
         Kind::Switch(|pool, on| pool.auto_eject = Some(on)),
         "`true` is `on_failure: eject`, `false` is `on_failure: fail_fast`."),
-    row("server_retry_timeout", Twemproxy, Value("30s"),
+    live_twemproxy("server_retry_timeout", Value("30s"),
         Kind::Duration(|pool, us| pool.plan.server_retry_timeout = us),
         "How long an ejected server stays out before it is probed."),
-    row("server_failure_limit", Twemproxy, Value("2"),
+    live_twemproxy("server_failure_limit", Value("2"),
         Kind::Number(0..=INT_MAX, |pool, count| {
             pool.plan.server_failure_limit = count.max(1) as u32;
         }),
@@ -158,13 +188,33 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         ),
         "What becomes of the keys of a server that is gone: `eject` moves them to the others \
          until it is back, `fail_fast` answers them with an error at once."),
-    row("timeout_connect", Native, Value("1s"),
+    live("max_ejected", Value("50%"),
+        Kind::Own("number or percentage", |pool, word| Share::parse(word).map(|share| {
+            pool.max_ejected = share;
+        })),
+        "How many servers of the pool may be ejected at a time: a number, or a part of them, of \
+         which at least one. What fails beyond it stays in the ring and fails fast."),
+    live("server_connections_max", Unset("no cap"),
+        Kind::Number(1..=INT_MAX, |pool, count| pool.server_connections_max = Some(count as usize)),
+        "Links to each server that all workers together may have. Each worker needs one, so the \
+         number of workers is the least."),
+    row("proxy_protocol", Native, Unset("nobody"),
+        Kind::Owns("list of networks", |pool, word, first| {
+            if first {
+                pool.proxy_protocol.clear();
+            }
+            networks(word, &mut pool.proxy_protocol)
+        }),
+        "Networks, such as `[10.0.0.0/8, ::1]` or `from [10.0.0.0/8]`, whose connections begin \
+         with a PROXY header (version 1 or 2) that names the client. From elsewhere none is \
+         read."),
+    live("timeout_connect", Value("1s"),
         Kind::Deadline(|pool, us| pool.timeout_connect = Some(us)),
         "How long a connect to a server may take."),
-    row("timeout_queue", Native, Value("1s"),
+    live("timeout_queue", Value("1s"),
         Kind::Deadline(|pool, us| pool.timeout_queue = Some(us)),
         "How long a request may wait before its first byte is sent."),
-    row("timeout_reply", Native, Value("1s"),
+    live("timeout_reply", Value("1s"),
         Kind::Deadline(|pool, us| pool.timeout_reply = Some(us)),
         "How long a server that owes an answer may be silent."),
     row("merge_gets", Native, Value("on"), Kind::Switch(|pool, on| pool.plan.merge_gets = on),
@@ -206,12 +256,80 @@ pub static POOL: &[Directive<PoolDraft>] = &[
 /// What may stand in the `global:` block: settings of the process.
 #[rustfmt::skip] // As above.
 pub static GLOBAL: &[Directive<GlobalDraft>] = &[
-    row("memory_max", Native, Value("1g"),
+    row("workers", Native, Value("auto"),
+        Kind::Own("`auto` or number, 1 to 64", |global, word| Workers::parse(word).map(|workers| {
+            global.process.workers = workers;
+        })),
+        "Worker processes; `auto` is one for each processor that may be used, by affinity and by \
+         the cgroup's quota."),
+    row("worker_cpu_affinity", Native, Value("off"),
+        Kind::Owns("`off`, `auto` or list of numbers", |global, word, first| {
+            global.process.affinity.add(word, first)
+        }),
+        "Processors that workers are pinned to, one each: `auto` takes those that may be used in \
+         their order, a list is begun again after its last."),
+    row("accept", Native, Value("auto"),
+        Kind::Word(
+            || Accept::ALL.iter().map(|accept| accept.name()).collect(),
+            |global, word| {
+                let found = Accept::ALL.iter().find(|accept| accept.name() == word)?;
+                global.process.accept = *found;
+                Some(())
+            },
+        ),
+        "How workers share new connections: `gate` gives each to the worker that has the fewest, \
+         `reuseport` has a queue for each worker, `mutex` lets one worker at a time accept and is \
+         for kernels that cannot do either, `auto` asks the kernel."),
+    live("epoll_timeout", Value("50ms"),
+        Kind::Deadline(|global, us| global.process.epoll_timeout_us = us),
+        "With `accept: mutex`: how long a worker that did not get the mutex waits before it tries \
+         again."),
+    live("memory_max", Value("1g"),
         Kind::Size(16 << 20..=1 << 40, |global, bytes| global.memory_max = bytes as usize),
-        "Bytes that all buffers together may hold; above it values are refused, never queued."),
-    row("clients_max", Native, Unset("what the limit of open files leaves room for"),
+        "Bytes that all buffers of all workers together may hold, in equal parts; above its part \
+         a worker refuses values and never queues them."),
+    live("clients_max", Unset("what the limit of open files leaves room for"),
         Kind::Number(1..=INT_MAX, |global, count| global.clients_max = Some(count as usize)),
-        "Clients of all pools together."),
+        "Clients of all pools and workers together."),
+    live("server_connects_max", Value("1000"),
+        Kind::Number(0..=INT_MAX, |global, count| global.process.server_connects_max = count),
+        "Connects to servers that all workers together may begin in a second, so that a server \
+         that comes back is not buried; 0 sets no limit."),
+    row("admin", Native, Unset("a path that follows from the file's"),
+        Kind::Own("`/path/of/socket` or `off`", |global, word| Admin::parse(word).map(|admin| {
+            global.process.admin = admin;
+        })),
+        "The socket of `quickack reload`, `set`, `config`, `stats` and the like; only its owner \
+         may use it."),
+    row("stats", Native, Unset("nowhere"),
+        Kind::Own("`host:port`", |global, word| stats_address(word).map(|address| {
+            global.process.stats = Some(address);
+        })),
+        "Where twemproxy's JSON is served to whoever connects; port 0 is any free one."),
+    row("log", Native, Value("stderr"),
+        Kind::Own("`stderr` or `/path/of/file`", |global, word| log_target(word).map(|target| {
+            global.process.log = target;
+        })),
+        "Where the log goes. A file is opened anew at USR1 and at a reload."),
+    row("log_format", Native, Value("text"),
+        Kind::Word(Format::names, |global, word| {
+            Format::from_name(word).map(|format| global.process.log_format = format)
+        }),
+        "`text` for people; `json` is one object a line."),
+    live("log_level", Value("notice"),
+        Kind::Word(Level::names, |global, word| {
+            Level::from_name(word).map(|level| global.process.log_level = level)
+        }),
+        "The least that is logged: `error` is what needs somebody, `warning` what was dealt with, \
+         `notice` what an operator wants to know, `debug` the rest."),
+    live("shutdown_timeout", Value("10s"),
+        Kind::Duration(|global, us| global.process.shutdown_timeout_us = us),
+        "How long clients may wait for their last answers when the process, or one of its \
+         workers, is to end; 0 waits for nobody."),
+    live("hang_timeout", Value("2s"),
+        Kind::Duration(|global, us| global.process.hang_timeout_us = us),
+        "A worker whose heartbeat stands still that long is dumped and replaced; 0 lets it \
+         stand."),
 ];
 
 /// twemproxy keeps its numbers in an `int`.

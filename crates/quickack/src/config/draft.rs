@@ -1,10 +1,13 @@
 //! What the directives of a block set, before the rules that look at several of them at once.
 
+use ipnet::IpNet;
 use proxy::limits;
 use proxy::plan::{OnFailure, PoolPlan, QuickAck};
 
 use super::address::{Address, ServerLine};
+use super::process::Process;
 use super::report::Place;
+use super::value::{self, Fault};
 
 /// One pool while it is read. `None` is "not written", where that differs from the default.
 pub struct PoolDraft {
@@ -27,6 +30,9 @@ pub struct PoolDraft {
     pub quickack: Option<QuickAck>,
     pub server_quickack: Option<QuickAck>,
     pub memory: Option<usize>,
+    pub max_ejected: Share,
+    pub server_connections_max: Option<usize>,
+    pub proxy_protocol: Vec<IpNet>,
     pub redis: bool,
     pub redis_auth: bool,
 }
@@ -37,8 +43,16 @@ pub struct ServerDraft {
     pub place: Place,
 }
 
+/// So many of a pool's servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    Number(usize),
+    Percent(usize),
+}
+
 /// The `global:` block while it is read.
 pub struct GlobalDraft {
+    pub process: Process,
     pub memory_max: usize,
     pub clients_max: Option<usize>,
 }
@@ -63,14 +77,39 @@ impl PoolDraft {
             quickack: None,
             server_quickack: None,
             memory: None,
+            max_ejected: Share::Percent(50),
+            server_connections_max: None,
+            proxy_protocol: Vec::new(),
             redis: false,
             redis_auth: false,
         }
     }
 }
 
+impl Share {
+    pub fn parse(word: &str) -> Result<Share, Fault> {
+        match word.strip_suffix('%') {
+            Some(percent) => Ok(Share::Percent(value::number(percent, &(0..=100))? as usize)),
+            None => Ok(Share::Number(value::number(word, &(0..=i32::MAX as u64))? as usize)),
+        }
+    }
+
+    /// Of `all`; a percentage above 0 is at least one.
+    pub fn of(self, all: usize) -> usize {
+        match self {
+            Share::Number(number) => number.min(all),
+            Share::Percent(0) => 0,
+            Share::Percent(percent) => (all * percent / 100).max(1).min(all),
+        }
+    }
+}
+
 impl GlobalDraft {
-    pub fn new() -> GlobalDraft {
-        GlobalDraft { memory_max: limits::MEMORY_DEFAULT, clients_max: None }
+    pub fn new(processors: usize) -> GlobalDraft {
+        GlobalDraft {
+            process: Process::new(processors),
+            memory_max: limits::MEMORY_DEFAULT,
+            clients_max: None,
+        }
     }
 }

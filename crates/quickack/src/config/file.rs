@@ -166,7 +166,7 @@ impl<'t> Builder<'t> {
 fn error(place: Place, message: &str) -> Diagnostic {
     Diagnostic {
         severity: Severity::Error,
-        place: Some(place),
+        spot: place.into(),
         message: message.to_string(),
         suggestion: None,
     }

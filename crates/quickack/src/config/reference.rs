@@ -27,9 +27,10 @@ fn table<D>(directives: &[Directive<D>], out: &mut String) {
             Unwritten::Value(word) => format!("`{word}`"),
             Unwritten::Unset(words) => words.to_string(),
         };
+        let live = if directive.runtime { " (r)" } else { "" };
         let (name, text) = (directive.name, directive.text);
         let kind = kind(&directive.kind);
-        let _ = writeln!(out, "| `{name}`{origin} | {kind} | {default} | {text} |");
+        let _ = writeln!(out, "| `{name}`{origin}{live} | {kind} | {default} | {text} |");
     }
 }
 
@@ -51,6 +52,7 @@ fn kind<D>(kind: &Kind<D>) -> String {
         Kind::Words(words, _) => format!("list of {}", quoted(words())),
         Kind::Tag(_) => "two characters".to_string(),
         Kind::Secret(_) => "text".to_string(),
+        Kind::Own(words, _) | Kind::Owns(words, _) => (*words).to_string(),
         Kind::Listen(_) => "address".to_string(),
         Kind::Servers(_) => "list of servers".to_string(),
     }
@@ -62,7 +64,8 @@ const INTRODUCTION: &str = "\
 
 A configuration is a `nutcracker.yml`: every top-level key is a pool, except `global`, which holds
 the settings of the process. `quickack check FILE` says whether a file is valid and what it comes
-to. Directives marked (t) are twemproxy's, with its spelling, defaults and meaning.
+to. Directives marked (t) are twemproxy's, with its spelling, defaults and meaning. Those marked (r)
+can be changed in a running proxy: `quickack set memory_max=2g`, `quickack set POOL.timeout=400ms`.
 
 * A **switch** is `on`, `true` or `yes`, or `off`, `false` or `no`.
 * A **duration** is a number with `us`, `ms`, `s`, `m` or `h`; a bare number is milliseconds. The
@@ -74,6 +77,8 @@ to. Directives marked (t) are twemproxy's, with its spelling, defaults and meani
 const DIFFERENCES: &str = "
 ## Where a nutcracker.yml means something else here
 
+* `server_connections` counts for each worker: 4 workers have four times as many links to a server
+  as one. `server_connections_max` bounds them all, and `quickack check` prints the product.
 * `timeout` left out, or 0, waits forever in twemproxy. Here connect, queue and reply have a
   deadline of one second each unless the file names another.
 * `client_connections` is read and ignored by twemproxy 0.5. Here it is a limit.

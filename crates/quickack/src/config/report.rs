@@ -20,6 +20,22 @@ pub struct Place {
     pub end: usize,
 }
 
+/// What a diagnostic is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Spot {
+    /// The whole file.
+    File,
+    Text(Place),
+    /// Something that was set at run time, as it was set.
+    Set(String),
+}
+
+impl From<Place> for Spot {
+    fn from(place: Place) -> Spot {
+        Spot::Text(place)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -33,8 +49,7 @@ pub enum Severity {
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
     pub severity: Severity,
-    /// None where the whole file is meant.
-    pub place: Option<Place>,
+    pub spot: Spot,
     pub message: String,
     /// The word that was probably meant.
     pub suggestion: Option<String>,
@@ -52,6 +67,9 @@ pub struct Report {
 #[derive(Serialize)]
 struct Record<'r> {
     file: &'r str,
+    /// What was set at run time, where that is meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    set: Option<&'r str>,
     line: Option<usize>,
     column: Option<usize>,
     message: &'r str,
@@ -59,9 +77,18 @@ struct Record<'r> {
     severity: Severity,
 }
 
+impl Diagnostic {
+    fn place(&self) -> Option<Place> {
+        match self.spot {
+            Spot::Text(place) => Some(place),
+            Spot::File | Spot::Set(_) => None,
+        }
+    }
+}
+
 impl Report {
     pub fn new(name: &str, text: &str, mut diagnostics: Vec<Diagnostic>) -> Report {
-        diagnostics.sort_by_key(|diagnostic| diagnostic.place.map_or(0, |place| place.start));
+        diagnostics.sort_by_key(|diagnostic| diagnostic.place().map_or(0, |place| place.start));
         Report { name: name.to_string(), text: text.to_string(), diagnostics }
     }
 
@@ -88,9 +115,13 @@ impl Report {
     }
 
     fn record<'r>(&'r self, diagnostic: &'r Diagnostic) -> Record<'r> {
-        let position = diagnostic.place.map(|place| Position::of(&self.text, place.start));
+        let position = diagnostic.place().map(|place| Position::of(&self.text, place.start));
         Record {
             file: &self.name,
+            set: match &diagnostic.spot {
+                Spot::Set(set) => Some(set),
+                Spot::File | Spot::Text(_) => None,
+            },
             line: position.as_ref().map(|position| position.line),
             column: position.as_ref().map(|position| position.column),
             message: &diagnostic.message,
@@ -109,10 +140,13 @@ impl Report {
             None => String::new(),
         };
         let _ = writeln!(out, "{word}: {}{hint}", printable(&diagnostic.message));
-        match diagnostic.place {
-            Some(place) => self.render_excerpt(place, out),
-            None => {
+        match &diagnostic.spot {
+            Spot::Text(place) => self.render_excerpt(*place, out),
+            Spot::File => {
                 let _ = writeln!(out, "  --> {}\n", self.name);
+            }
+            Spot::Set(set) => {
+                let _ = writeln!(out, "  --> set {}\n", printable(set));
             }
         }
     }

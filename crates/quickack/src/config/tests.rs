@@ -8,11 +8,12 @@ use shard::{Distribution, Hash};
 
 use super::directives::{GLOBAL, POOL, Unwritten};
 use super::*;
+use crate::log;
 
 const POOL_TEXT: &str = "p:\n  listen: 127.0.0.1:1\n  servers: [127.0.0.1:11211:1]\n";
 
 fn config(text: &str) -> Config {
-    let outcome = compile("test.yml", text);
+    let outcome = compile("test.yml", text, &[]);
     let report = outcome.report.render_text();
     outcome.config.unwrap_or_else(|| panic!("{text}\n{report}"))
 }
@@ -29,9 +30,9 @@ fn pool(config: &Config) -> &PoolPlan {
 /// Everything that a configuration says, as text.
 fn shown(config: &Config) -> String {
     let pools: Vec<String> = config.plan.pools.iter().map(shown_pool).collect();
-    let Config { plan, listeners, upstreams, text: _ } = config;
+    let Config { plan, process, listeners, upstreams, text: _, overrides: _, blocks: _ } = config;
     let (memory_max, clients_max) = (plan.memory_max, plan.clients_max);
-    format!("{pools:?} {memory_max} {clients_max} {listeners:?} {upstreams:?}")
+    format!("{pools:?} {process:?} {memory_max} {clients_max} {listeners:?} {upstreams:?}")
 }
 
 fn shown_pool(pool: &PoolPlan) -> String {
@@ -64,10 +65,12 @@ fn a_directive_that_is_written_with_its_default_changes_nothing() {
             written += &format!("  {}: {word}\n", directive.name);
         }
     }
-    let outcome = compile("test.yml", &written);
-    assert_eq!(shown(&outcome.config.unwrap()), shown(&unwritten));
-    assert_eq!(outcome.settings, [Vec::<String>::new()], "and is not told of as a setting");
-    assert_eq!(outcome.global_settings, Vec::<String>::new());
+    let outcome = compile("test.yml", &written, &[]);
+    let written = outcome.config.unwrap();
+    assert_eq!(shown(&written), shown(&unwritten));
+    for block in &written.blocks {
+        assert_eq!(block.told(), Vec::<String>::new(), "and is not told of as a setting");
+    }
 }
 
 #[test]
@@ -99,6 +102,15 @@ const EFFECTS: &[Effect] = &[
     ("auto_eject_hosts: true", |c| pool(c).on_failure == OnFailure::Eject),
     ("server_retry_timeout: 2000", |c| pool(c).server_retry_timeout == 2_000_000),
     ("server_failure_limit: 5", |c| pool(c).server_failure_limit == 5),
+    ("max_ejected: 0", |c| c.upstreams[0].max_ejected == 0),
+    ("server_connections_max: 64\n  server_connections: 65", |c| {
+        pool(c).server_connections == 64 / c.process.worker_count()
+    }),
+    ("proxy_protocol: from [10.0.0.0/8, ::1]", |c| {
+        let shown: Vec<String> =
+            c.listeners[0].proxy_protocol.iter().map(|n| n.to_string()).collect();
+        shown == ["10.0.0.0/8", "::1/128"]
+    }),
     ("reuseport: true", |c| c.listeners[0].reuseport),
     ("on_failure: eject", |c| pool(c).on_failure == OnFailure::Eject),
     ("timeout_connect: 2s", |c| pool(c).timeouts.connect == 2_000_000),
@@ -131,11 +143,35 @@ fn every_directive_has_its_effect() {
     }
 }
 
+const GLOBAL_EFFECTS: &[Effect] = &[
+    ("workers: 3", |c| c.process.worker_count() == 3),
+    ("worker_cpu_affinity: [1, 0]", |c| c.process.affinity == Affinity::List(vec![1, 0])),
+    ("accept: reuseport", |c| c.process.accept == Accept::Reuseport),
+    ("epoll_timeout: 7us", |c| c.process.epoll_timeout_us == 7),
+    ("memory_max: 2g", |c| c.plan.memory_max == 2 << 30),
+    ("clients_max: 9", |c| c.plan.clients_max == 9),
+    ("server_connects_max: 0", |c| c.process.server_connects_max == 0),
+    ("admin: off", |c| c.process.admin == Admin::Off),
+    ("stats: 127.0.0.1:22222", |c| c.process.stats.is_some()),
+    ("log: /tmp/log", |c| c.process.log == log::Target::File("/tmp/log".into())),
+    ("log_format: json", |c| c.process.log_format == log::Format::Json),
+    ("log_level: debug", |c| c.process.log_level == log::Level::Debug),
+    ("shutdown_timeout: 0", |c| c.process.shutdown_timeout_us == 0),
+    ("hang_timeout: 1m", |c| c.process.hang_timeout_us == 60_000_000),
+];
+
 #[test]
-fn a_directive_of_the_process_has_its_effect() {
-    let text = format!("{POOL_TEXT}global:\n  memory_max: 2g\n  clients_max: 9\n");
-    let config = config(&text);
-    assert_eq!((config.plan.memory_max, config.plan.clients_max), (2 << 30, 9));
+fn every_directive_of_the_process_has_its_effect() {
+    let unwritten = compile_for("test.yml", POOL_TEXT, &[], 2).config.unwrap();
+    assert_eq!(unwritten.process.worker_count(), 2);
+    for directive in GLOBAL {
+        let name = directive.name;
+        let start = format!("{name}:");
+        let (line, holds) =
+            GLOBAL_EFFECTS.iter().find(|(line, _)| line.starts_with(&start)).expect(name);
+        assert!(holds(&config(&format!("{POOL_TEXT}global:\n  {line}\n"))), "{line}");
+        assert!(!holds(&unwritten), "{line} would hold without being written");
+    }
 }
 
 #[test]
@@ -211,7 +247,7 @@ fn a_listener_is_an_address_or_a_path_with_a_mode() {
 fn pools_on_port_0_are_not_in_each_others_way() {
     let second = POOL_TEXT.replace("p:", "q:");
     let twice = format!("{POOL_TEXT}{second}");
-    assert!(compile("test.yml", &twice).config.is_none());
+    assert!(compile("test.yml", &twice, &[]).config.is_none());
     assert_eq!(config(&twice.replace(".1:1\n", ".1:0\n")).listeners.len(), 2);
 }
 
@@ -251,7 +287,7 @@ fn the_nearest_word_is_near() {
 #[test]
 fn a_long_line_is_cut_around_what_is_wrong_in_it() {
     let text = format!("{POOL_TEXT}  allow: [{}wrong, flush_all]\n", "flush_all, ".repeat(1000));
-    let report = compile("test.yml", &text).report.render_text();
+    let report = compile("test.yml", &text, &[]).report.render_text();
     let lines: Vec<&str> = report.lines().collect();
     let [excerpt, carets] = [lines[3], lines[4]];
     assert!(excerpt.chars().count() < 200, "{report}");
@@ -291,7 +327,7 @@ fn garbage_is_reported_and_never_panics() {
                     _ => text.truncate(at.max(1)),
                 }
             }
-            let outcome = compile("test.yml", &text.iter().collect::<String>());
+            let outcome = compile("test.yml", &text.iter().collect::<String>(), &[]);
             let invalid = outcome.report.count(Severity::Error) > 0;
             assert_eq!(outcome.config.is_none(), invalid);
             assert_eq!(outcome.report.render_text().contains("error: "), invalid);

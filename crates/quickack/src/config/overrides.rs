@@ -1,0 +1,249 @@
+//! What was set at run time, over the file: `memory_max=2g`, `alpha.timeout_reply=200ms`.
+//!
+//! An override is a word of the same table that reads the file, and is compiled with it; so a
+//! worker that starts later, or a file that is read anew, meets the same rules.
+
+use std::fmt;
+
+use super::apply::apply_word;
+use super::directives::{Directive, GLOBAL, POOL};
+use super::draft::{GlobalDraft, PoolDraft};
+use super::report::{nearest, printable};
+use super::value::Fault;
+use super::{Config, VALUE_LEN_MAX};
+
+/// One directive's value, over the file's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// None for the `global:` block.
+    pub pool: Option<String>,
+    pub name: &'static str,
+    /// As it would be written in the file. Empty: the file's holds again.
+    pub value: String,
+}
+
+impl Override {
+    /// `KEY=VALUE`, where KEY is a directive of `global:` or `POOL.DIRECTIVE`. The value is
+    /// checked; whether there is such a pool is not known here.
+    pub fn parse(text: &str) -> Result<Override, String> {
+        read(text).map_err(|fault| match fault.suggestion {
+            Some(near) => format!("{}; did you mean `{near}`?", printable(&fault.message)),
+            None => printable(&fault.message),
+        })
+    }
+
+    pub(super) fn key(&self) -> String {
+        match &self.pool {
+            Some(pool) => format!("{pool}.{}", self.name),
+            None => self.name.to_string(),
+        }
+    }
+
+    fn same_key(&self, other: &Override) -> bool {
+        self.name == other.name && self.pool == other.pool
+    }
+}
+
+/// As `parse` reads it.
+impl fmt::Display for Override {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.key(), self.value)
+    }
+}
+
+/// The overrides of `config` after one more `KEY=VALUE`: it replaces an earlier one of its key,
+/// and `KEY=` takes that away. Whether the whole is valid is for `compile` to say.
+pub fn set(config: &Config, text: &str) -> Result<Vec<Override>, String> {
+    let new = Override::parse(text)?;
+    if let Some(pool) = &new.pool {
+        let mut names = config.plan.pools.iter().map(|pool| pool.name.as_str());
+        if !names.clone().any(|name| name == pool) {
+            let hint = match nearest(pool, &mut names) {
+                Some(near) => format!("; did you mean `{near}`?"),
+                None => String::new(),
+            };
+            return Err(format!("no pool is called `{}`{hint}", printable(pool)));
+        }
+    }
+    let (same, mut others): (Vec<Override>, Vec<Override>) =
+        config.overrides.iter().cloned().partition(|earlier| earlier.same_key(&new));
+    match (new.value.is_empty(), same.is_empty()) {
+        (true, true) => Err(format!("{} is as the file says: it was not set", new.key())),
+        (true, false) => Ok(others),
+        (false, _) => {
+            others.push(new);
+            Ok(others)
+        }
+    }
+}
+
+fn read(text: &str) -> Result<Override, Fault> {
+    let Some((key, value)) = text.split_once('=') else {
+        return Err(Fault::new(format!("`{text}` is not `KEY=VALUE`, such as `memory_max=2g`")));
+    };
+    if value.len() > VALUE_LEN_MAX || value.contains(char::is_control) {
+        return Err(Fault::new(format!("{key}: a value is one short word")));
+    }
+    match key.rsplit_once('.') {
+        Some((pool, name)) => {
+            let name = checked(POOL, name, value, &mut PoolDraft::new(pool))?;
+            Ok(Override { pool: Some(pool.to_string()), name, value: value.to_string() })
+        }
+        None => {
+            let name = checked(GLOBAL, key, value, &mut GlobalDraft::new(1))?;
+            Ok(Override { pool: None, name, value: value.to_string() })
+        }
+    }
+}
+
+/// The directive's own name, if it can be set and to that.
+fn checked<D>(
+    table: &'static [Directive<D>],
+    name: &str,
+    value: &str,
+    scratch: &mut D,
+) -> Result<&'static str, Fault> {
+    let Some(directive) = table.iter().find(|directive| directive.name == name) else {
+        return Err(unknown(table, name));
+    };
+    if !directive.runtime {
+        let message = format!("`{name}` cannot be set at run time; change the file and reload");
+        return Err(Fault::new(message));
+    }
+    if !value.is_empty() {
+        apply_word(&directive.kind, value, scratch)
+            .map_err(|fault| Fault { message: format!("{name}: {}", fault.message), ..fault })?;
+    }
+    Ok(directive.name)
+}
+
+fn unknown<D>(table: &'static [Directive<D>], name: &str) -> Fault {
+    let settable = table.iter().filter(|directive| directive.runtime);
+    let near = nearest(name, settable.map(|directive| directive.name));
+    let message = if POOL.iter().any(|directive| directive.name == name) {
+        format!("`{name}` belongs to a pool: write `POOL.{name}=VALUE`")
+    } else if GLOBAL.iter().any(|directive| directive.name == name) {
+        format!("`{name}` belongs to the process, not to a pool: write `{name}=VALUE`")
+    } else {
+        format!("unknown directive `{name}`")
+    };
+    Fault::new(message).suggest(near)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::compile_for;
+    use super::*;
+
+    const TEXT: &str = "global: {workers: 2}\nalpha:\n  listen: 127.0.0.1:1\n  timeout: 400\n  \
+                        servers: [127.0.0.1:11211:1]\n";
+
+    fn config(overrides: &[Override]) -> Config {
+        compile_for("test.yml", TEXT, overrides, 2).config.unwrap()
+    }
+
+    fn set_all(words: &[&str]) -> Result<Config, String> {
+        words.iter().try_fold(config(&[]), |before, word| {
+            let overrides = set(&before, word)?;
+            let outcome = compile_for("test.yml", TEXT, &overrides, 2);
+            outcome.config.ok_or_else(|| outcome.report.render_text())
+        })
+    }
+
+    #[test]
+    fn what_is_set_wins_over_the_file() {
+        let config = set_all(&["memory_max=2g", "alpha.timeout_reply=200ms"]).unwrap();
+        assert_eq!(config.plan.memory_max, 2 << 30);
+        let timeouts = config.plan.pools[0].timeouts;
+        assert_eq!((timeouts.reply, timeouts.queue), (200_000, 400_000));
+        let words: Vec<String> = config.overrides.iter().map(Override::to_string).collect();
+        assert_eq!(words, ["memory_max=2g", "alpha.timeout_reply=200ms"]);
+        let again: Vec<Override> =
+            words.iter().map(|word| Override::parse(word).unwrap()).collect();
+        assert_eq!(again, config.overrides, "a child reads what its master wrote");
+    }
+
+    #[test]
+    fn the_later_one_wins_and_nothing_takes_it_away() {
+        let config = set_all(&["alpha.timeout=1s", "memory_max=2g", "alpha.timeout=2s"]).unwrap();
+        assert_eq!(config.plan.pools[0].timeouts.queue, 2_000_000);
+        assert_eq!(config.overrides.len(), 2);
+        let back = set_all(&["alpha.timeout=1s", "memory_max=2g", "alpha.timeout="]).unwrap();
+        assert_eq!(back.plan.pools[0].timeouts.queue, 400_000);
+        assert_eq!(back.overrides.len(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_told_with_a_hint() {
+        let told = |word: &str| set_all(&[word]).err().expect(word);
+        let hints = [
+            ("memory_max", "`memory_max` is not `KEY=VALUE`"),
+            ("memory_mx=1g", "did you mean `memory_max`?"),
+            ("memory_max=1x", "memory_max: `1x` is not a size"),
+            ("log_level=warn", "did you mean `warning`?"),
+            ("timeout=1s", "write `POOL.timeout=VALUE`"),
+            ("alpha.memory_max=1g", "write `memory_max=VALUE`"),
+            ("alpha.timeot=1s", "did you mean `timeout`?"),
+            ("alpah.timeout=1s", "no pool is called `alpah`; did you mean `alpha`?"),
+            ("alpha.listen=127.0.0.1:2", "change the file and reload"),
+            ("alpha.timeout=", "it was not set"),
+            ("alpha.timeout=1s\n", "one short word"),
+        ];
+        for (word, hint) in hints {
+            let text = told(word);
+            assert!(text.contains(hint), "{word}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_rule_that_an_override_breaks_names_it() {
+        let told = set_all(&["memory_max=16m", "alpha.server_connections_max=1"]).err().unwrap();
+        assert!(told.contains("each of the 2 workers needs a link"), "{told}");
+        assert!(told.contains("--> set alpha.server_connections_max=1"), "{told}");
+    }
+
+    #[test]
+    fn an_override_goes_with_its_pool() {
+        let overrides = [Override::parse("beta.timeout=1s").unwrap()];
+        let outcome = compile_for("test.yml", TEXT, &overrides, 2);
+        let told = outcome.report.render_text();
+        assert!(told.contains("warning: no pool is called `beta` any more"), "{told}");
+        assert!(outcome.report.render_json().contains("\"set\": \"beta.timeout=1s\""));
+        assert!(outcome.config.unwrap().overrides.is_empty());
+    }
+
+    #[test]
+    fn what_holds_is_shown_beside_the_file() {
+        let words = ["memory_max=2g", "alpha.timeout=1s", "alpha.server_connections_max=9"];
+        let config = set_all(&words).unwrap();
+        let diff = "memory_max: 1g -> 2g\nalpha.timeout: 400ms -> 1s\n\
+                    alpha.server_connections_max: no cap -> 9\n";
+        assert_eq!(config.diff_text(), diff);
+        let text = config.running_text();
+        for line in [
+            "global:\n  workers: 2\n",
+            "  memory_max: 2g  # set; the file: 1g\n",
+            "  # clients_max: what the limit of open files leaves room for\n",
+            "alpha:\n  listen: 127.0.0.1:1\n",
+            "  backlog: 512  # default\n",
+            "  timeout: 1s  # set; the file: 400ms\n",
+            "  servers: [127.0.0.1:11211:1]\n",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+        let json: serde_json::Value = serde_json::from_str(&config.running_json()).unwrap();
+        assert_eq!(json.as_array().unwrap().len(), GLOBAL.len() + POOL.len());
+        let json: serde_json::Value = serde_json::from_str(&config.diff_json()).unwrap();
+        let first = serde_json::json!({
+            "pool": null, "name": "memory_max", "value": "2g", "from": "set", "file": "1g"
+        });
+        assert_eq!(json[0], first);
+        assert_eq!(config_text_again(&text).plan.memory_max, 2 << 30);
+    }
+
+    /// What is shown is a configuration itself.
+    fn config_text_again(text: &str) -> Config {
+        let outcome = compile_for("running", text, &[], 2);
+        outcome.config.unwrap_or_else(|| panic!("{text}{}", outcome.report.render_text()))
+    }
+}

@@ -1,0 +1,140 @@
+//! The rules of one pool that look at more than one of its directives.
+
+use std::collections::HashSet;
+
+use proxy::plan::OnFailure;
+use shard::{Distribution, Hash};
+
+use super::address::{Address, ServerAddress};
+use super::apply::Findings;
+use super::draft::PoolDraft;
+use super::file::{Entry, Shape};
+use super::report::Spot;
+use super::running::Setting;
+
+/// A pool that was read, right or wrong.
+pub struct Rules<'r> {
+    pub block: &'r Entry,
+    pub entries: &'r [Entry],
+    pub draft: &'r PoolDraft,
+    /// What was written, and what was set over it.
+    pub settings: &'r [Setting],
+}
+
+impl Rules<'_> {
+    pub fn check(&self, findings: &mut Findings) {
+        self.check_required(findings);
+        self.check_redis(findings);
+        self.check_servers(findings);
+        self.check_failure(findings);
+        self.check_proxy_protocol(findings);
+        self.check_without_effect(findings);
+    }
+
+    fn check_required(&self, findings: &mut Findings) {
+        let name = &self.block.key;
+        for required in ["listen", "servers"] {
+            if self.entry(required).is_none() {
+                let message = format!("pool `{name}` has no `{required}`");
+                findings.error(self.block.key_place, message);
+            }
+        }
+        let Some(servers) = self.entry("servers") else { return };
+        let none = match &servers.value.shape {
+            Shape::Nothing => true,
+            Shape::List(nodes) => nodes.is_empty(),
+            _ => false,
+        };
+        if none {
+            findings.error(servers.key_place, format!("pool `{name}` has no servers"));
+        }
+    }
+
+    fn check_redis(&self, findings: &mut Findings) {
+        if self.draft.redis {
+            let message = "redis: this version speaks memcached only; leave the pool to \
+                           nutcracker until Redis is spoken here";
+            findings.error(self.spot_of("redis"), message);
+        } else if self.draft.redis_auth {
+            let place =
+                self.entry("redis_auth").map_or(self.block.key_place, |entry| entry.key_place);
+            findings.error(place, "redis_auth: this pool is not `redis: true`");
+        }
+    }
+
+    fn check_servers(&self, findings: &mut Findings) {
+        let mut names = HashSet::new();
+        for server in &self.draft.servers {
+            let name = server.line.ring_name();
+            if !names.insert(name) {
+                let message = format!(
+                    "a second server of this pool is called `{name}`; keys are \
+                                       placed by name, so give each its own"
+                );
+                findings.error(server.place, message);
+            }
+        }
+    }
+
+    fn check_failure(&self, findings: &mut Findings) {
+        let wanted = self.draft.auto_eject.map(eject);
+        if let (Some(wanted), Some(written)) = (wanted, self.draft.on_failure)
+            && wanted != written
+        {
+            let message = "on_failure: `auto_eject_hosts` says the contrary; keep one of them";
+            findings.error(self.spot_of("on_failure"), message);
+        }
+    }
+
+    fn check_proxy_protocol(&self, findings: &mut Findings) {
+        let path = matches!(self.draft.listen, Some(Address::Unix { .. }));
+        if path && !self.draft.proxy_protocol.is_empty() {
+            let message = "proxy_protocol: whoever connects to a path has no address to be \
+                           believed by";
+            findings.error(self.spot_of("proxy_protocol"), message);
+        }
+    }
+
+    fn check_without_effect(&self, findings: &mut Findings) {
+        let draft = self.draft;
+        let lines = || draft.servers.iter().map(|server| &server.line);
+        let embedded = lines().any(|line| matches!(line.address, ServerAddress::Embedded { .. }));
+        if draft.memory.is_some() && !embedded {
+            let message = "memory: without effect, because no server of this pool is `embedded`";
+            findings.warning(self.spot_of("memory"), message);
+        }
+        if draft.timeout == Some(0) {
+            let message = "timeout: 0 is no deadline in twemproxy; here the defaults of \
+                           timeout_connect, timeout_queue and timeout_reply hold";
+            findings.warning(self.spot_of("timeout"), message);
+        }
+        if draft.plan.hash == Hash::Crc32 && draft.plan.distribution == Distribution::Ketama {
+            let message = "hash: crc32 gives numbers below 32768 only, which one server of a \
+                           ketama ring gets all (as in twemproxy); crc32a spreads them";
+            findings.warning(self.spot_of("hash"), message);
+        }
+        if draft.plan.distribution == Distribution::Random && lines().any(|line| line.weight != 1) {
+            let message = "distribution: random does not look at weights";
+            findings.warning(self.spot_of("distribution"), message);
+        }
+    }
+
+    fn entry(&self, name: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.key == name)
+    }
+
+    /// Where a directive got its value: at run time, or where it is written. The pool's name if
+    /// neither.
+    pub fn spot_of(&self, name: &str) -> Spot {
+        let set = self.settings.iter().find(|setting| setting.name == name);
+        match set.and_then(|setting| setting.set.as_ref()) {
+            Some(word) => Spot::Set(format!("{}.{name}={word}", self.block.key)),
+            None => self.entry(name).map_or(self.block.key_place, |entry| entry.value.place).into(),
+        }
+    }
+}
+
+/// What `auto_eject_hosts` means in our words.
+pub fn eject(auto_eject: bool) -> OnFailure {
+    if auto_eject { OnFailure::Eject } else { OnFailure::FailFast }
+}
