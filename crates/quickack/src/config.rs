@@ -12,6 +12,7 @@
 mod address;
 mod apply;
 mod compile;
+mod difference;
 mod directives;
 mod draft;
 mod file;
@@ -38,6 +39,7 @@ use report::{Diagnostic, Place, Spot};
 
 pub use address::{Address, ServerAddress};
 pub use compile::{compile, compile_for};
+pub use difference::{Difference, Moved, difference};
 pub use overrides::{Override, set};
 pub use process::{Accept, Admin, Affinity, Process, WORKERS_MAX, Workers, processors};
 pub use reference::directives_page;

@@ -1,0 +1,381 @@
+//! What a reload would change, told before it is done.
+//!
+//! Pools are known by their names and servers by their names in the ring, so moving lines about
+//! in the file changes nothing. Keys that would live elsewhere are counted by asking both rings
+//! for the owner of the same samples: the servers' places in the file, the weights, the hash and
+//! the tag all have their part in it, and the count needs no opinion about any of them.
+
+use std::collections::HashMap;
+
+use proxy::plan::{PoolPlan, ServerPlan};
+use shard::{Distribution, Node, Ring};
+
+use super::running::Block;
+use super::{Config, ServerAddress};
+
+/// What is different in a newer configuration.
+#[derive(Debug, Default)]
+pub struct Difference {
+    /// One fact each, for people.
+    pub lines: Vec<String>,
+    /// Pools of both in which keys change their server.
+    pub moved: Vec<Moved>,
+    /// Changes that only a restart can make, as sentences.
+    pub impossible: Vec<String>,
+}
+
+/// How many keys of a pool would live on another server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    pub pool: String,
+    pub keys: usize,
+    /// So many were asked for.
+    pub samples: usize,
+}
+
+/// What `new` changes in `old`.
+pub fn difference(old: &Config, new: &Config) -> Difference {
+    let mut difference = Difference::default();
+    difference.directives("global", &old.blocks[0], &new.blocks[0]);
+    difference.workers(old, new);
+    let before: HashMap<&str, Side> = sides(old).map(|side| (&*side.plan.name, side)).collect();
+    let after: HashMap<&str, Side> = sides(new).map(|side| (&*side.plan.name, side)).collect();
+    for side in sides(old).filter(|side| !after.contains_key(&*side.plan.name)) {
+        difference.lines.push(format!("pool {} removed from {}", side.plan.name, side.listen()));
+    }
+    for side in sides(new) {
+        match before.get(&*side.plan.name) {
+            Some(earlier) => difference.pool(earlier, &side),
+            None => difference.lines.push(side.added()),
+        }
+    }
+    let changed: Vec<(&Side, Side)> = sides(new)
+        .filter_map(|side| Some((before.get(&*side.plan.name)?, side)))
+        .filter(|(earlier, side)| !same_ring(earlier.plan, side.plan))
+        .collect();
+    let samples = (SAMPLES_ALL_MAX / changed.len().max(1)).min(SAMPLES);
+    for (earlier, side) in changed {
+        difference.moved(earlier.plan, side.plan, samples);
+    }
+    difference
+}
+
+impl Difference {
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// Why it needs `--allow-remap`; None if every key stays where it is.
+    pub fn remap(&self) -> Option<String> {
+        let told: Vec<String> = self.moved.iter().map(Moved::sentence).collect();
+        (!told.is_empty()).then(|| format!("{}; --allow-remap lets them", told.join("; ")))
+    }
+
+    fn pool(&mut self, old: &Side, new: &Side) {
+        let name = &new.plan.name;
+        let (from, to) = (old.listen(), new.listen());
+        if from != to {
+            self.lines.push(format!("pool {name}: listens on {to} and no more on {from}"));
+        }
+        self.servers(old, new);
+        self.directives(&format!("pool {name}"), old.block, new.block);
+    }
+
+    fn servers(&mut self, old: &Side, new: &Side) {
+        let pool = &new.plan.name;
+        let [before, after] = [old, new].map(|side| {
+            side.servers().map(|server| (&*server.0.name, server)).collect::<HashMap<_, _>>()
+        });
+        for (server, _) in old.servers().filter(|(server, _)| !after.contains_key(&*server.name)) {
+            self.lines.push(format!("pool {pool}: server {} removed", server.label));
+        }
+        for (server, address) in new.servers() {
+            let (label, weight) = (&server.label, server.weight);
+            let Some((earlier, was)) = before.get(&*server.name) else {
+                let line =
+                    format!("pool {pool}: server {label} added at {address}, weight {weight}");
+                self.lines.push(line);
+                continue;
+            };
+            let start = format!("pool {pool}: server {label}");
+            if was.to_string() != address.to_string() {
+                self.lines.push(format!("{start}: {was} -> {address}"));
+            } else if earlier.label != *label {
+                self.lines.push(format!("{start}: was called {}", earlier.label));
+            }
+            if earlier.weight != weight {
+                self.lines.push(format!("{start}: weight {} -> {weight}", earlier.weight));
+            }
+        }
+    }
+
+    fn directives(&mut self, of: &str, old: &Block, new: &Block) {
+        let told_apart = ["listen", "servers"];
+        for (old, new) in old.values().iter().zip(new.values()) {
+            let word = |value: Option<&str>, note: Option<&'static str>| match value {
+                Some(word) => word.to_string(),
+                None => format!("({})", note.unwrap_or_default()),
+            };
+            let [from, to] = [word(old.value, old.note), word(new.value, new.note)];
+            if from == to || told_apart.contains(&new.name) {
+                continue;
+            }
+            let line = format!("{of}: {}: {from} -> {to}", new.name);
+            if ONLY_AT_START.contains(&new.name) && of == "global" {
+                self.impossible.push(format!("{line} needs a restart"));
+            }
+            self.lines.push(line);
+        }
+    }
+
+    /// `auto` may come to another number without a changed word, and a word to the same one.
+    fn workers(&mut self, old: &Config, new: &Config) {
+        let [from, to] = [old, new].map(|config| config.process.worker_count());
+        if from != to {
+            self.lines.push(format!("{from} -> {to} workers"));
+        }
+    }
+
+    fn moved(&mut self, old: &PoolPlan, new: &PoolPlan, samples: usize) {
+        let keys = keys_moved(old, new, samples);
+        if keys > 0 {
+            let moved = Moved { pool: new.name.clone(), keys, samples };
+            self.lines.push(moved.sentence());
+            self.moved.push(moved);
+        }
+    }
+}
+
+impl Moved {
+    fn sentence(&self) -> String {
+        let (keys, samples) = (with_commas(self.keys), with_commas(self.samples));
+        format!("pool {}: {keys} of {samples} sampled keys would move", self.pool)
+    }
+}
+
+/// A pool of one of the two.
+struct Side<'c> {
+    plan: &'c PoolPlan,
+    addresses: &'c [ServerAddress],
+    block: &'c Block,
+    config: &'c Config,
+    at: usize,
+}
+
+fn sides(config: &Config) -> impl Iterator<Item = Side<'_>> {
+    config.plan.pools.iter().enumerate().map(|(at, plan)| Side {
+        plan,
+        addresses: &config.upstreams[at].servers,
+        block: &config.blocks[1 + at],
+        config,
+        at,
+    })
+}
+
+impl<'c> Side<'c> {
+    fn listen(&self) -> String {
+        self.config.listeners[self.at].address.to_string()
+    }
+
+    fn servers(&self) -> impl Iterator<Item = (&'c ServerPlan, &'c ServerAddress)> + use<'c> {
+        self.plan.servers.iter().zip(self.addresses)
+    }
+
+    fn added(&self) -> String {
+        let servers = match self.plan.servers.len() {
+            1 => "1 server".to_string(),
+            count => format!("{count} servers"),
+        };
+        format!("pool {} added on {}, {servers}", self.plan.name, self.listen())
+    }
+}
+
+/// Whether all that a key's owner depends on is the same.
+fn same_ring(old: &PoolPlan, new: &PoolPlan) -> bool {
+    let inputs = |pool: &PoolPlan| (pool.distribution, pool.hash, pool.hash_tag);
+    let shares = |pool: &PoolPlan| {
+        let mut shares: Vec<(String, u32)> =
+            pool.servers.iter().map(|server| (server.name.clone(), server.weight)).collect();
+        shares.sort();
+        shares
+    };
+    inputs(old) == inputs(new) && shares(old) == shares(new)
+}
+
+fn keys_moved(old: &PoolPlan, new: &PoolPlan, samples: usize) -> usize {
+    let random = [old, new].map(|pool| pool.distribution == Distribution::Random);
+    match random {
+        // A key has no owner that it could lose.
+        [true, true] => return 0,
+        [true, false] | [false, true] => return samples,
+        [false, false] => {}
+    }
+    let rings = [old, new].map(ring);
+    let tag = new.hash_tag.or(old.hash_tag);
+    let moves = |number: &usize| {
+        let key = sample(*number, tag);
+        owner(old, &rings[0], &key) != owner(new, &rings[1], &key)
+    };
+    (0..samples).filter(moves).count()
+}
+
+fn owner<'p>(pool: &'p PoolPlan, ring: &Ring, key: &[u8]) -> Option<&'p str> {
+    let at = ring.locate(pool.hash.hash(shard::tagged(key, pool.hash_tag)))?;
+    Some(&pool.servers[at].name)
+}
+
+fn ring(pool: &PoolPlan) -> Ring {
+    let node = |server: &ServerPlan| Node { name: server.name.clone(), weight: server.weight };
+    let nodes: Vec<Node> = pool.servers.iter().map(node).collect();
+    Ring::build(pool.distribution, &nodes, &vec![true; nodes.len()])
+}
+
+/// A key; where tags count every second one has one.
+fn sample(number: usize, tag: Option<[u8; 2]>) -> Vec<u8> {
+    match tag {
+        Some([open, close]) if number % 2 == 1 => {
+            let (group, rest) = (number / 8, number % 8);
+            [&[open], format!("{group}").as_bytes(), &[close], format!(":{rest}").as_bytes()]
+                .concat()
+        }
+        _ => format!("sample:{number}").into_bytes(),
+    }
+}
+
+fn with_commas(number: usize) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Keys asked for in each pool whose ring changes.
+const SAMPLES: usize = 100_000;
+/// And in all of them: the master does not think about a reload for longer than a second or two.
+const SAMPLES_ALL_MAX: usize = 2_000_000;
+/// What the master decides once: where its socket is, and how its workers share listeners.
+const ONLY_AT_START: &[&str] = &["accept", "admin"];
+
+#[cfg(test)]
+mod tests {
+    use super::super::compile_for;
+    use super::*;
+
+    const OLD: &str = "alpha:\n  listen: 127.0.0.1:1\n  hash_tag: '{}'\n  servers:\n  \
+                       - 10.0.0.1:11211:1 one\n  - 10.0.0.2:11211:1 two\n  - 10.0.0.3:11211:1 three\n\
+                       beta:\n  listen: 127.0.0.1:2\n  timeout: 400\n  servers: [10.0.0.9:11211:1]\n";
+
+    fn config(text: &str) -> Config {
+        let outcome = compile_for("test.yml", text, &[], 2);
+        outcome.config.unwrap_or_else(|| panic!("{text}{}", outcome.report.render_text()))
+    }
+
+    /// The difference after `from` became `to` in the file.
+    fn after(changes: &[(&str, &str)]) -> Difference {
+        let mut text = OLD.to_string();
+        for (from, to) in changes {
+            assert!(text.contains(from), "{from}");
+            text = text.replace(from, to);
+        }
+        difference(&config(OLD), &config(&text))
+    }
+
+    #[test]
+    fn what_means_the_same_is_no_difference() {
+        let other = "# A comment.\nbeta: {listen: '127.0.0.1:2', timeout: 400ms, servers: \
+                     ['10.0.0.9:11211:1']}\nalpha:\n  servers: ['10.0.0.3:11211:1 three', \
+                     '10.0.0.1:11211:1 one', '10.0.0.2:11211:1 two']\n  hash_tag: '{}'\n  \
+                     hash: fnv1a_64\n  listen: 127.0.0.1:1\nglobal: {workers: auto}\n";
+        let difference = difference(&config(OLD), &config(other));
+        assert!(difference.is_empty(), "{:?}", difference.lines);
+        assert_eq!(difference.remap(), None);
+    }
+
+    #[test]
+    fn each_change_is_a_line() {
+        let changes = [
+            ("127.0.0.1:1", "127.0.0.1:7"),
+            ("10.0.0.1:11211:1 one", "10.0.0.7:11211:1 one"),
+            ("beta:\n", "global: {workers: 3, log_level: debug, clients_max: 9}\ngamma:\n"),
+            ("timeout: 400", "timeout: 1s"),
+        ];
+        let difference = after(&changes);
+        let lines = [
+            "global: workers: auto -> 3",
+            "global: clients_max: (what the limit of open files leaves room for) -> 9",
+            "global: log_level: notice -> debug",
+            "2 -> 3 workers",
+            "pool beta removed from 127.0.0.1:2",
+            "pool alpha: listens on 127.0.0.1:7 and no more on 127.0.0.1:1",
+            "pool alpha: server one: 10.0.0.1:11211 -> 10.0.0.7:11211",
+            "pool gamma added on 127.0.0.1:2, 1 server",
+        ];
+        assert_eq!(difference.lines, lines);
+        assert_eq!(difference.remap(), None);
+        assert!(difference.impossible.is_empty());
+    }
+
+    #[test]
+    fn a_directive_is_told_with_both_values() {
+        let difference = after(&[("timeout: 400", "timeout: 1s")]);
+        assert_eq!(difference.lines, ["pool beta: timeout: 400ms -> 1s"]);
+    }
+
+    #[test]
+    fn the_keys_of_a_lost_server_are_counted() {
+        let difference = after(&[("  - 10.0.0.3:11211:1 three\n", "")]);
+        let [moved] = difference.moved.as_slice() else { panic!("{difference:?}") };
+        assert_eq!((&*moved.pool, moved.samples), ("alpha", 100_000));
+        // Only its own keys move, and it had a third.
+        assert!((28_000..39_000).contains(&moved.keys), "{moved:?}");
+        let keys = with_commas(moved.keys);
+        let told = format!("pool alpha: {keys} of 100,000 sampled keys would move");
+        assert_eq!(difference.lines, ["pool alpha: server three removed", &told]);
+        assert_eq!(difference.remap().unwrap(), format!("{told}; --allow-remap lets them"));
+    }
+
+    #[test]
+    fn every_input_of_the_ring_moves_keys() {
+        let changes = [
+            ("11211:1 one", "11211:2 one"),
+            ("11211:1 one", "11211:1 uno"),
+            ("hash_tag: '{}'", "hash_tag: '[]'"),
+            ("hash_tag: '{}'", "hash: md5"),
+            ("hash_tag: '{}'", "distribution: modula"),
+            ("hash_tag: '{}'", "distribution: random"),
+        ];
+        for change in changes {
+            let difference = after(&[change]);
+            assert!(difference.remap().is_some(), "{change:?}: {difference:?}");
+        }
+    }
+
+    #[test]
+    fn what_needs_a_restart_is_told() {
+        let difference = after(&[("alpha:", "global: {admin: off, accept: mutex}\nalpha:")]);
+        let told = [
+            "global: accept: auto -> mutex needs a restart",
+            "global: admin: (a path that follows from the file's) -> off needs a restart",
+        ];
+        assert_eq!(difference.impossible, told);
+    }
+
+    #[test]
+    fn many_pools_are_sampled_in_bounded_time() {
+        let pool = |at: usize, weight: usize| {
+            format!(
+                "p{at}:\n  listen: 127.0.0.1:{}\n  servers:\n  - h:1:1\n  - h:2:{weight}\n",
+                at + 1
+            )
+        };
+        let text = |weight| (0..100).map(|at| pool(at, weight)).collect::<String>();
+        let difference = difference(&config(&text(1)), &config(&text(2)));
+        assert_eq!(difference.moved.len(), 100);
+        assert!(difference.moved.iter().all(|moved| moved.samples == 20_000));
+    }
+}
