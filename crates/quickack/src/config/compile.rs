@@ -113,16 +113,18 @@ impl Compiler {
     fn config(&self, text: &str) -> Config {
         let pools = self.pools.iter().enumerate();
         Config {
-            plan: Plan {
-                pools: self.pools.iter().map(|pool| plan(&pool.draft)).collect(),
-                memory_max: self.global.memory_max,
-                clients_max: self.global.clients_max.unwrap_or(usize::MAX),
-                limits: proxy::limits::Limits::default(),
-            },
+            plan: self.plan(),
             listeners: pools.map(|(index, pool)| listener(index, &pool.draft)).collect(),
             upstreams: self.pools.iter().map(|pool| upstream(&pool.draft)).collect(),
             text: text.to_string(),
         }
+    }
+
+    fn plan(&self) -> Plan {
+        let mut whole = Plan::new(self.pools.iter().map(|pool| plan(&pool.draft)).collect());
+        whole.memory_max = self.global.memory_max;
+        whole.clients_max = self.global.clients_max.unwrap_or(usize::MAX);
+        whole
     }
 }
 
@@ -314,10 +316,7 @@ impl super::address::ServerLine {
     }
 
     fn plan(&self) -> ServerPlan {
-        ServerPlan {
-            name: self.ring_name().to_string(),
-            label: self.name.clone().unwrap_or_else(|| self.address.to_string()),
-            weight: self.weight,
-        }
+        let label = self.name.clone().unwrap_or_else(|| self.address.to_string());
+        ServerPlan::new(self.ring_name(), &label, self.weight)
     }
 }
