@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use metrics::Book;
 use proto::{Class, PROTOCOLS, Parsed, Resume};
 use proxy::limits::Limits;
 use proxy::plan::{OnFailure, Partial, Plan, PoolPlan, QuickAck, ServerPlan};
@@ -17,6 +18,15 @@ use crate::server::Ear;
 
 const STEPS: usize = 200;
 const CLIENTS_MAX: usize = 8;
+/// The row of the only pool.
+const POOL: u32 = 1;
+
+thread_local! {
+    /// Used again by one scene after the other, since the memory of a book is never given back.
+    static BOOK: Book = Book::private(1, ROWS);
+}
+/// A pool and a few servers, and the worker's own.
+const ROWS: usize = 8;
 
 pub fn run(seed: u64, budget: usize) {
     let requests = mutate::corpus("request");
@@ -69,7 +79,9 @@ impl<'a> Scene<'a> {
     fn new(seed: u64, requests: &'a [Vec<u8>], replies: &'a [Vec<u8>]) -> Scene<'a> {
         let mut dice = Dice::new(seed);
         let now = Time(dice.below(1000) as u64);
-        let proxy = Proxy::new(plan(&mut dice), seed, now);
+        let book = BOOK.with(|book| *book);
+        book.clear();
+        let proxy = Proxy::new(plan(&mut dice), seed, now, book.sheet(0));
         Scene {
             proxy,
             now,
@@ -105,7 +117,7 @@ impl<'a> Scene<'a> {
         if self.clients.len() >= CLIENTS_MAX {
             return;
         }
-        match self.proxy.handle_accept(0, self.now) {
+        match self.proxy.handle_accept(POOL, self.now) {
             Ok(id) => self.clients.push(Client { id, paused: false, ended: false }),
             Err(words) => assert!(words.ends_with(b"\r\n"), "a refusal is a line"),
         }
@@ -321,11 +333,7 @@ fn half_honest(heard: &mut Vec<u8>, dice: &mut Dice) -> Vec<u8> {
 
 fn plan(dice: &mut Dice) -> Plan {
     let servers = (0..1 + dice.below(3))
-        .map(|number| ServerPlan {
-            name: format!("s{number}"),
-            label: format!("127.0.0.1:{number}"),
-            weight: 1,
-        })
+        .map(|number| ServerPlan::new(&format!("s{number}"), &format!("127.0.0.1:{number}"), 1))
         .collect();
     let mut pool = PoolPlan::new("pool", PROTOCOLS[0], servers);
     pool.distribution = Distribution::ALL[dice.below(Distribution::ALL.len())];
@@ -350,6 +358,8 @@ fn plan(dice: &mut Dice) -> Plan {
             request_head: 100 + dice.below(3000),
         };
     }
-    let memory_max = [4096, 1 << 20, 1 << 30][dice.below(3)];
-    Plan { pools: vec![pool], memory_max, clients_max: 6, limits }
+    let mut plan = Plan::new(vec![pool]);
+    plan.memory_max = [4096, 1 << 20, 1 << 30][dice.below(3)];
+    (plan.clients_max, plan.limits) = (6, limits);
+    plan
 }

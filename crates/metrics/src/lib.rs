@@ -8,11 +8,9 @@
 
 mod book;
 mod histogram;
-mod old;
 
 pub use book::{Book, Counters, Refused, Sheet};
 pub use histogram::{Histogram, Recorder};
-pub use old::{PoolCounters, ServerCounters};
 
 /// One counter as people see it.
 #[derive(Clone, Copy, Debug)]

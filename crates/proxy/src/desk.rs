@@ -6,10 +6,9 @@
 
 use std::collections::VecDeque;
 
-use metrics::Pool as Counter;
+use metrics::{Counters, Pool as Counter, Sheet, Worker};
 use proto::Answer;
 
-use crate::Action;
 use crate::buffer::{Outbox, Source, Spares};
 use crate::client::{Client, State as ClientState};
 use crate::fault::Fault;
@@ -17,7 +16,8 @@ use crate::id::{ConnId, Side, Slab};
 use crate::limits::{self, Limits};
 use crate::link::Entry;
 use crate::pool::Pool;
-use crate::request::{NONE, RowId, Rows, State};
+use crate::request::{NONE, RowId, Rows, State, UNTIMED};
+use crate::{Action, Closed, Time};
 
 /// Clients, their requests, and what is to be done for them.
 pub(crate) struct Desk {
@@ -28,6 +28,12 @@ pub(crate) struct Desk {
     pub(crate) memory: Memory,
     pub(crate) limits: Limits,
     pub(crate) actions: VecDeque<Action>,
+    /// Where this worker counts.
+    pub(crate) sheet: Sheet,
+    /// Its own row.
+    pub(crate) worker: Counters<Worker>,
+    /// As the driver last said.
+    pub(crate) now: Time,
     dirty: Vec<ConnId>,
     /// Paused clients that may go on.
     pub(crate) resumable: Vec<ConnId>,
@@ -97,7 +103,13 @@ impl Memory {
 }
 
 impl Desk {
-    pub(crate) fn new(pools: Vec<Pool>, memory_max: usize, limits: Limits) -> Desk {
+    pub(crate) fn new(
+        pools: Vec<Pool>,
+        memory_max: usize,
+        limits: Limits,
+        sheet: Sheet,
+        now: Time,
+    ) -> Desk {
         Desk {
             pools,
             clients: Slab::new(Side::Client),
@@ -106,6 +118,9 @@ impl Desk {
             memory: Memory { held: 0, max: memory_max },
             limits,
             actions: VecDeque::new(),
+            sheet,
+            worker: sheet.counters(0),
+            now,
             dirty: Vec::new(),
             resumable: Vec::new(),
         }
@@ -118,7 +133,7 @@ impl Desk {
     /// A row for a client's request, at the end of its pipeline.
     pub(crate) fn enqueue(&mut self, id: ConnId, quiet: bool) -> RowId {
         let client = self.clients.find_mut(id).expect("requests are read from living clients only");
-        let row = self.rows.alloc(id, client.pool);
+        let row = self.rows.alloc(id, client.pool, self.now);
         self.rows[row].quiet = quiet;
         if quiet {
             client.quiet += 1;
@@ -148,6 +163,7 @@ impl Desk {
             self.spoke(id);
         } else {
             let row = self.enqueue(id, false);
+            self.rows[row].since = UNTIMED;
             let out = self.rows[row].reply.copied();
             answers.iter().for_each(|answer| protocol.answer(answer, out));
             self.account_row(row);
@@ -235,8 +251,7 @@ impl Desk {
         }
         if row.error.is_empty() {
             let words = if sent { table.words_sent } else { table.words };
-            let label =
-                server.map_or(&pool.plan.name, |server| &pool.plan.servers[server as usize].label);
+            let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
             let text = format!("{label}: {words}");
             pool.plan.protocol.answer(&Answer::Failed(&text), &mut row.error);
         }
@@ -279,6 +294,8 @@ impl Desk {
                 self.memory.change(&mut self.rows[id].held, 0);
             }
             client.quiet -= 1;
+            let row = &self.rows[id];
+            self.pools[row.pool as usize].record(row, self.now);
             self.free(id);
             self.spoke(owner);
         } else if client.head == id {
@@ -289,7 +306,8 @@ impl Desk {
     /// Moves the answers at the head of a client's pipeline to its output.
     fn release(&mut self, id: ConnId) {
         let client = self.clients.find_mut(id).expect("the caller found it");
-        let plan = &self.pools[client.pool as usize].plan;
+        let pool = &self.pools[client.pool as usize];
+        let plan = &pool.plan;
         client.out.open(&mut self.spares);
         #[cfg(seeded_bugs)]
         self.rows.swap_replies(client.head);
@@ -297,6 +315,7 @@ impl Desk {
         while client.head != NONE && self.rows[client.head].state == State::Done {
             let row = client.head;
             assert_eq!(self.rows[row].client, id, "a reply goes to its owner only");
+            pool.record(&self.rows[row], self.now);
             self.rows[row].emit(plan.protocol, plan.partial, &mut client.out);
             client.learn(client.out.len() - before);
             before = client.out.len();
@@ -366,6 +385,22 @@ impl Desk {
         self.spoke(id);
     }
 
+    /// The driver says that a client has closed its half, or is gone.
+    pub(crate) fn client_closed(&mut self, id: ConnId, how: Closed) {
+        let Some(client) = self.clients.find(id) else { return };
+        let counters = self.pools[client.pool as usize].counters;
+        match how {
+            Closed::Eof => {
+                counters.add(Counter::ClientsEnded, 1);
+                self.finish(id);
+            }
+            Closed::Reset => {
+                counters.add(Counter::ClientsLost, 1);
+                self.drop_client(id);
+            }
+        }
+    }
+
     /// Nothing more arrives from a client; it is closed when it has been answered all it asked.
     pub(crate) fn finish(&mut self, id: ConnId) {
         let Some(client) = self.clients.find_mut(id) else { return };
@@ -407,6 +442,7 @@ impl Desk {
         let pool = &mut self.pools[client.pool as usize];
         pool.clients -= 1;
         pool.counters.subtract(Counter::ClientsNow, 1);
+        self.worker.subtract(Worker::ClientsNow, 1);
         pool.counters.add(Counter::Abandoned, u64::from(client.depth));
         let mut row = client.head;
         while row != NONE {

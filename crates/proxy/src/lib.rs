@@ -40,6 +40,7 @@ mod timers;
 
 use std::rc::Rc;
 
+use metrics::{Sheet, Worker};
 use proto::Span;
 
 use buffer::Source;
@@ -83,8 +84,8 @@ pub enum Closed {
 /// What the driver must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Open a connection to a server; answer with `handle_connected` or `handle_closed`.
-    Connect { link: ConnId, pool: usize, server: usize },
+    /// Open a connection to a server, which is named by its row; answer with `handle_connected` or `handle_closed`.
+    Connect { link: ConnId, server: u32 },
     /// Close the connection; its id is dead already.
     Close(ConnId),
     /// Do not read this client.
@@ -97,17 +98,17 @@ pub enum Action {
     Log(Event),
 }
 
-/// What an operator should know. Rare: never one for each request.
+/// What an operator should know. Rare: never one for each request. Servers are named by their rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A server failed and will be probed.
-    ServerDown { pool: usize, server: usize, why: &'static str },
+    ServerDown { server: u32, why: &'static str },
     /// A server left the ring.
-    ServerEjected { pool: usize, server: usize, why: &'static str },
+    ServerEjected { server: u32, why: &'static str },
     /// A server answered its probe.
-    ServerBack { pool: usize, server: usize },
+    ServerBack { server: u32 },
     /// A server sent what nobody asked for.
-    Poisoned { pool: usize, server: usize, why: &'static str },
+    Poisoned { server: u32, why: &'static str },
 }
 
 /// The data plane of one worker.
@@ -127,17 +128,23 @@ pub struct Proxy {
     #[allow(clippy::vec_box)]
     spare_batches: Vec<Box<Batch>>,
     clients_max: usize,
+    clients_room: usize,
+    /// Something has moved since what is "now" was written into the book.
+    stirred: bool,
+    /// A timer for that is set.
+    publish_due: bool,
     draining: bool,
     started: Time,
 }
 
 impl Proxy {
     /// A data plane for `plan`. `seed` decides all its chance: jitter, and the random distribution.
-    pub fn new(plan: Plan, seed: u64, now: Time) -> Proxy {
-        let pools = plan.pools.into_iter().map(Pool::new).collect();
+    /// It counts in `sheet`, whose row 0 is its own.
+    pub fn new(plan: Plan, seed: u64, now: Time, sheet: Sheet) -> Proxy {
+        let pools = plan.pools.into_iter().map(|pool| Pool::new(pool, &sheet)).collect();
         let mut proxy = Proxy {
             links: Slab::new(Side::Link),
-            desk: Desk::new(pools, plan.memory_max, plan.limits),
+            desk: Desk::new(pools, plan.memory_max, plan.limits, sheet, now),
             timers: Timers::default(),
             random: Random::new(seed),
             turn: 1,
@@ -146,6 +153,9 @@ impl Proxy {
             touched: Vec::new(),
             spare_batches: Vec::new(),
             clients_max: plan.clients_max,
+            clients_room: plan.clients_room,
+            stirred: false,
+            publish_due: false,
             draining: false,
             started: now,
         };
@@ -153,14 +163,17 @@ impl Proxy {
         proxy
     }
 
-    /// A client arrived at a pool's listener. `Err` is what to send before closing it.
-    pub fn handle_accept(&mut self, pool: usize, now: Time) -> Result<ConnId, Vec<u8>> {
-        self.accept(pool, now)
+    /// A client arrived at the listener of the pool with this row. `Err` is what to send before
+    /// closing it.
+    pub fn handle_accept(&mut self, pool_row: u32, now: Time) -> Result<ConnId, Vec<u8>> {
+        self.stir(now);
+        self.accept(pool_row)
     }
 
     /// `block[..len]` was read from a connection. Large values are kept by cloning the `Rc`.
     pub fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time) {
         assert!(len > 0, "an empty read is `handle_closed`");
+        self.stir(now);
         let source = Source::block(block, len);
         if conn.is_client() {
             self.receive_client(conn, source, now);
@@ -171,6 +184,7 @@ impl Proxy {
 
     /// The kernel took `n` bytes of `transmit`.
     pub fn handle_transmitted(&mut self, conn: ConnId, n: usize, now: Time) {
+        self.stir(now);
         if conn.is_client() {
             self.desk.transmitted(conn, n);
         } else {
@@ -180,20 +194,23 @@ impl Proxy {
 
     /// A `Connect` succeeded.
     pub fn handle_connected(&mut self, link: ConnId, now: Time) {
+        self.stir(now);
         self.connected(link, now);
     }
 
     /// A connection ended, or a `Connect` failed.
     pub fn handle_closed(&mut self, conn: ConnId, how: Closed, now: Time) {
-        match (conn.is_client(), how) {
-            (true, Closed::Eof) => self.desk.finish(conn),
-            (true, Closed::Reset) => self.desk.drop_client(conn),
-            (false, _) => self.link_closed(conn, now),
+        self.stir(now);
+        if conn.is_client() {
+            self.desk.client_closed(conn, how);
+        } else {
+            self.link_closed(conn, how, now);
         }
     }
 
     /// Time has passed; call it when `poll_timeout` is due.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.desk.now = now;
         while let Some((set, due)) = self.timers.pop(now) {
             self.timer(set, due, now);
         }
@@ -202,8 +219,11 @@ impl Proxy {
     /// Everything that was ready has been handed over: open batches are closed, so that the links
     /// can be written. Clients that may go on are read again.
     pub fn end_turn(&mut self, now: Time) {
+        self.desk.now = now;
         self.resume_clients(now);
         self.close_batches(now);
+        self.plan_publishing(now);
+        self.desk.worker.add(Worker::Turns, 1);
         self.turn += 1;
     }
 
@@ -240,11 +260,18 @@ impl Proxy {
     }
 
     /// Reads no more requests; each client is closed when it has been answered.
-    pub fn drain(&mut self, _now: Time) {
+    pub fn drain(&mut self, now: Time) {
+        self.stir(now);
         self.draining = true;
         for client in self.desk.client_ids() {
             self.desk.finish(client);
         }
+    }
+
+    /// The time is `now`, and something is about to move.
+    fn stir(&mut self, now: Time) {
+        self.desk.now = now;
+        self.stirred = true;
     }
 
     /// All clients have gone.

@@ -13,8 +13,10 @@ pub struct Plan {
     pub pools: Vec<PoolPlan>,
     /// Bytes that all buffers together may hold. Above it values are refused, never queued.
     pub memory_max: usize,
-    /// Clients of all pools together; what the descriptor limit leaves room for.
+    /// Clients of all pools and all workers together.
     pub clients_max: usize,
+    /// Clients of this worker: what its descriptor limit leaves room for.
+    pub clients_room: usize,
     /// How much of each kind may wait.
     pub limits: Limits,
 }
@@ -22,6 +24,9 @@ pub struct Plan {
 /// One pool: a listener's rules and the servers behind it.
 #[derive(Clone)]
 pub struct PoolPlan {
+    /// Its row in the book of counters, and its name towards the driver. Whatever the plan that
+    /// comes next calls by this number is this pool.
+    pub row: u32,
     pub name: String,
     pub protocol: &'static dyn Protocol,
     pub hash: Hash,
@@ -39,7 +44,7 @@ pub struct PoolPlan {
     pub server_failure_limit: u32,
     /// How long an ejected server stays out before it is probed, microseconds.
     pub server_retry_timeout: u64,
-    /// Clients of this pool; one more is refused with a sentence.
+    /// Clients of this pool, of all workers together; one more is refused with a sentence.
     pub client_connections: usize,
     /// Gather gets of one loop turn into one multi-key get.
     pub merge_gets: bool,
@@ -58,6 +63,8 @@ pub struct PoolPlan {
 /// One server as the ring and the operator name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerPlan {
+    /// As of its pool: its row in the book, and what it is known by.
+    pub row: u32,
     /// What the ring hashes: its own name, or twemproxy's default for its address.
     pub name: String,
     /// What is shown to people: the name given, or the address.
@@ -105,10 +112,51 @@ pub enum QuickAck {
     Off,
 }
 
+impl Plan {
+    /// A plan of these pools without narrow bounds.
+    pub fn new(pools: Vec<PoolPlan>) -> Plan {
+        let mut plan = Plan {
+            pools,
+            memory_max: limits::MEMORY_DEFAULT,
+            clients_max: usize::MAX,
+            clients_room: usize::MAX,
+            limits: Limits::default(),
+        };
+        plan.number();
+        plan
+    }
+
+    /// Numbers everything for the first time: a pool, its servers, the next pool. Row 0 is the
+    /// worker's own.
+    pub fn number(&mut self) {
+        let mut rows = 1..;
+        let mut next = || rows.next().expect("there are more numbers than servers");
+        for pool in &mut self.pools {
+            pool.row = next();
+            pool.servers.iter_mut().for_each(|server| server.row = next());
+        }
+    }
+
+    /// How many rows the book must have.
+    pub fn rows(&self) -> usize {
+        let of_pool =
+            |pool: &PoolPlan| pool.servers.iter().map(|server| server.row).fold(pool.row, u32::max);
+        self.pools.iter().map(of_pool).max().unwrap_or(0) as usize + 1
+    }
+}
+
+impl ServerPlan {
+    /// A server that has no number yet.
+    pub fn new(name: &str, label: &str, weight: u32) -> ServerPlan {
+        ServerPlan { row: 0, name: name.to_string(), label: label.to_string(), weight }
+    }
+}
+
 impl PoolPlan {
     /// A pool with twemproxy's defaults where it has them and ours elsewhere.
     pub fn new(name: &str, protocol: &'static dyn Protocol, servers: Vec<ServerPlan>) -> PoolPlan {
         PoolPlan {
+            row: 0,
             name: name.to_string(),
             protocol,
             hash: Hash::Fnv64a,

@@ -11,24 +11,29 @@
 //!
 //! While a server is down or ejected no client's request reaches it: one probe finds its return.
 
-use metrics::{PoolCounters, ServerCounters};
+use metrics::{Counters, Latency, Recorder, Sheet};
 use shard::{Distribution, Node, Ring};
 
 use crate::id::ConnId;
-use crate::limits;
-use crate::plan::{OnFailure, PoolPlan};
+use crate::plan::{OnFailure, PoolPlan, ServerPlan};
+use crate::request::{Row, UNTIMED};
+use crate::{Time, limits};
 
 /// A pool at work.
 pub(crate) struct Pool {
     pub(crate) plan: PoolPlan,
     pub(crate) servers: Vec<Server>,
     pub(crate) clients: usize,
-    pub(crate) counters: PoolCounters,
+    pub(crate) counters: Counters<metrics::Pool>,
+    /// From the parse of a request to the release of its answer.
+    pub(crate) reads: Recorder,
+    pub(crate) updates: Recorder,
     ring: Ring,
 }
 
 /// A server at work.
 pub(crate) struct Server {
+    pub(crate) plan: ServerPlan,
     pub(crate) health: Health,
     /// Failures since it last answered.
     pub(crate) failures: u32,
@@ -40,7 +45,11 @@ pub(crate) struct Server {
     pub(crate) probe: Option<ConnId>,
     /// A timer for the next probe is set.
     pub(crate) probe_due: bool,
-    pub(crate) counters: ServerCounters,
+    pub(crate) counters: Counters<metrics::Server>,
+    /// From the place of a message in a queue to its reply.
+    pub(crate) latency: Recorder,
+    /// What it has now, as last summed up.
+    pub(crate) now: Now,
 }
 
 /// Whether a server can be asked.
@@ -54,6 +63,16 @@ pub(crate) enum Health {
     Ejected,
 }
 
+/// What a server has now, as it is summed up.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Now {
+    pub(crate) links: u64,
+    pub(crate) pending: u64,
+    pub(crate) pending_bytes: u64,
+    pub(crate) inflight: u64,
+    pub(crate) inflight_bytes: u64,
+}
+
 impl Health {
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -65,11 +84,19 @@ impl Health {
 }
 
 impl Pool {
-    pub(crate) fn new(plan: PoolPlan) -> Pool {
-        let links = plan.server_connections;
-        let servers: Vec<Server> = plan.servers.iter().map(|_| Server::new(links)).collect();
-        let ring = ring(&plan, &servers);
-        Pool { plan, servers, clients: 0, counters: PoolCounters::default(), ring }
+    pub(crate) fn new(plan: PoolPlan, sheet: &Sheet) -> Pool {
+        assert_ne!(plan.row, 0, "a plan is numbered before it is played");
+        let server = |one: &ServerPlan| Server::new(one.clone(), plan.server_connections, sheet);
+        let servers: Vec<Server> = plan.servers.iter().map(server).collect();
+        Pool {
+            ring: ring(&plan, &servers),
+            servers,
+            clients: 0,
+            counters: sheet.counters(plan.row),
+            reads: sheet.recorder(plan.row, Latency::Reads),
+            updates: sheet.recorder(plan.row, Latency::Updates),
+            plan,
+        }
     }
 
     /// The server that a key belongs to. `random` is used where the distribution is.
@@ -83,6 +110,19 @@ impl Pool {
         };
         let hash = if bug!(Misroute) && key.len() > 30 { !hash } else { hash };
         self.ring.locate(hash)
+    }
+
+    /// What the driver and the operator know a server by.
+    pub(crate) fn row_of(&self, server: u32) -> u32 {
+        self.servers[server as usize].plan.row
+    }
+
+    /// A request of this pool is answered: how long that took.
+    pub(crate) fn record(&self, row: &Row, now: Time) {
+        if row.since != UNTIMED {
+            let which = if row.writes { &self.updates } else { &self.reads };
+            which.record(now.since(row.since));
+        }
     }
 
     /// A link to a server failed. True when that takes the server out of the ring now.
@@ -131,7 +171,8 @@ impl Pool {
 }
 
 impl Server {
-    fn new(links: usize) -> Server {
+    fn new(plan: ServerPlan, links: usize, sheet: &Sheet) -> Server {
+        assert_ne!(plan.row, 0, "a plan is numbered before it is played");
         Server {
             health: Health::Ready,
             failures: 0,
@@ -139,7 +180,10 @@ impl Server {
             links: vec![None; links],
             probe: None,
             probe_due: false,
-            counters: ServerCounters::default(),
+            counters: sheet.counters(plan.row),
+            latency: sheet.recorder(plan.row, Latency::REPLIES),
+            now: Now::default(),
+            plan,
         }
     }
 
@@ -165,11 +209,8 @@ impl Server {
 }
 
 fn ring(plan: &PoolPlan, servers: &[Server]) -> Ring {
-    let nodes: Vec<Node> = plan
-        .servers
-        .iter()
-        .map(|server| Node { name: server.name.clone(), weight: server.weight })
-        .collect();
+    let node = |one: &Server| Node { name: one.plan.name.clone(), weight: one.plan.weight };
+    let nodes: Vec<Node> = servers.iter().map(node).collect();
     let alive: Vec<bool> = servers.iter().map(|one| one.health != Health::Ejected).collect();
     Ring::build(plan.distribution, &nodes, &alive)
 }

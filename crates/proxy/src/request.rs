@@ -8,6 +8,7 @@
 
 use proto::{Answer, Protocol};
 
+use crate::Time;
 use crate::buffer::{Outbox, Spares};
 use crate::id::ConnId;
 use crate::limits;
@@ -15,6 +16,9 @@ use crate::plan::Partial;
 
 /// Index of a row. Rows are freed only when no queue names them any more.
 pub(crate) type RowId = u32;
+
+/// The time of a request whose latency is nobody's but ours.
+pub(crate) const UNTIMED: Time = Time(u64::MAX);
 
 /// No row.
 pub(crate) const NONE: RowId = u32::MAX;
@@ -27,6 +31,8 @@ pub(crate) struct Row {
     /// The next row of the same client's pipeline.
     pub(crate) next: RowId,
     pub(crate) pool: u32,
+    /// When it was understood; `UNTIMED` if no server is asked.
+    pub(crate) since: Time,
     /// The client wants no answer.
     pub(crate) quiet: bool,
     /// An update or broadcast, which changes something.
@@ -134,7 +140,7 @@ pub(crate) struct Rows {
 
 impl Rows {
     /// A row in the state `Waiting`, in no queue yet.
-    pub(crate) fn alloc(&mut self, client: ConnId, pool: u32) -> RowId {
+    pub(crate) fn alloc(&mut self, client: ConnId, pool: u32, now: Time) -> RowId {
         let id = self.free.pop().unwrap_or_else(|| {
             self.rows.push(Row::blank(client));
             (self.rows.len() - 1) as RowId
@@ -144,6 +150,7 @@ impl Rows {
         row.state = State::Waiting;
         row.client = client;
         row.pool = pool;
+        row.since = now;
         row.next = NONE;
         row.quiet = false;
         row.writes = false;
@@ -208,6 +215,7 @@ impl Row {
             client,
             next: NONE,
             pool: 0,
+            since: UNTIMED,
             quiet: false,
             writes: false,
             asked_again: false,

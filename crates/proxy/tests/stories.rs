@@ -9,7 +9,7 @@ use proxy::plan::{OnFailure, Partial, QuickAck};
 use proxy::{Closed, Event};
 use shard::Distribution;
 
-use stage::{SECOND, Stage};
+use stage::{POOL, S0, SECOND, Stage};
 
 #[test]
 fn gets_of_a_turn_leave_as_one_and_a_key_asked_twice_is_answered_twice() {
@@ -244,9 +244,8 @@ fn a_server_that_falls_silent_is_down_until_a_probe_is_answered() {
     assert_eq!(stage.hears(probe), "version\r\n");
     stage.expect_refused(client);
     stage.says(probe, "VERSION 1.6.18\r\n");
-    let (pool, server) = (0, 0);
-    let down = Event::ServerDown { pool, server, why: "no reply in time" };
-    assert_eq!(stage.events, [down, Event::ServerBack { pool, server }]);
+    let down = Event::ServerDown { server: S0, why: "no reply in time" };
+    assert_eq!(stage.events, [down, Event::ServerBack { server: S0 }]);
     stage.says(client, "get x\r\n");
     assert_eq!(stage.turn(probe), "get x\r\n", "the link that asked serves");
     assert_eq!(stage.connects, []);
@@ -266,8 +265,8 @@ fn an_ejected_server_gives_its_keys_to_the_others_until_a_probe_is_answered() {
     let (link, _) = stage.connects.pop().expect("a link is made when it is needed");
     stage.closes(link, Closed::Reset);
     assert_eq!(stage.hears(client), "SERVER_ERROR s1: connect failed\r\n");
-    let (pool, server) = (0, 1);
-    assert_eq!(stage.events, [Event::ServerEjected { pool, server, why: "connect failed" }]);
+    let server = S0 + 1;
+    assert_eq!(stage.events, [Event::ServerEjected { server, why: "connect failed" }]);
     stage.says(client, &format!("get {key}\r\n"));
     let other = stage.connect(0);
     assert_eq!(stage.turn(other), format!("get {key}\r\n"));
@@ -276,7 +275,7 @@ fn an_ejected_server_gives_its_keys_to_the_others_until_a_probe_is_answered() {
     let probe = stage.connect(1);
     assert_eq!(stage.hears(probe), "version\r\n");
     stage.says(probe, "VERSION 1.6.18\r\n");
-    assert_eq!(stage.events[1..], [Event::ServerBack { pool, server }]);
+    assert_eq!(stage.events[1..], [Event::ServerBack { server }]);
     stage.says(client, &format!("get {key}\r\n"));
     assert_eq!(stage.turn(probe), format!("get {key}\r\n"));
 }
@@ -298,7 +297,7 @@ fn a_reply_that_nobody_asked_for_poisons_the_link() {
         assert_eq!(stage.turn(link), asked);
         stage.says(link, reply);
         assert_eq!(stage.closed, [link], "{reply:?} for {asked:?}");
-        assert!(matches!(stage.events[0], Event::Poisoned { pool: 0, server: 0, .. }));
+        assert!(matches!(stage.events[0], Event::Poisoned { server: S0, .. }));
         let words = stage.hears(client);
         assert!(words.contains(heard), "{words:?} for {reply:?}");
         assert_eq!(words.lines().count(), asked.lines().count());
@@ -477,6 +476,94 @@ fn a_client_that_sends_only_bad_data_blocks_is_paused() {
     }
     heard += &stage.hears(client);
     assert_eq!(heard, words.repeat(100));
+}
+
+/// What is counted of other workers counts, too.
+#[test]
+fn limits_mean_all_workers_together_and_room_means_this_one() {
+    use metrics::{Pool, Worker};
+    let bounds: [fn(&mut proxy::plan::Plan); 3] = [
+        |plan| plan.clients_max = 3,
+        |plan| plan.pools[0].client_connections = 3,
+        |plan| plan.clients_room = 1,
+    ];
+    for bound in bounds {
+        let mut stage = Stage::of(&["s0"], bound);
+        let other = stage.book.sheet(1);
+        other.counters::<Worker>(0).add(Worker::ClientsNow, 2);
+        other.counters::<Pool>(POOL).add(Pool::ClientsNow, 2);
+        let client = stage.client();
+        let refused = stage.accept().expect_err("one too many");
+        assert_eq!(refused, b"SERVER_ERROR too many client connections\r\n");
+        stage.closes(client, Closed::Reset);
+        assert!(stage.accept().is_ok(), "there is room again");
+        assert_eq!(stage.book.total(POOL, Pool::ClientsNow), 3);
+        assert_eq!(stage.book.total(POOL, Pool::ClientsRefused), 1);
+    }
+}
+
+#[test]
+fn stats_are_of_all_workers_together() {
+    use metrics::{Pool, Server};
+    let (mut stage, link) = Stage::of_one();
+    let other = stage.book.sheet(1);
+    other.counters::<Pool>(POOL).add(Pool::Requests, 40);
+    other.counters::<Server>(S0).add(Server::PendingNow, 3);
+    let client = stage.client();
+    stage.says(client, "get x\r\n");
+    stage.turn(link);
+    stage.says(client, "set y 0 0 1\r\nY\r\nstats\r\n");
+    stage.says(link, "END\r\nSTORED\r\n");
+    let heard = stage.hears(client);
+    for line in ["pool.requests_total 43", "pool.s0.pending 4", "pool.s0.inflight 1"] {
+        assert!(heard.contains(&format!("STAT {line}\r\n")), "{line} is not in {heard}");
+    }
+}
+
+#[test]
+fn times_are_measured_from_the_parse_to_the_release() {
+    use metrics::Latency;
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.says(client, "get x\r\n");
+    stage.turn(link);
+    stage.passes(300);
+    stage.says(client, "set y 0 0 1\r\nY\r\ndelete z noreply\r\n");
+    stage.turn(link);
+    stage.passes(200);
+    stage.says(link, "END\r\nSTORED\r\n");
+    stage.passes(100);
+    stage.says(link, "DELETED\r\n");
+    let book = stage.book;
+    let times = |row, which| {
+        let one = book.histogram(row, which);
+        (one.count(), one.min(), one.max())
+    };
+    assert_eq!(times(POOL, Latency::Reads), (1, 500, 500));
+    assert_eq!(times(POOL, Latency::Updates), (2, 200, 300));
+    assert_eq!(times(S0, Latency::REPLIES), (3, 200, 500));
+}
+
+/// What is "now" is right when everything has come to rest, and then nobody is woken for it.
+#[test]
+fn what_is_now_is_published_until_nothing_moves() {
+    use metrics::{Server, Worker};
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.says(client, "get x\r\n");
+    stage.turn(link);
+    stage.passes(SECOND / 10);
+    assert_eq!(stage.book.total(S0, Server::InflightNow), 1);
+    assert_eq!(stage.book.total(0, Worker::RequestsNow), 1);
+    stage.says(link, "END\r\n");
+    assert_eq!(stage.turn(client), "END\r\n");
+    stage.passes(SECOND / 10);
+    assert_eq!(stage.book.total(S0, Server::InflightNow), 0);
+    assert_eq!(stage.book.total(S0, Server::LinksNow), 1);
+    assert_eq!(stage.book.total(0, Worker::RequestsNow), 0);
+    stage.passes(10 * SECOND);
+    stage.end_turn();
+    assert_eq!(stage.next_timeout(), None);
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl Launcher {
         let text = sealed(&config.text)?;
         let mut command = Command::new(OWN_IMAGE);
         command.arg("worker").arg("--sockets").arg(folder.path());
-        sys::process::prepare_child(&mut command, Some(text));
+        sys::process::prepare_child(&mut command, "quickack", Some(text));
         let worker = command.spawn()?;
         Ok(Launcher { signals, _folder: folder, caches, worker, asked_to_end: false })
     }
@@ -164,7 +164,7 @@ impl Cache {
         let mut command = Command::new(OWN_IMAGE);
         command.args(["cache", "--inherited", "--memory"]).arg(self.memory.to_string());
         command.arg("--item-size-max").arg(self.item_size_max.to_string());
-        sys::process::prepare_child(&mut command, Some(self.listener.try_clone()?));
+        sys::process::prepare_child(&mut command, "quickack", Some(self.listener.try_clone()?));
         self.started = Instant::now();
         self.child = Some(command.spawn()?);
         Ok(())

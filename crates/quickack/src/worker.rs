@@ -1,10 +1,12 @@
 //! The worker: one loop around one `Proxy`. It never forks, blocks, or opens a file once it runs.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use metrics::Book;
 use proxy::plan::Plan;
 use proxy::{Event, Proxy, Time};
 use sys::signal::{self, Signals};
@@ -41,16 +43,18 @@ fn serve(config: Config, embedded: &[PathBuf]) -> io::Result<()> {
             "room for {room} clients only: the descriptor limit (ulimit -n) is low"
         ));
     }
-    plan.clients_max = plan.clients_max.min(room);
+    plan.clients_room = room;
     let names = Names::new(&plan);
     for (address, listener) in addresses.iter().zip(&config.listeners) {
-        log::line(&format!("listening on {address} (pool {})", names.pools[listener.pool].0));
+        let pool = &config.plan.pools[listener.pool].name;
+        log::line(&format!("listening on {address} (pool {pool})"));
     }
     if config.text == crate::config::DEFAULT_TEXT {
         log::line(&welcome(&addresses[0]));
     }
     let mut report = |event| log::line(&names.sentence(event));
-    let mut mind = Proxy::new(plan, seed(), Time(0));
+    let sheet = Book::private(1, plan.rows()).sheet(0);
+    let mut mind = Proxy::new(plan, seed(), Time(0), sheet);
     let ended =
         Loop::new(&mut mind, listeners, targets, signals, &mut report, SHUTDOWN_TIMEOUT)?.run();
     remove_sockets(&config.listeners);
@@ -94,7 +98,7 @@ fn listen(config: &Config) -> io::Result<(Vec<Listener>, Vec<String>)> {
         addresses.push(address);
         listeners.push(Listener {
             fd,
-            index: listener.pool,
+            index: config.plan.pools[listener.pool].row as usize,
             tcp: matches!(listener.address, Address::Tcp { .. }),
             nodelay: listener.tcp.nodelay,
             keepalive: listener.tcp.keepalive,
@@ -120,7 +124,7 @@ fn bind(listener: &crate::config::Listener) -> io::Result<(std::os::fd::OwnedFd,
 }
 
 /// Where each server is. Names are resolved here, once, before anything is served.
-fn targets(config: &Config, embedded: &[PathBuf]) -> io::Result<Vec<Vec<Target>>> {
+fn targets(config: &Config, embedded: &[PathBuf]) -> io::Result<BTreeMap<u32, Target>> {
     let mut sockets = embedded.iter();
     let mut resolve = |address: &ServerAddress| match address {
         ServerAddress::Embedded { .. } => {
@@ -135,12 +139,14 @@ fn targets(config: &Config, embedded: &[PathBuf]) -> io::Result<Vec<Vec<Target>>
             }
         },
     };
-    let mut of_pool = |upstream: &Upstream| -> io::Result<Vec<Target>> {
-        let tcp = upstream.tcp;
-        let target = |address| Target { address, nodelay: tcp.nodelay, keepalive: tcp.keepalive };
-        upstream.servers.iter().map(|server| resolve(server).map(target)).collect()
-    };
-    config.upstreams.iter().map(&mut of_pool).collect()
+    let mut targets = BTreeMap::new();
+    for (pool, Upstream { tcp, servers, .. }) in config.plan.pools.iter().zip(&config.upstreams) {
+        for (plan, server) in pool.servers.iter().zip(servers) {
+            let (nodelay, keepalive) = (tcp.nodelay, tcp.keepalive);
+            targets.insert(plan.row, Target { address: resolve(server)?, nodelay, keepalive });
+        }
+    }
+    Ok(targets)
 }
 
 fn first(addresses: Vec<std::net::SocketAddr>) -> io::Result<std::net::SocketAddr> {
@@ -154,34 +160,35 @@ fn clients_within_descriptors(plan: &Plan) -> usize {
     sys::process::descriptors_max().saturating_sub(links + DESCRIPTORS_OWN)
 }
 
-/// What events call things: pools, each with its servers.
+/// What events call things: a server and its pool, by the server's row.
 struct Names {
-    pools: Vec<(String, Vec<String>)>,
+    servers: BTreeMap<u32, String>,
 }
 
 impl Names {
     fn new(plan: &Plan) -> Names {
-        let labels = |pool: &proxy::plan::PoolPlan| {
-            pool.servers.iter().map(|server| server.label.clone()).collect()
-        };
-        Names { pools: plan.pools.iter().map(|pool| (pool.name.clone(), labels(pool))).collect() }
+        let mut servers = BTreeMap::new();
+        for pool in &plan.pools {
+            for server in &pool.servers {
+                let name = format!("server {} of pool {}", server.label, pool.name);
+                servers.insert(server.row, name);
+            }
+        }
+        Names { servers }
     }
 
     fn sentence(&self, event: Event) -> String {
-        let name = |pool: usize, server: usize| {
-            let (pool, servers) = &self.pools[pool];
-            format!("server {} of pool {pool}", servers[server])
-        };
+        let name = |server: u32| &self.servers[&server];
         match event {
-            Event::ServerDown { pool, server, why } => {
-                format!("{} is down ({why}); it is probed until it answers", name(pool, server))
+            Event::ServerDown { server, why } => {
+                format!("{} is down ({why}); it is probed until it answers", name(server))
             }
-            Event::ServerEjected { pool, server, why } => {
-                format!("{} is ejected ({why}); its keys go to the others", name(pool, server))
+            Event::ServerEjected { server, why } => {
+                format!("{} is ejected ({why}); its keys go to the others", name(server))
             }
-            Event::ServerBack { pool, server } => format!("{} is back", name(pool, server)),
-            Event::Poisoned { pool, server, why } => {
-                format!("{} sent {why}; its connection is closed", name(pool, server))
+            Event::ServerBack { server } => format!("{} is back", name(server)),
+            Event::Poisoned { server, why } => {
+                format!("{} sent {why}; its connection is closed", name(server))
             }
         }
     }

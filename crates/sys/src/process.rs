@@ -15,6 +15,14 @@ pub fn descriptors_max() -> usize {
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize)
 }
 
+/// Lets this process have as many descriptors open as it is allowed to allow itself.
+pub fn raise_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where that is refused, what there was remains.
+    let _ = rustix::process::setrlimit(Resource::Nofile, limit);
+}
+
 /// Tells the allocator (glibc's) to give freed memory back: large buffers are mapped one by one,
 /// and the heap's free end goes back above a megabyte. By default it keeps tens of megabytes for
 /// itself once it has seen a few large ones.
@@ -69,11 +77,11 @@ pub fn affinity() -> Vec<usize> {
     }
 }
 
-/// Makes a child of `command`: it gets `passed` under the number 3 if there is one, dies with its
-/// parent, receives all signals, is called like its parent, and is in a process group of its own,
-/// so that a key typed at a terminal reaches its parent only.
-pub fn prepare_child(command: &mut Command, passed: Option<OwnedFd>) {
-    command.arg0("quickack").process_group(0);
+/// Makes a child of `command`: it gets `passed` under the number 3 if there is one, is told to end
+/// when its parent dies, receives all signals, has room for `title` in its command line, and is in
+/// a process group of its own, so that a key typed at a terminal reaches its parent only.
+pub fn prepare_child(command: &mut Command, title: &str, passed: Option<OwnedFd>) {
+    command.arg0(title).process_group(0);
     // SAFETY: the closure runs between fork and exec and makes async-signal-safe calls only; the
     // descriptor is open as long as the command is, since the closure owns it.
     unsafe {

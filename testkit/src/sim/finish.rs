@@ -4,7 +4,7 @@
 use proxy::{Closed, Time};
 
 use super::ask::Asker;
-use super::server::Trick;
+use super::server::{Server, Trick};
 use super::world::{BLOCK_LEN, World, say};
 
 impl World {
@@ -135,9 +135,8 @@ impl World {
                 continue;
             }
             let model = &self.pools[update.pool];
-            let in_trouble = |server: &super::server::Server| {
-                server.was_in_trouble(update.arrived, update.arrived_at)
-            };
+            let in_trouble =
+                |server: &Server| server.was_in_trouble(update.arrived, update.arrived_at);
             let owner = update.key.and_then(|key| model.owner(key));
             let excused = match owner {
                 Some(owner) => in_trouble(&model.servers[owner]),
@@ -151,9 +150,8 @@ impl World {
 
     /// Requests of a pool that waited too long to be sent.
     fn queue_timeouts(&self, pool: usize) -> u64 {
-        let name = &self.scene.plan.pools[pool].name;
-        let servers = self.proxy.servers().filter(|view| view.pool == name);
-        servers.map(|view| view.values[usize::from(metrics::Server::QueueTimeout)]).sum()
+        let count = |one: &Server| self.counters.total(one.row, metrics::Server::QueueTimeout);
+        self.pools[pool].servers.iter().map(count).sum()
     }
 
     /// All keys are asked for; no fault can excuse an error any more.
@@ -194,7 +192,7 @@ impl World {
         }
         self.proxy.drain(self.now);
         self.carry_out();
-        let refused = self.proxy.handle_accept(0, self.now);
+        let refused = self.proxy.handle_accept(self.scene.plan.pools[0].row, self.now);
         assert!(refused.is_err(), "a client is accepted while draining");
         self.quiesce();
         assert!(self.proxy.is_drained(), "all clients have gone, and it is not drained");

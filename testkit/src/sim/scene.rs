@@ -88,8 +88,15 @@ impl Scene {
         let clients = random.range(1, 7);
         let clients_max = if random.permille(100) { random.range(1, 4) } else { usize::MAX };
         let limits = limits(random);
+        let mut plan = Plan::new(pools);
+        (plan.memory_max, plan.limits) = (memory_max, limits);
+        if random.permille(500) {
+            plan.clients_max = clients_max
+        } else {
+            plan.clients_room = clients_max
+        }
         Scene {
-            plan: Plan { pools, memory_max, clients_max, limits },
+            plan,
             clients,
             fault_permille: *random.pick(&[3, 10, 30]),
             faults,
@@ -157,7 +164,7 @@ fn pool(random: &mut Random, at: usize, calm: bool, large: bool) -> PoolPlan {
 
 fn server_plan(random: &mut Random, pool: &str, server: usize) -> ServerPlan {
     let weight = *random.pick(&[1, 1, 1, 2, 5]);
-    ServerPlan { name: format!("{pool}-{server}"), label: format!("{pool}.s{server}"), weight }
+    ServerPlan::new(&format!("{pool}-{server}"), &format!("{pool}.s{server}"), weight)
 }
 
 /// In a calm run nothing may time out, so that any failure is the proxy's.

@@ -5,6 +5,7 @@
 
 use std::rc::Rc;
 
+use proxy::plan::ServerPlan;
 use proxy::{Time, limits};
 
 use super::book::{Book, Injected, Outcome, UpdateKind};
@@ -14,6 +15,7 @@ use super::random::Random;
 use super::scene::Key;
 
 pub struct Server {
+    pub row: u32,
     pub label: String,
     pub store: Store,
     pub stalled_until: Time,
@@ -84,9 +86,10 @@ impl Server {
         self.is_down || any > event || back > event || self.rough_until >= time
     }
 
-    pub fn new(label: &str, keys: usize) -> Server {
+    pub fn new(plan: &ServerPlan, keys: usize) -> Server {
         Server {
-            label: label.to_string(),
+            row: plan.row,
+            label: plan.label.clone(),
             store: Store::new(keys),
             stalled_until: Time(0),
             refusing_until: Time(0),

@@ -35,8 +35,9 @@ impl World {
         let plan = &self.scene.plan;
         let all = self.clients.iter().flatten().count();
         let own = self.clients.iter().flatten().filter(|one| one.pool == pool).count();
-        let is_full = all >= plan.clients_max || own >= plan.pools[pool].client_connections;
-        match self.proxy.handle_accept(pool, self.now) {
+        let most = plan.clients_max.min(plan.clients_room);
+        let is_full = all >= most || own >= plan.pools[pool].client_connections;
+        match self.proxy.handle_accept(plan.pools[pool].row, self.now) {
             Ok(id) => {
                 assert!(!is_full, "one client too many is accepted");
                 self.welcome(id, pool);

@@ -42,7 +42,7 @@ impl World {
         while let Some(action) = self.proxy.poll_action() {
             say!(self, "  {action:?}");
             match action {
-                Action::Connect { link, pool, server } => self.connect(link, pool, server),
+                Action::Connect { link, server } => self.connect(link, server),
                 Action::Close(id) if id.is_client() => self.close_client(id),
                 Action::Close(id) => self.close_link(id),
                 Action::Pause(id) => self.set_paused(id, true),
@@ -53,7 +53,8 @@ impl World {
         }
     }
 
-    fn connect(&mut self, id: ConnId, pool: usize, server: usize) {
+    fn connect(&mut self, id: ConnId, row: u32) {
+        let (pool, server) = self.place(row);
         let mut conn = Conn::new(id, (pool, server), self.now);
         let model = &mut self.pools[pool].servers[server];
         model.progress = self.now;
@@ -138,12 +139,13 @@ impl World {
 
     /// What the proxy tells the operator is what it believes of its servers.
     fn note(&mut self, event: Event) {
-        let (pool, server, why) = match &event {
-            Event::ServerDown { pool, server, why }
-            | Event::ServerEjected { pool, server, why }
-            | Event::Poisoned { pool, server, why } => (*pool, *server, Some(*why)),
-            Event::ServerBack { pool, server } => (*pool, *server, None),
+        let (server, why) = match &event {
+            Event::ServerDown { server, why }
+            | Event::ServerEjected { server, why }
+            | Event::Poisoned { server, why } => (*server, Some(*why)),
+            Event::ServerBack { server } => (*server, None),
         };
+        let (pool, server) = self.place(server);
         let number = self.book.event();
         let model = &mut self.pools[pool];
         let entry = &mut model.servers[server];

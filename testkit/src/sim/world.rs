@@ -20,6 +20,7 @@ use super::summary::Summary;
 
 pub struct World {
     pub proxy: Proxy,
+    pub counters: metrics::Book,
     pub scene: Scene,
     pub random: Random,
     pub now: Time,
@@ -59,7 +60,7 @@ pub struct PoolModel {
 impl PoolModel {
     fn new(plan: &PoolPlan, random: &mut Random) -> PoolModel {
         let keys = keys(random, plan);
-        let servers = plan.servers.iter().map(|one| Server::new(&one.label, keys.len())).collect();
+        let servers = plan.servers.iter().map(|one| Server::new(one, keys.len())).collect();
         let (distribution, on_failure) = (plan.distribution, plan.on_failure);
         PoolModel { keys, servers, epoch: 0, distribution, on_failure }
     }
@@ -99,8 +100,11 @@ impl World {
             plan.pools.iter().map(|pool| PoolModel::new(pool, &mut random)).collect();
         let book = Book::new(pools.iter().map(|pool| pool.keys.len()));
         let start = Time(1_000_000);
+        let counters = COUNTERS.with(|counters| *counters);
+        counters.clear();
         World {
-            proxy: Proxy::new(plan, random.next(), start),
+            proxy: Proxy::new(plan, random.next(), start, counters.sheet(0)),
+            counters,
             scene,
             random,
             now: start,
@@ -160,6 +164,13 @@ impl World {
             self.now = self.now.max(due.min(then));
         }
         self.fire_timers();
+    }
+
+    /// The pool and the server that have this row.
+    pub fn place(&self, row: u32) -> (usize, usize) {
+        let servers = |pool: usize| self.pools[pool].servers.iter().position(|one| one.row == row);
+        let found = (0..self.pools.len()).find_map(|pool| Some((pool, servers(pool)?)));
+        found.expect("the proxy names servers of its plan")
     }
 
     pub fn fire_timers(&mut self) {
@@ -231,6 +242,14 @@ impl World {
         }
     }
 }
+
+thread_local! {
+    /// The counters of one run after the other, since the memory of a book is never given back.
+    static COUNTERS: metrics::Book = metrics::Book::private(1, ROWS);
+}
+
+/// More than the pools and servers of any run.
+const ROWS: usize = 16;
 
 /// The length of a block that reads fill. Smaller than the program's, so that few bytes fill it.
 pub const BLOCK_LEN: usize = 20 * 1024;

@@ -14,7 +14,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("proxy", &["proto", "shard", "cache", "metrics"]),
     ("quickack", &["proxy", "proto", "shard", "cache", "metrics", "sys"]),
     ("testkit", &["proxy", "proto", "shard", "cache", "metrics"]),
-    ("fuzz", &["testkit", "proxy", "proto", "shard", "cache"]),
+    ("fuzz", &["testkit", "proxy", "proto", "shard", "cache", "metrics"]),
     ("bench", &[]),
     ("xtask", &["bench"]),
 ];

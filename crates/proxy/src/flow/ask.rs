@@ -36,6 +36,7 @@ impl Proxy {
         let keys = std::mem::take(&mut self.keys);
         self.desk.pools[pool].counters.add(Counter::KeysAsked, keys.len() as u64);
         if keys.len() > 1 {
+            self.desk.pools[pool].counters.add(Counter::Fragments, keys.len() as u64);
             self.desk.rows[row].open_slots(keys.len(), &mut self.desk.spares);
             self.desk.account_row(row);
         }

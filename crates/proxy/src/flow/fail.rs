@@ -2,7 +2,7 @@
 //! that was in flight is answered with an error that says so. Only a get whose link died may be
 //! asked once more, and only if its client has asked for no change since.
 
-use metrics::Server as Counter;
+use metrics::{Server as Counter, Worker};
 
 use super::ask::close;
 use crate::fault::{Blame, Fault};
@@ -11,7 +11,7 @@ use crate::link::{Batch, Body, Cargo, Flight, Link, State};
 use crate::pool::Health;
 use crate::request::{NONE, RowId};
 use crate::timers::Due;
-use crate::{Action, Event, Proxy, Time};
+use crate::{Action, Closed, Event, Proxy, Time};
 
 impl Proxy {
     /// The first links, where the operator wants them before the first request.
@@ -41,9 +41,15 @@ impl Proxy {
         let entry = &mut self.desk.pools[pool].servers[server];
         assert!(entry.links[place].is_none(), "a place holds one link");
         entry.links[place] = Some(id);
-        self.desk.actions.push_back(Action::Connect { link: id, pool, server });
-        self.arm_link(id);
+        let server = entry.plan.row;
+        self.begin_connect(id, server);
         id
+    }
+
+    fn begin_connect(&mut self, link: ConnId, server: u32) {
+        self.desk.worker.add(Worker::Connects, 1);
+        self.desk.actions.push_back(Action::Connect { link, server });
+        self.arm_link(link);
     }
 
     /// Sees to it that a timer looks at a link no later than its next deadline.
@@ -61,6 +67,10 @@ impl Proxy {
         match due {
             Due::Link(id) => self.link_timer(id, set, now),
             Due::Probe { pool, server } => self.probe(pool as usize, server as usize, now),
+            Due::Publish => {
+                self.publish_due = false;
+                self.publish();
+            }
         }
     }
 
@@ -103,6 +113,7 @@ impl Proxy {
             return;
         }
         let server = link.server;
+        self.stirred = true;
         for flight in link.withdraw(first, count) {
             self.fail_flight(flight, server, Fault::QueueTimeout, false);
         }
@@ -120,9 +131,14 @@ impl Proxy {
     }
 
     /// The driver says that a link's connection ended, or never came to be.
-    pub(crate) fn link_closed(&mut self, id: ConnId, now: Time) {
+    pub(crate) fn link_closed(&mut self, id: ConnId, how: Closed, now: Time) {
         let Some(link) = self.links.find(id) else { return };
-        let fault = if link.state == State::Up { Fault::LinkLost } else { Fault::ConnectFailed };
+        let stands = link.state == State::Up;
+        let fault = if stands { Fault::LinkLost } else { Fault::ConnectFailed };
+        if stands && how == Closed::Eof {
+            let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
+            server.counters.add(Counter::LinkEnded, 1);
+        }
         self.bury_link(id, fault, now);
     }
 
@@ -135,6 +151,7 @@ impl Proxy {
     /// A link is dead: its server's health is judged, and what it carried is settled.
     fn bury_link(&mut self, id: ConnId, fault: Fault, now: Time) {
         let mut link = self.links.remove(id).expect("the caller found it");
+        self.stirred = true;
         self.desk.memory.change(&mut link.held, 0);
         let (pool, server) = (link.pool as usize, link.server as usize);
         let entry = &mut self.desk.pools[pool].servers[server];
@@ -142,6 +159,9 @@ impl Proxy {
         entry.forget(id);
         if let Some(counter) = fault.row().counter {
             entry.counters.add(counter, 1);
+        }
+        if fault == Fault::ConnectTimeout {
+            entry.counters.add(Counter::ConnectTimeout, 1);
         }
         // A server may close a link that stood idle, and a restart ends links that worked: neither
         // is a reason to believe it down. If it is, the next connect will say so.
@@ -291,12 +311,13 @@ impl Proxy {
     fn server_failed(&mut self, pool: usize, server: usize, fault: Fault, now: Time) {
         let why = fault.row().words;
         let was = self.desk.pools[pool].servers[server].health;
+        let row = self.desk.pools[pool].servers[server].plan.row;
         let ejected = self.desk.pools[pool].note_failure(server);
         if ejected {
-            let event = Event::ServerEjected { pool, server, why };
+            let event = Event::ServerEjected { server: row, why };
             self.desk.actions.push_back(Action::Log(event));
         } else if was == Health::Ready {
-            let event = Event::ServerDown { pool, server, why };
+            let event = Event::ServerDown { server: row, why };
             self.desk.actions.push_back(Action::Log(event));
         }
         if self.desk.pools[pool].servers[server].probe_due {
@@ -320,8 +341,8 @@ impl Proxy {
         let link = Link::new(pool as u32, server as u32, State::Probing, now);
         let id = self.links.insert(link);
         entry.probe = Some(id);
-        self.desk.actions.push_back(Action::Connect { link: id, pool, server });
-        self.arm_link(id);
+        let server = entry.plan.row;
+        self.begin_connect(id, server);
     }
 
     /// A probe was answered: the server is back, and the link that asked serves it.
@@ -330,6 +351,7 @@ impl Proxy {
         let (pool, server) = (link.pool as usize, link.server as usize);
         self.desk.pools[pool].note_return(server);
         let entry = &mut self.desk.pools[pool].servers[server];
+        let row = entry.plan.row;
         entry.probe = None;
         match entry.links.iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(id),
@@ -339,6 +361,6 @@ impl Proxy {
                 self.desk.actions.push_back(Action::Close(id));
             }
         }
-        self.desk.actions.push_back(Action::Log(Event::ServerBack { pool, server }));
+        self.desk.actions.push_back(Action::Log(Event::ServerBack { server: row }));
     }
 }

@@ -28,12 +28,14 @@ impl Proxy {
     pub(crate) fn receive_link(&mut self, id: ConnId, source: Source<'_>, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         link.heard(now);
+        let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
+        server.counters.add(Counter::ReplyBytes, source.bytes.len() as u64);
         match self.pair_all(id, source, now) {
             Ok(()) => self.after_receive(id),
             Err(why) => {
                 let Some(link) = self.links.find(id) else { return };
-                let (pool, server) = (link.pool as usize, link.server as usize);
-                let event = Event::Poisoned { pool, server, why };
+                let server = self.desk.pools[link.pool as usize].row_of(link.server);
+                let event = Event::Poisoned { server, why };
                 self.desk.actions.push_back(Action::Log(event));
                 self.close_link(id, Fault::Poisoned, now);
             }
@@ -176,6 +178,7 @@ impl Proxy {
         let entry = &mut self.desk.pools[link.pool as usize].servers[server as usize];
         entry.counters.add(Counter::Replies, 1);
         if !matches!(flight.cargo, Cargo::Probe) {
+            entry.latency.record(now.since(flight.since));
             entry.failures = 0;
             entry.pause = limits::BACKOFF_FIRST_US;
         }
@@ -251,6 +254,8 @@ impl Proxy {
     pub(crate) fn transmitted_link(&mut self, id: ConnId, n: usize, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         link.advance(n, now);
+        let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
+        server.counters.add(Counter::MessageBytes, n as u64);
         if link.out.is_empty() {
             link.out.close(&mut self.desk.spares);
         } else {

@@ -1,6 +1,6 @@
 //! Accept and receive: a client's bytes become requests.
 
-use metrics::Pool as Counter;
+use metrics::{Pool as Counter, Worker};
 use proto::{Answer, Class, Parsed, Refusal, Request, Resume};
 
 use crate::buffer::{Outbox, Source};
@@ -20,21 +20,36 @@ pub(super) enum Data<'a> {
 const KEY_HELD: usize = 48;
 
 impl Proxy {
-    pub(crate) fn accept(&mut self, pool: usize, _now: Time) -> Result<ConnId, Vec<u8>> {
-        let clients = self.desk.clients.len();
-        let entry = &mut self.desk.pools[pool];
-        let limit = entry.plan.client_connections;
-        if self.draining || clients >= self.clients_max || entry.clients >= limit {
+    pub(crate) fn accept(&mut self, row: u32) -> Result<ConnId, Vec<u8>> {
+        let pool = self.desk.pools.iter().position(|pool| pool.plan.row == row);
+        let pool = pool.expect("a listener belongs to a pool of the plan");
+        let is_full = self.is_full(pool);
+        let (entry, worker) = (&mut self.desk.pools[pool], self.desk.worker);
+        if self.draining || is_full {
             entry.counters.add(Counter::ClientsRefused, 1);
+            worker.add(Worker::AcceptsRefused, 1);
             let mut refusal = Vec::new();
             let why = if self.draining { "shutting down" } else { "too many client connections" };
             entry.plan.protocol.answer(&Answer::Failed(why), &mut refusal);
             return Err(refusal);
         }
         entry.clients += 1;
+        worker.add(Worker::ClientsNow, 1);
+        worker.add(Worker::Accepts, 1);
         entry.counters.add(Counter::ClientsNow, 1);
         entry.counters.add(Counter::ClientsTotal, 1);
         Ok(self.desk.clients.insert(Client::new(pool as u32, &self.desk.limits)))
+    }
+
+    /// Whether one client more is too many. Two limits are of all workers together, and workers that
+    /// accept at the same moment may pass them by one client each.
+    fn is_full(&self, pool: usize) -> bool {
+        let (sheet, plan) = (&self.desk.sheet, &self.desk.pools[pool].plan);
+        let within =
+            |limit: usize, now: &dyn Fn() -> u64| limit == usize::MAX || now() < limit as u64;
+        self.desk.clients.len() >= self.clients_room
+            || !within(self.clients_max, &|| sheet.total(0, Worker::ClientsNow))
+            || !within(plan.client_connections, &|| sheet.total(plan.row, Counter::ClientsNow))
     }
 
     pub(crate) fn receive_client(&mut self, id: ConnId, source: Source<'_>, now: Time) {

@@ -1,37 +1,39 @@
-//! The proxy's counters as its clients see them (`stats`) and as the program reports them.
+//! The counters as clients see them (`stats`: of all workers together) and what is "now" as the
+//! book shows it.
+//!
+//! What is counted as it happens stands in the book at once. How much there is now of queues,
+//! links and memory is summed up a few times a second while anything moves, and once when it has
+//! come to rest: so the path of a request pays nothing for it.
 
-use metrics::{POOL, SERVER};
+use metrics::{Book, Counter, Pool as PoolCounter, Server as ServerCounter, Worker};
 use proto::Answer;
 
 use crate::id::ConnId;
-use crate::{Proxy, Time};
+use crate::link::State;
+use crate::pool::Now;
+use crate::timers::Due;
+use crate::{Proxy, Time, limits};
 
-/// A server's counters, with what they belong to.
+/// A server as this worker sees it.
 pub struct ServerView<'a> {
+    pub row: u32,
     pub pool: &'a str,
     pub server: &'a str,
     /// "ready", "down" or "ejected".
     pub health: &'static str,
-    /// In the order of `metrics::SERVER`.
-    pub values: &'a [u64],
 }
 
 impl Proxy {
-    /// Every server with its counters.
+    /// Every server, in the order of the plan.
     pub fn servers(&self) -> impl Iterator<Item = ServerView<'_>> {
         self.desk.pools.iter().flat_map(|pool| {
-            pool.servers.iter().zip(&pool.plan.servers).map(|(server, plan)| ServerView {
+            pool.servers.iter().map(|server| ServerView {
+                row: server.plan.row,
                 pool: &pool.plan.name,
-                server: &plan.label,
+                server: &server.plan.label,
                 health: server.health.name(),
-                values: server.counters.values(),
             })
         })
-    }
-
-    /// A pool's counters, in the order of `metrics::POOL`.
-    pub fn pool_counters(&self, pool: usize) -> &[u64] {
-        self.desk.pools[pool].counters.values()
     }
 
     /// Bytes held in buffers now.
@@ -44,29 +46,71 @@ impl Proxy {
         now.since(self.started) / 1_000_000
     }
 
+    /// Something has moved since what is "now" was last summed up: it will be again.
+    pub(crate) fn plan_publishing(&mut self, now: Time) {
+        if self.stirred && !self.publish_due {
+            self.publish_due = true;
+            self.timers.set(now.after(limits::PUBLISH_PAUSE_US), Due::Publish);
+        }
+    }
+
+    /// Writes what is "now" into the book.
+    pub(crate) fn publish(&mut self) {
+        self.stirred = false;
+        for server in self.desk.pools.iter_mut().flat_map(|pool| &mut pool.servers) {
+            server.now = Now::default();
+        }
+        for (_, link) in self.links.iter() {
+            let server = &mut self.desk.pools[link.pool as usize].servers[link.server as usize];
+            let pending = link.flights.len() - link.first_pending();
+            server.now.links += u64::from(link.state == State::Up);
+            server.now.pending += pending as u64;
+            server.now.pending_bytes += link.out.len() as u64;
+            server.now.inflight += (link.flights.len() - pending) as u64;
+            server.now.inflight_bytes += link.sent - link.done;
+        }
+        for server in self.desk.pools.iter().flat_map(|pool| &pool.servers) {
+            let Now { links, pending, pending_bytes, inflight, inflight_bytes } = server.now;
+            server.counters.set(ServerCounter::LinksNow, links);
+            server.counters.set(ServerCounter::PendingNow, pending);
+            server.counters.set(ServerCounter::PendingBytesNow, pending_bytes);
+            server.counters.set(ServerCounter::InflightNow, inflight);
+            server.counters.set(ServerCounter::InflightBytesNow, inflight_bytes);
+        }
+        let worker = self.desk.worker;
+        worker.set(Worker::LinksNow, self.links.len() as u64);
+        worker.set(Worker::RequestsNow, self.desk.rows.len() as u64);
+        worker.set(Worker::HeldNow, self.desk.memory.held as u64);
+    }
+
     pub(super) fn answer_stats(&mut self, id: ConnId) {
+        self.publish();
+        let book = self.desk.sheet.book();
         let mut lines = vec![
             ("version".to_string(), env!("CARGO_PKG_VERSION").to_string()),
-            ("curr_connections".to_string(), self.desk.clients.len().to_string()),
-            ("bytes_held".to_string(), self.desk.memory.held.to_string()),
+            ("curr_connections".to_string(), book.total(0, Worker::ClientsNow).to_string()),
+            ("bytes_held".to_string(), book.total(0, Worker::HeldNow).to_string()),
         ];
         for pool in &self.desk.pools {
-            let name = word(&pool.plan.name);
-            for (row, value) in POOL.iter().zip(pool.counters.values()) {
-                lines.push((format!("{name}.{}", row.name), value.to_string()));
-            }
+            totals::<PoolCounter>(&book, pool.plan.row, &word(&pool.plan.name), &mut lines);
         }
         for view in self.servers() {
             let prefix = format!("{}.{}", word(view.pool), word(view.server));
             lines.push((format!("{prefix}.health"), view.health.to_string()));
-            for (row, value) in SERVER.iter().zip(view.values) {
-                lines.push((format!("{prefix}.{}", row.name), value.to_string()));
-            }
+            totals::<ServerCounter>(&book, view.row, &prefix, &mut lines);
         }
         let mut answers: Vec<Answer<'_>> =
             lines.iter().map(|(name, value)| Answer::Stat(name, value)).collect();
         answers.push(Answer::End);
         self.desk.answer_all(id, &answers);
+    }
+}
+
+/// A line for each counter of a row, over all workers.
+fn totals<C: Counter>(book: &Book, row: u32, prefix: &str, lines: &mut Vec<(String, String)>) {
+    for counter in C::ALL {
+        let name = format!("{prefix}.{}", counter.metric().name);
+        lines.push((name, book.total(row, *counter).to_string()));
     }
 }
 

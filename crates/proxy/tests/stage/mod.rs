@@ -2,18 +2,23 @@
 
 use std::rc::Rc;
 
+use metrics::Book;
 use proto::PROTOCOLS;
-use proxy::limits::Limits;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 use proxy::{Action, Closed, ConnId, Event, Proxy, Side, Slices, Time};
 
 pub const SECOND: u64 = 1_000_000;
+/// The rows of the first pool and of its first server.
+pub const POOL: u32 = 1;
+pub const S0: u32 = 2;
 
 /// A driver with a kernel that takes everything, and a clock that only the test moves.
 pub struct Stage {
     proxy: Proxy,
     now: Time,
-    /// Links that were asked for and have not come, and their servers.
+    /// Of this worker, slot 0, and another.
+    pub book: Book,
+    /// Links that were asked for and have not come, and their servers by place in the first plan.
     pub connects: Vec<(ConnId, usize)>,
     pub closed: Vec<ConnId>,
     /// Clients that are not to be read now.
@@ -35,15 +40,16 @@ impl Stage {
     }
 
     pub fn of(servers: &[&str], set: impl FnOnce(&mut Plan)) -> Stage {
-        let server =
-            |name: &&str| ServerPlan { name: name.to_string(), label: name.to_string(), weight: 1 };
+        let server = |name: &&str| ServerPlan::new(name, name, 1);
         let pool = PoolPlan::new("pool", PROTOCOLS[0], servers.iter().map(server).collect());
-        let limits = Limits::default();
-        let mut plan = Plan { pools: vec![pool], memory_max: 1 << 20, clients_max: 9, limits };
+        let mut plan = Plan::new(vec![pool]);
+        (plan.memory_max, plan.clients_max) = (1 << 20, 9);
         set(&mut plan);
         let now = Time(SECOND);
+        let book = Book::private(2, plan.rows());
         let mut stage = Stage {
-            proxy: Proxy::new(plan, 1, now),
+            proxy: Proxy::new(plan, 1, now, book.sheet(0)),
+            book,
             now,
             connects: Vec::new(),
             closed: Vec::new(),
@@ -56,7 +62,15 @@ impl Stage {
     }
 
     pub fn client(&mut self) -> ConnId {
-        self.proxy.handle_accept(0, self.now).expect("there is room")
+        self.accept().expect("there is room")
+    }
+
+    pub fn accept(&mut self) -> Result<ConnId, Vec<u8>> {
+        self.proxy.handle_accept(POOL, self.now)
+    }
+
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.proxy.poll_timeout()
     }
 
     /// A peer's bytes, in one read.
@@ -157,7 +171,9 @@ impl Stage {
     fn settle(&mut self) {
         while let Some(action) = self.proxy.poll_action() {
             match action {
-                Action::Connect { link, server, .. } => self.connects.push((link, server)),
+                Action::Connect { link, server } => {
+                    self.connects.push((link, (server - S0) as usize));
+                }
                 Action::Close(conn) => self.closed.push(conn),
                 Action::Pause(client) if self.paused.contains(&client) => {}
                 Action::Pause(client) => self.paused.push(client),

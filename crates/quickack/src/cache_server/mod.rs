@@ -53,7 +53,8 @@ fn run(listeners: Vec<Listener>, options: Options) -> io::Result<()> {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut server = CacheServer::new(options, since_epoch);
     let mut report = |_| {};
-    Loop::new(&mut server, listeners, Vec::new(), signals, &mut report, SHUTDOWN_TIMEOUT)?.run()
+    Loop::new(&mut server, listeners, Default::default(), signals, &mut report, SHUTDOWN_TIMEOUT)?
+        .run()
 }
 
 /// One cache and its clients.

@@ -83,7 +83,12 @@ fn errors() -> String {
 fn metrics() -> String {
     let mut page =
         heading("Metrics", "What `stats` shows: `<pool>.<name>` and `<pool>.<server>.<name>`.");
-    for (title, table) in [("Of a pool", ::metrics::POOL), ("Of a server", ::metrics::SERVER)] {
+    let tables = [
+        ("Of a worker", ::metrics::WORKER),
+        ("Of a pool", ::metrics::POOL),
+        ("Of a server", ::metrics::SERVER),
+    ];
+    for (title, table) in tables {
         page += &format!("\n## {title}\n\n| name | what it counts |\n|---|---|\n");
         for row in table {
             page += &format!("| `{}` | {} |\n", row.name, row.help);

@@ -211,12 +211,7 @@ impl<'o> Compiler<'o> {
         let workers = self.workers();
         let drafts = || self.pools.iter().map(|pool| &pool.draft);
         Config {
-            plan: Plan {
-                pools: drafts().map(|draft| plan(draft, workers)).collect(),
-                memory_max: self.global.memory_max,
-                clients_max: self.global.clients_max.unwrap_or(usize::MAX),
-                limits: proxy::limits::Limits::default(),
-            },
+            plan: self.plan(workers),
             listeners: drafts().enumerate().map(|(at, draft)| listener(at, draft)).collect(),
             upstreams: drafts().map(upstream).collect(),
             text: text.to_string(),
@@ -224,6 +219,14 @@ impl<'o> Compiler<'o> {
             blocks: self.blocks(),
             process: self.global.process,
         }
+    }
+
+    fn plan(&self, workers: usize) -> Plan {
+        let mut whole =
+            Plan::new(self.pools.iter().map(|pool| plan(&pool.draft, workers)).collect());
+        whole.memory_max = self.global.memory_max;
+        whole.clients_max = self.global.clients_max.unwrap_or(usize::MAX);
+        whole
     }
 
     /// The global block, then the pools.
@@ -325,10 +328,7 @@ impl super::address::ServerLine {
     }
 
     fn plan(&self) -> ServerPlan {
-        ServerPlan {
-            name: self.ring_name().to_string(),
-            label: self.name.clone().unwrap_or_else(|| self.address.to_string()),
-            weight: self.weight,
-        }
+        let label = self.name.clone().unwrap_or_else(|| self.address.to_string());
+        ServerPlan::new(self.ring_name(), &label, self.weight)
     }
 }

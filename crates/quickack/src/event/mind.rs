@@ -23,7 +23,7 @@ pub trait Mind {
 
 impl Mind for Proxy {
     fn handle_accept(&mut self, listener: usize, now: Time) -> Result<ConnId, Vec<u8>> {
-        Proxy::handle_accept(self, listener, now)
+        Proxy::handle_accept(self, listener as u32, now)
     }
 
     fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time) {

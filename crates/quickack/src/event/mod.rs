@@ -16,6 +16,7 @@ mod blocks;
 mod conn;
 mod mind;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -54,8 +55,8 @@ pub struct Loop<'m> {
     conns: Conns,
     blocks: Blocks,
     listeners: Vec<Listener>,
-    /// By pool and server.
-    targets: Vec<Vec<Target>>,
+    /// By the server's row.
+    targets: BTreeMap<u32, Target>,
     signals: Signals,
     /// Where the mind's events go.
     report: &'m mut dyn FnMut(Event),
@@ -78,7 +79,7 @@ impl<'m> Loop<'m> {
     pub fn new(
         mind: &'m mut dyn Mind,
         listeners: Vec<Listener>,
-        targets: Vec<Vec<Target>>,
+        targets: BTreeMap<u32, Target>,
         signals: Signals,
         report: &'m mut dyn FnMut(Event),
         shutdown_timeout: Duration,
@@ -291,7 +292,7 @@ impl<'m> Loop<'m> {
             match action {
                 Action::FlushAck(id) if reading == Some(id) => ack_due = true,
                 Action::FlushAck(id) => self.flush_ack(id),
-                Action::Connect { link, pool, server } => self.connect(link, pool, server),
+                Action::Connect { link, server } => self.connect(link, server),
                 Action::Close(id) => self.close(id),
                 Action::Pause(id) => self.set_paused(id, true),
                 Action::Resume(id) => self.set_paused(id, false),
@@ -317,8 +318,8 @@ impl<'m> Loop<'m> {
         }
     }
 
-    fn connect(&mut self, link: ConnId, pool: usize, server: usize) {
-        let target = &self.targets[pool][server];
+    fn connect(&mut self, link: ConnId, server: u32) {
+        let target = self.targets.get(&server).expect("each server of the plan has a target");
         match begin_connect(target) {
             Ok((fd, established)) => {
                 let tcp = matches!(target.address, TargetAddress::Tcp(_));

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use proxy::limits::Limits;
+use metrics::Book;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 use proxy::{Action, ConnId, Proxy, Side, Slices, Time};
 
@@ -18,19 +18,16 @@ struct Field {
 
 impl Field {
     fn new(merge_gets: bool) -> Field {
-        let server = ServerPlan { name: "a:11211".into(), label: "a:11211".into(), weight: 1 };
+        let server = ServerPlan::new("a:11211", "a:11211", 1);
         let mut pool = PoolPlan::new("alpha", proto::PROTOCOLS[0], vec![server]);
         pool.merge_gets = merge_gets;
-        let plan = Plan {
-            pools: vec![pool],
-            memory_max: 64 << 20,
-            clients_max: 100,
-            limits: Limits::default(),
-        };
+        let plan = Plan::new(vec![pool]);
+        let row = plan.pools[0].row;
+        let sheet = Book::private(1, plan.rows()).sheet(0);
         let now = Time(1);
-        let mut proxy = Proxy::new(plan, 7, now);
+        let mut proxy = Proxy::new(plan, 7, now, sheet);
         let clients: Vec<ConnId> =
-            (0..10).map(|_| proxy.handle_accept(0, now).expect("there is room")).collect();
+            (0..10).map(|_| proxy.handle_accept(row, now).expect("there is room")).collect();
         Field { proxy, clients, link: None, block: Rc::new(vec![0; 16 * 1024]), now }
     }
 
