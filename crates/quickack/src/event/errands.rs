@@ -1,0 +1,64 @@
+//! The seam between the loop and whoever leads its process: orders come in before anything else is
+//! done, reports go out.
+
+use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use proxy::plan::Plan;
+use proxy::{Event, Report};
+
+use super::{Listener, Mind, Target};
+
+/// Who leads. The cache process, which nobody leads, has [`Alone`].
+pub trait Errands {
+    /// What wakes the loop for an order.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Whether the loop is to say when `fd` can be written to, too.
+    fn is_blocked(&self) -> bool;
+
+    /// What holds from now on. Asked before each pass over what is ready, so that nothing is read
+    /// by rules that do not hold any more; costs nothing when nothing changed.
+    fn standing_orders(&mut self, out: &mut Vec<Order>);
+
+    /// `fd` is ready: what was said.
+    fn listen(&mut self, out: &mut Vec<Order>);
+
+    /// An installation has been carried out.
+    fn installed(&mut self, mind: &dyn Mind);
+
+    /// A turn is over.
+    fn after_turn(&mut self, mind: &dyn Mind);
+
+    fn report(&mut self, report: Report);
+
+    fn log(&mut self, event: Event);
+
+    /// A client with nothing outstanding, for another worker. Given back if it cannot be passed.
+    fn hand_over(&mut self, pool: u32, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>>;
+}
+
+/// What a loop is told to do.
+pub enum Order {
+    /// Another configuration.
+    Install(Box<Install>),
+    /// A server left its ring, or came back.
+    Eject { server: u32, ejected: bool },
+    /// Clients from another worker.
+    Adopt { pool: u32, fds: Vec<OwnedFd> },
+    /// No more clients; those who have nothing outstanding go to other workers. Ends with the last.
+    Retire,
+    /// No more clients; each is closed when it has been answered. Ends with the last, or then.
+    Drain { within: Duration },
+}
+
+/// A configuration as the loop needs it.
+pub struct Install {
+    pub plan: Plan,
+    pub listeners: Vec<Listener>,
+    /// By server row; of the servers that are new here.
+    pub targets: BTreeMap<u32, Target>,
+    pub connects_per_second: u64,
+    pub epoll_timeout: Duration,
+}
