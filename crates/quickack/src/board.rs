@@ -7,7 +7,8 @@
 //!   then        one line a slot  master   whether its worker serves
 //!   then        one line a slot  worker   heartbeat, clients, whether it watches the listeners, …
 //!   then        health bits      master   one bit a row: ejected
-//!   then        metrics::Book    worker   pages of counters and histograms, a set for each slot
+//!   then        metrics::Book    worker   pages of counters and histograms, a set for each slot,
+//!                                         and one for the master
 //! ```
 //!
 //! A line is 64 bytes, a processor's cache line; every line but one has a single writer, so nobody
@@ -30,13 +31,13 @@ pub struct Board {
 impl Board {
     /// Words of memory that a board for `slots` workers and `rows` pools and servers needs.
     pub fn words(slots: usize, rows: usize) -> usize {
-        book_start(slots, rows) + Book::words(slots, rows)
+        book_start(slots, rows) + Book::words(slots + 1, rows)
     }
 
     /// Makes a board of memory that is all zero.
     pub fn create(memory: &'static [AtomicU64], slots: usize, rows: usize) -> Board {
         assert_eq!(memory.len(), Board::words(slots, rows), "the memory was made for it");
-        let book = Book::create(&memory[book_start(slots, rows)..], slots, rows);
+        let book = Book::create(&memory[book_start(slots, rows)..], slots + 1, rows);
         for (word, value) in [MAGIC, VERSION, slots as u64, rows as u64].into_iter().enumerate() {
             memory[word].store(value, Ordering::Relaxed);
         }
@@ -67,9 +68,14 @@ impl Board {
         self.rows
     }
 
-    /// The counters.
+    /// The counters; the master's own behind those of the workers.
     pub fn book(&self) -> &Book {
         &self.book
+    }
+
+    /// Where in the book the master counts what it decides.
+    pub fn master_slot(&self) -> usize {
+        self.slots
     }
 
     // What the master says.

@@ -17,6 +17,8 @@ pub struct Installation {
     pub overrides: Vec<String>,
     /// Workers that share what is limited for the whole proxy.
     pub workers: usize,
+    /// What `auto` counts; a worker that is kept on one processor would count one.
+    pub processors: usize,
     /// How clients are accepted.
     pub accept: AcceptMode,
     /// In the order of the plan's pools.
@@ -78,6 +80,7 @@ mod tests {
             text: "x".repeat(500_000),
             overrides: vec!["memory_max=2g".to_string()],
             workers: 4,
+            processors: 4,
             accept: AcceptMode::Gate,
             places: servers.iter().map(|row| (*row, format!("10.0.0.1:{row}"))).collect(),
             pools: vec![PoolRows { pool: 1, servers }],

@@ -1,0 +1,165 @@
+//! The embedded caches: a process for each `servers: [embedded]`, behind a private unix socket on
+//! which the master listens. A cache outlives workers and reloads; one that dies is started again,
+//! empty.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::config::{Config, ServerAddress};
+use crate::ipc::installation::PoolRows;
+
+/// The caches that run, by the row of their server.
+pub struct Caches {
+    /// Removed with everything in it at the end.
+    folder: Option<tempfile::TempDir>,
+    running: BTreeMap<u32, Cache>,
+}
+
+/// One cache process and what it takes to start it again.
+struct Cache {
+    listener: OwnedFd,
+    size: Size,
+    child: Option<Child>,
+    not_before: Instant,
+}
+
+/// What a cache may hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Size {
+    memory: usize,
+    item_size_max: usize,
+}
+
+impl Caches {
+    pub fn new() -> Caches {
+        Caches { folder: None, running: BTreeMap::new() }
+    }
+
+    /// Starts the caches that `config` needs and that do not run.
+    pub fn start(&mut self, config: &Config, rows: &[PoolRows]) -> io::Result<()> {
+        for (row, size) in wanted(config, rows) {
+            if self.running.contains_key(&row) {
+                continue;
+            }
+            let path = self.path(row)?;
+            let listener = sys::listen::unix(&path, Some(0o600), BACKLOG)?;
+            let mut cache = Cache { listener, size, child: None, not_before: Instant::now() };
+            cache.start()?;
+            self.running.insert(row, cache);
+        }
+        Ok(())
+    }
+
+    /// Ends the caches that neither `config` nor a row that is still answered for needs.
+    pub fn keep(&mut self, config: &Config, rows: &[PoolRows], in_use: impl Fn(u32) -> bool) {
+        let wanted = wanted(config, rows);
+        let gone: Vec<u32> = self.running.keys().copied().collect();
+        for row in gone {
+            if !wanted.contains_key(&row)
+                && !in_use(row)
+                && let Some(cache) = self.running.remove(&row)
+            {
+                cache.end();
+                let _ = self.path(row).and_then(std::fs::remove_file);
+            }
+        }
+    }
+
+    /// Whether a change would give a running cache another size, which it cannot take.
+    pub fn is_resized(&self, config: &Config, rows: &[PoolRows]) -> bool {
+        let differs = |(row, size)| self.running.get(&row).is_some_and(|cache| cache.size != size);
+        wanted(config, rows).into_iter().any(differs)
+    }
+
+    /// Where a cache listens. Nobody but us may enter the folder: its sockets ask for no password.
+    pub fn path(&mut self, row: u32) -> io::Result<PathBuf> {
+        if self.folder.is_none() {
+            self.folder = Some(tempfile::Builder::new().prefix("quickack-").tempdir()?);
+        }
+        let folder = self.folder.as_ref().map_or(Path::new("/"), |folder| folder.path());
+        Ok(folder.join(format!("cache-{row}.sock")))
+    }
+
+    /// Starts caches that have ended; one that ended at once is given a moment. The sentences are
+    /// for the log.
+    pub fn revive(&mut self, now: Instant) -> Vec<String> {
+        let mut said = Vec::new();
+        for cache in self.running.values_mut() {
+            if let Some(child) = &mut cache.child
+                && let Ok(Some(status)) = child.try_wait()
+            {
+                said.push(format!("the embedded cache ended ({status}); starting it again, empty"));
+                cache.child = None;
+            }
+            if cache.child.is_none()
+                && now >= cache.not_before
+                && let Err(error) = cache.start()
+            {
+                said.push(format!("cannot start the embedded cache: {error}; trying again"));
+            }
+        }
+        said
+    }
+
+    /// When `revive` wants to be called, if a cache waits.
+    pub fn due(&self) -> Option<Instant> {
+        let waiting = self.running.values().filter(|cache| cache.child.is_none());
+        waiting.map(|cache| cache.not_before).min()
+    }
+
+    pub fn pids(&self) -> Vec<u32> {
+        self.running.values().filter_map(|cache| cache.child.as_ref()).map(Child::id).collect()
+    }
+
+    /// Ends all.
+    pub fn end(&mut self) {
+        for (_, cache) in std::mem::take(&mut self.running) {
+            cache.end();
+        }
+    }
+}
+
+impl Cache {
+    fn start(&mut self) -> io::Result<()> {
+        self.not_before = Instant::now() + RESTART_PAUSE;
+        let mut command = Command::new(super::OWN_IMAGE);
+        command.args(["cache", "--inherited", "--memory"]).arg(self.size.memory.to_string());
+        command.arg("--item-size-max").arg(self.size.item_size_max.to_string());
+        let listener = self.listener.try_clone()?;
+        sys::process::prepare_child(&mut command, "quickack: cache", Some(listener));
+        self.child = Some(command.spawn()?);
+        Ok(())
+    }
+
+    fn end(mut self) {
+        if let Some(child) = &mut self.child {
+            // It has nothing to answer any more, and nothing to save.
+            let _ = kill_process(Pid::from_child(child), Signal::KILL);
+            let _ = child.wait();
+        }
+    }
+}
+
+fn wanted(config: &Config, rows: &[PoolRows]) -> BTreeMap<u32, Size> {
+    let mut wanted = BTreeMap::new();
+    for (at, upstream) in config.upstreams.iter().enumerate() {
+        for (server, row) in upstream.servers.iter().zip(&rows[at].servers) {
+            if let ServerAddress::Embedded { memory } = server {
+                let item_size_max = config.plan.pools[at].item_size_max;
+                wanted.insert(*row, Size { memory: *memory, item_size_max });
+            }
+        }
+    }
+    wanted
+}
+
+/// Connections that may wait for a cache while it starts.
+const BACKLOG: i32 = 512;
+/// A cache that ended sooner than this after its start waits so long.
+const RESTART_PAUSE: Duration = Duration::from_millis(500);

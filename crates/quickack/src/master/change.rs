@@ -1,0 +1,428 @@
+//! One configuration becomes another, for all workers or for none: two-phase commit.
+//!
+//! ```text
+//!   Reading ──text──▶ Preparing ──all Prepared──▶ one store on the board ──▶ Committing ──▶ answer
+//!      │ errors, a remap    │ Refused, a death,                                │ deadline: says who
+//!      ▼ not allowed        ▼ the deadline                                     ▼ has not said so
+//!   refused, nothing changed                                             it holds all the same
+//! ```
+//!
+//! The store is the moment: each worker looks at the board before it reads anything in a turn, so
+//! no request read after it is routed by the older configuration.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::listeners::Listeners;
+use super::reader::{Reader, Reading};
+use super::rows::Rows;
+use super::workers::State;
+use super::{Master, Running, orders::Visitor};
+use crate::config::{self, Config, Override};
+use crate::ipc::Message;
+use crate::log::Level;
+
+/// A change under way.
+pub struct Change {
+    phase: Phase,
+    /// Who asked; a signal expects no answer.
+    asker: Option<Visitor>,
+    allow_remap: bool,
+}
+
+enum Phase {
+    Reading(Reader),
+    Preparing(Box<Next>),
+    Committing(Applied),
+}
+
+/// The configuration that is to hold.
+struct Next {
+    running: Running,
+    rows: Rows,
+    waiting: BTreeSet<usize>,
+    deadline: Instant,
+    told: Vec<String>,
+}
+
+/// The configuration that holds and that not all workers have confirmed.
+struct Applied {
+    waiting: BTreeSet<usize>,
+    workers: usize,
+    deadline: Instant,
+    told: Vec<String>,
+}
+
+impl Change {
+    pub fn deadline(&self) -> Option<Instant> {
+        Some(match &self.phase {
+            Phase::Reading(reader) => reader.deadline,
+            Phase::Preparing(next) => next.deadline,
+            Phase::Committing(applied) => applied.deadline,
+        })
+    }
+}
+
+impl Master {
+    /// The file is read anew.
+    pub(super) fn begin_reload(
+        &mut self,
+        asker: Option<Visitor>,
+        allow_remap: bool,
+        now: Instant,
+    ) {
+        let Some(file) = self.file.clone() else {
+            let why = "there is no file: the proxy runs with what is built in";
+            return self.refuse(asker, why);
+        };
+        if self.is_busy(asker) {
+            return;
+        }
+        match Reader::start(&file, now) {
+            Ok(reader) => {
+                let phase = Phase::Reading(reader);
+                self.change = Some(Change { phase, asker, allow_remap });
+            }
+            Err(error) => self.refuse(asker, &format!("cannot read the file: {error}")),
+        }
+    }
+
+    /// `KEY=VALUE` words over the file's.
+    pub(super) fn begin_set(&mut self, asker: Option<Visitor>, words: &[String], now: Instant) {
+        if self.is_busy(asker) {
+            return;
+        }
+        let mut overrides = self.running.config.overrides.clone();
+        for word in words {
+            match config::set(&self.running.config, &overrides, word) {
+                Ok(with) => overrides = with,
+                Err(why) => return self.refuse(asker, &why),
+            }
+        }
+        let reading = Reading {
+            text: self.running.config.text.clone(),
+            addresses: self.running.addresses.clone(),
+            ..Reading::default()
+        };
+        self.prepare(asker, false, reading, &overrides, now);
+    }
+
+    fn is_busy(&mut self, asker: Option<Visitor>) -> bool {
+        let why = match (&self.ending, &self.change) {
+            (Some(_), _) => "the proxy is ending",
+            (_, Some(_)) => "another change is under way; ask again in a moment",
+            _ => return false,
+        };
+        self.refuse(asker, why);
+        true
+    }
+
+    /// Looks at what the change waits for.
+    pub(super) fn go_on_with_change(&mut self, now: Instant) {
+        let Some(change) = &mut self.change else { return };
+        match &mut change.phase {
+            Phase::Reading(reader) => {
+                if let Some(outcome) = reader.finish() {
+                    self.heed_reading(outcome, now);
+                } else if now >= reader.deadline {
+                    self.abandon_change(
+                        "reading the file and looking up its hosts took longer than 10 seconds",
+                    );
+                }
+            }
+            Phase::Preparing(next) if next.waiting.is_empty() => self.commit(now),
+            Phase::Preparing(next) if now >= next.deadline => {
+                let who = name_workers(&next.waiting);
+                self.abandon_change(&format!("{who} did not answer in time"));
+            }
+            Phase::Committing(applied) if applied.waiting.is_empty() || now >= applied.deadline => {
+                self.conclude();
+            }
+            _ => {}
+        }
+    }
+
+    fn heed_reading(&mut self, outcome: Result<Reading, String>, now: Instant) {
+        let Some(change) = self.change.take() else { return };
+        match outcome {
+            Ok(reading) if reading.errors == 0 => {
+                let overrides = self.running.config.overrides.clone();
+                self.prepare(change.asker, change.allow_remap, reading, &overrides, now);
+            }
+            Ok(reading) => self.refuse(change.asker, reading.report.trim_end()),
+            Err(why) => self.refuse(change.asker, &why),
+        }
+    }
+
+    /// The first phase: everything the master can know is settled, then the workers are asked.
+    fn prepare(
+        &mut self,
+        asker: Option<Visitor>,
+        allow_remap: bool,
+        reading: Reading,
+        overrides: &[Override],
+        now: Instant,
+    ) {
+        let name = self.running.config.name.clone();
+        let outcome = config::compile(&name, &reading.text, overrides);
+        let Some(config) = outcome.config else {
+            return self.refuse(asker, outcome.report.render_text().trim_end());
+        };
+        let mut told = match self.judge(&config, &reading.addresses, allow_remap) {
+            Ok(told) => told,
+            Err(why) => return self.refuse(asker, &why),
+        };
+        if told.is_empty() {
+            self.running.config = config;
+            let epoch = self.running.epoch;
+            return self.answer(asker, format!("nothing changed; epoch {epoch} holds"));
+        }
+        if !reading.report.is_empty() {
+            told.push(reading.report.trim_end().to_string());
+        }
+        let next = self.next(config, reading.addresses, now, told);
+        match next {
+            Ok(next) => {
+                let phase = Phase::Preparing(Box::new(next));
+                self.change = Some(Change { phase, asker, allow_remap });
+                self.ask_workers();
+            }
+            Err(why) => {
+                self.listeners.keep(&self.running.listeners);
+                self.refuse(asker, &why);
+            }
+        }
+    }
+
+    /// What would change, in lines for people; or why it must not.
+    fn judge(
+        &mut self,
+        config: &Config,
+        addresses: &BTreeMap<String, String>,
+        allow_remap: bool,
+    ) -> Result<Vec<String>, String> {
+        let difference = config::difference(&self.running.config, config);
+        if !difference.refused.is_empty() {
+            return Err(difference.refused.join("\n"));
+        }
+        if let (false, Some(moved)) = (allow_remap, difference.remapped_text()) {
+            return Err(format!(
+                "{moved}; a cache that is asked at another place misses. To change it all the \
+                 same: quickack reload --allow-remap"
+            ));
+        }
+        let mut told = difference.lines;
+        for (name, address) in addresses {
+            if let Some(old) = self.running.addresses.get(name).filter(|old| *old != address) {
+                told.push(format!("{name} is at {address} now, not at {old}"));
+            }
+        }
+        if config.process.worker_count() > self.board.slots() {
+            return Err(format!(
+                "this process has room for {} workers, which it reserved when it started; restart \
+                 it to have more",
+                self.board.slots()
+            ));
+        }
+        Ok(told)
+    }
+
+    fn next(
+        &mut self,
+        config: Config,
+        addresses: BTreeMap<String, String>,
+        now: Instant,
+        told: Vec<String>,
+    ) -> Result<Next, String> {
+        let text = |error: std::io::Error| error.to_string();
+        let mut rows = self.rows.clone();
+        let assigned = rows.assign(&config)?;
+        if self.caches.is_resized(&config, &assigned) {
+            return Err("`memory` and `item_size_max` of an embedded cache that runs cannot be \
+                        changed; its items are in it"
+                .to_string());
+        }
+        let workers = config.process.worker_count();
+        let mode = self.running.mode;
+        let listeners = self.listeners.open(&config, mode, workers).map_err(text)?;
+        self.caches.start(&config, &assigned).map_err(text)?;
+        let mut running = Running {
+            epoch: self.running.epoch + 1,
+            config,
+            mode,
+            rows: assigned,
+            listeners,
+            addresses,
+            sealed: Rc::clone(&self.running.sealed),
+        };
+        running.sealed = Rc::new(
+            running.installation(&mut self.caches).and_then(|it| it.seal()).map_err(text)?,
+        );
+        Ok(Next { running, rows, waiting: BTreeSet::new(), deadline: now + PATIENCE, told })
+    }
+
+    fn ask_workers(&mut self) {
+        let Some(Change { phase: Phase::Preparing(next), .. }) = &mut self.change else { return };
+        let known = |id: &u32| self.running.listeners.iter().any(|entry| entry.id == *id);
+        let all = next.running.listeners.iter().map(|entry| entry.id);
+        let new: Vec<u32> = all.filter(|id| !known(id)).collect();
+        let (epoch, sealed) = (next.running.epoch, Rc::clone(&next.running.sealed));
+        let deadline = next.deadline;
+        let count = next.running.config.process.worker_count();
+        let asked: Vec<usize> =
+            self.slots.iter().filter(|slot| slot.worker.is_some()).map(|slot| slot.number).collect();
+        next.waiting.extend(&asked);
+        if let Err(error) = self.fill_slots(count) {
+            return self.abandon_change(&format!("cannot make room for {count} workers: {error}"));
+        }
+        for number in asked {
+            self.pass_listeners(number, &new);
+            self.pass_pokes(number);
+            let Some(worker) = self.slots[number].worker.as_mut() else { continue };
+            let prepare = Message::Prepare { epoch };
+            // One that is gone, or does not read, is found by its end or by the deadline.
+            let _ = worker.channel.send_by(prepare, &[Rc::clone(&sealed)], deadline);
+        }
+    }
+
+    pub(super) fn note_prepared(&mut self, number: usize, epoch: u64) {
+        if let Some(Change { phase: Phase::Preparing(next), .. }) = &mut self.change
+            && next.running.epoch == epoch
+        {
+            next.waiting.remove(&number);
+        }
+    }
+
+    pub(super) fn note_refused(&mut self, number: usize, epoch: u64, why: &str) {
+        if let Some(Change { phase: Phase::Preparing(next), .. }) = &self.change
+            && next.running.epoch == epoch
+        {
+            self.abandon_change(&format!("worker {number} refused it: {why}"));
+        }
+    }
+
+    /// A death while a change is prepared ends the change: it may be what the worker died of.
+    pub(super) fn note_death(&mut self, number: usize) {
+        match &self.change {
+            Some(Change { phase: Phase::Preparing(_), .. }) => {
+                self.abandon_change(&format!("worker {number} died while it was prepared"));
+            }
+            // Its successor starts with what holds, and says so.
+            _ => {}
+        }
+    }
+
+    /// The second phase: it holds, from one store on.
+    fn commit(&mut self, now: Instant) {
+        let Some(change) = self.change.take() else { return };
+        let Phase::Preparing(next) = change.phase else { return };
+        let next = *next;
+        let epoch = next.running.epoch;
+        let workers = next.running.config.process.worker_count();
+        self.prepare_health(&next.running);
+        self.board.commit_config(epoch);
+        self.running = next.running;
+        self.rows = next.rows;
+        self.log.follow(&self.running.config.process);
+        let mut waiting = BTreeSet::new();
+        for slot in &mut self.slots {
+            let number = slot.number;
+            let Some(worker) = slot.worker.as_mut() else { continue };
+            worker.send(Message::Commit { epoch }, &[]);
+            if number < workers {
+                waiting.insert(number);
+            } else if matches!(worker.state, State::Starting | State::Serving) {
+                self.board.set_serving(number, false);
+                worker.set_state(State::Leaving);
+                worker.send(Message::Retire {}, &[]);
+            }
+        }
+        for number in 0..workers {
+            if self.slots[number].worker.is_none() {
+                self.slots[number].forgive(now);
+                waiting.insert(number);
+            }
+        }
+        let applied = Applied { waiting, workers, deadline: now + PATIENCE, told: next.told };
+        self.change = Some(Change { phase: Phase::Committing(applied), ..change });
+    }
+
+    /// All workers have confirmed, or the time for it is over.
+    fn conclude(&mut self) {
+        let Some(change) = self.change.take() else { return };
+        let Phase::Committing(applied) = change.phase else { return };
+        let Applied { waiting, workers, told, .. } = applied;
+        let mut text = format!(
+            "epoch {} applied by {}/{workers}",
+            self.running.epoch,
+            workers - waiting.len()
+        );
+        if !waiting.is_empty() {
+            text += &format!("; {} has not confirmed it yet", name_workers(&waiting));
+        }
+        self.listeners.keep(&self.running.listeners);
+        for line in &told {
+            text += &format!("\n  {line}");
+        }
+        self.log.say(Level::Notice, &text);
+        self.answer(change.asker, text);
+    }
+
+    /// A worker has installed an epoch.
+    pub(super) fn note_applied(&mut self, number: usize, epoch: u64) {
+        if let Some(Change { phase: Phase::Committing(applied), .. }) = &mut self.change
+            && epoch == self.running.epoch
+        {
+            applied.waiting.remove(&number);
+        }
+    }
+
+    /// The change will not be; what was opened for it is closed.
+    pub(super) fn abandon_change(&mut self, why: &str) {
+        let Some(change) = self.change.take() else { return };
+        match change.phase {
+            Phase::Committing(_) => {
+                // It holds already; only the answer is given early.
+                return self.answer(change.asker, format!("it holds, but {why}"));
+            }
+            Phase::Preparing(next) => {
+                let epoch = next.running.epoch;
+                for worker in self.slots.iter_mut().filter_map(|slot| slot.worker.as_mut()) {
+                    worker.send(Message::Abort { epoch }, &[]);
+                }
+                Listeners::keep(&mut self.listeners, &self.running.listeners);
+                let (config, rows) = (&self.running.config, &self.running.rows);
+                self.caches.keep(config, rows, |_| false);
+            }
+            Phase::Reading(_) => {}
+        }
+        self.refuse(change.asker, &format!("{why}; nothing has changed"));
+    }
+
+    fn refuse(&mut self, asker: Option<Visitor>, why: &str) {
+        let epoch = self.running.epoch;
+        self.log.say(Level::Error, &format!("change refused, epoch {epoch} holds: {why}"));
+        if let Some(visitor) = asker {
+            self.desk.refuse(visitor, why);
+        }
+    }
+
+    fn answer(&mut self, asker: Option<Visitor>, text: String) {
+        match asker {
+            Some(visitor) => self.desk.answer(visitor, text),
+            None => {}
+        }
+    }
+}
+
+fn name_workers(numbers: &BTreeSet<usize>) -> String {
+    let names: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+    match names.len() {
+        1 => format!("worker {}", names[0]),
+        _ => format!("workers {}", names.join(", ")),
+    }
+}
+
+/// How long workers may take to prepare, and to confirm.
+const PATIENCE: Duration = Duration::from_secs(2);

@@ -1,0 +1,91 @@
+//! What the master waits for: signals, channels, the admin socket and its visitors.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use sys::signal::Signals;
+
+/// What is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    Signals,
+    /// The channel of the worker in this place.
+    Channel(usize),
+    /// A listener of the desk's, or one of its visitors.
+    Desk(u32),
+}
+
+/// The one place where the master sleeps.
+pub struct Events {
+    epoll: OwnedFd,
+    ready: Vec<epoll::Event>,
+}
+
+impl Events {
+    pub fn new(signals: &Signals) -> io::Result<Events> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let events = Events { epoll, ready: Vec::with_capacity(READY_MAX) };
+        events.add(signals.fd(), Source::Signals)?;
+        Ok(events)
+    }
+
+    /// Waits until something is ready, or for `timeout`.
+    pub fn wait(&mut self, timeout: Duration) -> io::Result<Vec<Source>> {
+        // Rounded up: woken a little early, it would find nothing due and wait again.
+        let timeout = timeout + Duration::from_millis(1);
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs() as _,
+            tv_nsec: i64::from(timeout.subsec_nanos()) as _,
+        };
+        self.ready.clear();
+        let space = rustix::buffer::spare_capacity(&mut self.ready);
+        match epoll::wait(&self.epoll, space, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(self.ready.iter().map(|event| Source::from_u64(event.data.u64())).collect())
+    }
+
+    pub fn add(&self, fd: impl AsFd, source: Source) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(source.to_u64());
+        Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Whether to be told when the other side can be written to as well.
+    pub fn want_write(&self, fd: BorrowedFd<'_>, source: Source, wanted: bool) {
+        let mut flags = epoll::EventFlags::IN;
+        flags.set(epoll::EventFlags::OUT, wanted);
+        let data = epoll::EventData::new_u64(source.to_u64());
+        // A descriptor that is not watched belongs to somebody who is gone.
+        let _ = epoll::modify(&self.epoll, fd, data, flags);
+    }
+
+    /// No more from this one. Closing does it too, unless a child holds a copy.
+    pub fn forget(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+}
+
+impl Source {
+    fn to_u64(self) -> u64 {
+        match self {
+            Source::Signals => 0,
+            Source::Channel(slot) => 1 << 32 | slot as u64,
+            Source::Desk(visitor) => 2 << 32 | u64::from(visitor),
+        }
+    }
+
+    fn from_u64(data: u64) -> Source {
+        match data >> 32 {
+            0 => Source::Signals,
+            1 => Source::Channel(data as u32 as usize),
+            _ => Source::Desk(data as u32),
+        }
+    }
+}
+
+/// Events taken from the kernel at once.
+const READY_MAX: usize = 64;

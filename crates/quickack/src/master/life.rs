@@ -1,0 +1,183 @@
+//! Life and death: signals, the end, workers that die or hang.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use sys::signal;
+
+use super::workers::{Slot, State};
+use super::{Ending, Master};
+use crate::ipc::Message;
+use crate::log::Level;
+
+impl Master {
+    pub(super) fn heed_signals(&mut self, now: Instant) -> io::Result<()> {
+        while let Some(signal) = self.signals.take() {
+            match signal {
+                signal::TERM | signal::INT | signal::QUIT => self.end(0, now),
+                signal::HUP => {
+                    self.reopen_log();
+                    self.resting = false;
+                    self.begin_reload(None, false, now);
+                }
+                signal::USR1 => self.reopen_log(),
+                signal::WINCH => self.rest(now),
+                // The ladder of every turn looks for the dead.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn reopen_log(&mut self) {
+        match self.log.reopen() {
+            Ok(()) => self.log.say(Level::Notice, "the log is reopened"),
+            Err(error) => {
+                let text = format!("cannot reopen the log: {error}; the old one is written on");
+                self.log.say(Level::Error, &text);
+            }
+        }
+    }
+
+    /// Takes no more clients; the first word. The second one: ends now.
+    pub(super) fn end(&mut self, code: u8, now: Instant) {
+        if self.ending.is_some() {
+            self.log.say(Level::Notice, "ending now");
+            self.signal_all(Signal::KILL);
+            return;
+        }
+        let timeout = self.running.config.process.shutdown_timeout_us;
+        let text = format!(
+            "draining: no more clients are taken, what was asked is answered, for up to {}",
+            crate::config::duration_word(timeout)
+        );
+        self.log.say(Level::Notice, &text);
+        self.abandon_change("the proxy is ending");
+        self.drain_workers();
+        self.listeners.close_all();
+        let deadline = now + Duration::from_micros(timeout) + GRACE;
+        self.ending = Some(Ending { deadline, code });
+    }
+
+    /// Sends the workers away and keeps the listeners: until a reload, clients wait.
+    fn rest(&mut self, _now: Instant) {
+        self.log.say(Level::Notice, "the workers retire; a reload starts new ones");
+        self.resting = true;
+        self.drain_workers();
+    }
+
+    fn drain_workers(&mut self) {
+        let timeout_us = self.running.config.process.shutdown_timeout_us;
+        for slot in &mut self.slots {
+            self.board.set_serving(slot.number, false);
+            if let Some(worker) = slot.worker.as_mut().filter(|one| one.state != State::Hung) {
+                worker.send(Message::Drain { timeout_us }, &[]);
+                if worker.state != State::Leaving {
+                    worker.set_state(State::Leaving);
+                }
+            }
+        }
+    }
+
+    pub(super) fn signal_all(&self, signal: Signal) {
+        self.slots.iter().filter_map(|slot| slot.worker.as_ref()).for_each(|it| it.signal(signal));
+    }
+
+    pub(super) fn ended(&mut self, now: Instant) -> Option<u8> {
+        let ending = self.ending.as_ref()?;
+        if self.slots.iter().all(|slot| slot.worker.is_none()) {
+            return Some(ending.code);
+        }
+        if now >= ending.deadline {
+            self.signal_all(Signal::KILL);
+        }
+        None
+    }
+
+    /// Finds workers that have ended.
+    pub(super) fn reap(&mut self, now: Instant) -> io::Result<()> {
+        for number in 0..self.slots.len() {
+            if !self.slots[number].has_ended() {
+                continue;
+            }
+            // Its last words, and the clients it has handed over, may still be in the channel.
+            self.listen_to(number, now);
+            let Some((worker, status)) = self.slots[number].reap(now)? else { continue };
+            self.board.set_serving(number, false);
+            self.board.clear_worker(number);
+            self.board.book().clear_gauges(number);
+            self.forget_reports(number);
+            self.poke_all();
+            if worker.state == State::Leaving {
+                self.log.say(Level::Info, &format!("worker {number} has left ({status})"));
+                continue;
+            }
+            let pid = worker.pid();
+            let text = format!("worker {number} (pid {pid}) ended by itself: {status}");
+            self.log.say(Level::Error, &text);
+            self.note_death(number);
+        }
+        Ok(())
+    }
+
+    /// The dead may have been about to take a client.
+    pub(super) fn poke_all(&self) {
+        for (number, poke) in self.pokes.iter().enumerate() {
+            if self.board.is_serving(number) {
+                let _ = sys::poke::poke(poke);
+            }
+        }
+    }
+
+    /// A worker whose heartbeat stands still is hung: it is told to leave a trace, then killed.
+    pub(super) fn look_at_heartbeats(&mut self, now: Instant) {
+        // If this look comes late, the master itself stood still, and so may have all the others.
+        let was_late = now > self.next_look + LOOK_EVERY / 2;
+        self.next_look = now + LOOK_EVERY;
+        let hang = Duration::from_micros(self.running.config.process.hang_timeout_us);
+        let looks = (hang.as_millis() / LOOK_EVERY.as_millis()).max(2) as u32;
+        for slot in &mut self.slots {
+            let number = slot.number;
+            let Some(worker) = slot.worker.as_mut() else { continue };
+            if was_late {
+                worker.forget_pulse();
+            }
+            if !worker.stands_still(self.board.beats(number), looks) {
+                continue;
+            }
+            if worker.state == State::Hung {
+                worker.signal(Signal::KILL);
+                continue;
+            }
+            let text = format!(
+                "worker {number} (pid {}) is hung: no turn in {} ms; {}; it is replaced",
+                worker.pid(),
+                hang.as_millis(),
+                worker.whereabouts()
+            );
+            self.log.say(Level::Error, &text);
+            worker.set_state(State::Hung);
+            self.board.set_serving(number, false);
+            // ABRT leaves a core where the system keeps them; a process that is stopped has no
+            // chance to.
+            let signal = if worker.is_stopped() { Signal::KILL } else { Signal::ABORT };
+            worker.signal(signal);
+        }
+        if !was_late {
+            self.poke_if_hung();
+        }
+    }
+
+    fn poke_if_hung(&self) {
+        let is_hung = |slot: &Slot| slot.worker.as_ref().is_some_and(|it| it.state == State::Hung);
+        if self.slots.iter().any(is_hung) {
+            self.poke_all();
+        }
+    }
+}
+
+/// How often heartbeats are looked at.
+pub const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// What a drained worker is given beyond its own deadline.
+const GRACE: Duration = Duration::from_secs(1);

@@ -1,0 +1,172 @@
+//! The listening sockets. The master makes and keeps all of them, so that what waits in a queue
+//! is served whatever becomes of a worker; workers are passed copies.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use crate::config::{Address, Config, Listener};
+use crate::ipc::installation::{AcceptMode, ListenerEntry};
+
+/// The sockets that are open now.
+#[derive(Default)]
+pub struct Listeners {
+    open: Vec<Open>,
+    next_id: u32,
+}
+
+/// One listening socket.
+pub struct Open {
+    pub id: u32,
+    /// As the configuration writes it; what finds it again after a reload.
+    written: String,
+    /// Where it is bound, for people.
+    pub bound: String,
+    pub fd: Rc<OwnedFd>,
+    /// Of several with one address, which.
+    share: usize,
+    /// The file of a unix socket, to be removed at the end, and which file that was.
+    path: Option<(PathBuf, u64)>,
+}
+
+impl Listeners {
+    /// Opens what `config` needs and is not open; says which socket is whose. On an error, what
+    /// was opened is closed again.
+    pub fn open(
+        &mut self,
+        config: &Config,
+        mode: AcceptMode,
+        workers: usize,
+    ) -> io::Result<Vec<ListenerEntry>> {
+        let before = self.next_id;
+        let entries = self.open_all(config, mode, workers);
+        if entries.is_err() {
+            self.close(|listener| listener.id > before);
+        }
+        entries
+    }
+
+    fn open_all(
+        &mut self,
+        config: &Config,
+        mode: AcceptMode,
+        workers: usize,
+    ) -> io::Result<Vec<ListenerEntry>> {
+        let mut entries = Vec::new();
+        for listener in &config.listeners {
+            let is_tcp = matches!(listener.address, Address::Tcp { .. });
+            if mode == AcceptMode::Reuseport && is_tcp {
+                self.open_shares(listener, workers, &mut entries)?;
+            } else {
+                let id = self.find_or_open(listener, 0, listener.reuseport)?;
+                entries.push(ListenerEntry { id, pool: listener.pool, slot: None });
+            }
+        }
+        Ok(entries)
+    }
+
+    /// A socket for each worker. Those of workers that there are no more are looked after by the
+    /// others: closed, a queue's clients would be reset.
+    fn open_shares(
+        &mut self,
+        listener: &Listener,
+        workers: usize,
+        entries: &mut Vec<ListenerEntry>,
+    ) -> io::Result<()> {
+        let written = listener.address.to_string();
+        let there = self.open.iter().filter(|open| open.written == written).count();
+        for share in 0..workers.max(there) {
+            let id = self.find_or_open(listener, share, true)?;
+            let slot = Some(share % workers);
+            entries.push(ListenerEntry { id, pool: listener.pool, slot });
+        }
+        Ok(())
+    }
+
+    fn find_or_open(&mut self, listener: &Listener, share: usize, reuse: bool) -> io::Result<u32> {
+        let written = listener.address.to_string();
+        let of_address = |open: &&Open| open.written == written;
+        if let Some(open) = self.open.iter().filter(of_address).find(|open| open.share == share) {
+            // The length of the queue may be changed at any time.
+            rustix::net::listen(&open.fd, listener.backlog)?;
+            return Ok(open.id);
+        }
+        let first = self.open.iter().find(of_address).map(|open| open.bound.clone());
+        let (fd, bound, path) = bind(listener, first.as_deref(), reuse).map_err(|error| {
+            let hint = match error.kind() {
+                io::ErrorKind::AddrInUse => "; something else is bound there",
+                io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
+                _ => "",
+            };
+            io::Error::other(format!("cannot listen on {}: {error}{hint}", listener.address))
+        })?;
+        self.next_id += 1;
+        let fd = Rc::new(fd);
+        self.open.push(Open { id: self.next_id, written, bound, fd, share, path });
+        Ok(self.next_id)
+    }
+
+    /// Closes every socket that is not among `entries`.
+    pub fn keep(&mut self, entries: &[ListenerEntry]) {
+        self.close(|open| !entries.iter().any(|entry| entry.id == open.id));
+    }
+
+    /// Closes all; nobody is taken any more.
+    pub fn close_all(&mut self) {
+        self.close(|_| true);
+    }
+
+    fn close(&mut self, is_closed: impl Fn(&Open) -> bool) {
+        let (closed, kept) = std::mem::take(&mut self.open).into_iter().partition(|it| is_closed(it));
+        self.open = kept;
+        let closed: Vec<Open> = closed;
+        for (path, inode) in closed.iter().filter_map(|open| open.path.as_ref()) {
+            // Whoever has removed or replaced it meanwhile knows what they are doing.
+            if inode_of(path).is_ok_and(|now| now == *inode) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+
+    pub fn find(&self, id: u32) -> &Open {
+        let found = self.open.iter().find(|open| open.id == id);
+        found.expect("an entry names an open listener")
+    }
+}
+
+/// A socket, where it is bound, and its file. `first` is where another of the same address is
+/// bound: port 0 means any free one only once.
+fn bind(
+    listener: &Listener,
+    first: Option<&str>,
+    reuse: bool,
+) -> io::Result<(OwnedFd, String, Option<(PathBuf, u64)>)> {
+    match &listener.address {
+        Address::Unix { path, mode } => {
+            let fd = sys::listen::unix(path, *mode, listener.backlog)?;
+            Ok((fd, path.display().to_string(), Some((path.clone(), inode_of(path)?))))
+        }
+        address @ Address::Tcp { .. } => {
+            let none = || io::Error::other("no address");
+            let resolved = match first.and_then(|bound| bound.parse().ok()) {
+                Some(bound) => bound,
+                None => address.resolve()?.into_iter().next().ok_or_else(none)?,
+            };
+            if reuse && first.is_none() && !listener.reuseport {
+                // Sockets that share an address let strangers of the same user in, unasked: a
+                // second proxy would take half of the clients. So somebody who does not share
+                // looks first.
+                drop(sys::listen::tcp(resolved, 1, false)?);
+            }
+            let fd = sys::listen::tcp(resolved, listener.backlog, reuse)?;
+            let bound = sys::listen::local_address(&fd)?;
+            Ok((fd, bound.to_string(), None))
+        }
+    }
+}
+
+fn inode_of(path: &Path) -> io::Result<u64> {
+    Ok(std::fs::symlink_metadata(path)?.ino())
+}

@@ -1,0 +1,495 @@
+//! The master: one idle process that owns everything its workers only borrow: listeners,
+//! configuration, shared memory, embedded caches, the log, the admin socket. It never reads a byte
+//! of a client's.
+//!
+//! ```text
+//!   signals ──┐                                ┌── worker 0 ── clients, servers
+//!   admin   ──┼──▶ one ladder of questions ──▶ ├── worker 1     each by a channel; all by the board
+//!   channels ─┤      (`Master::turn`)          └── …
+//!   timers  ──┘                                    cache processes
+//! ```
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | `workers`, `life` | when a worker is started, believed dead, ended; signals, the end |
+//! | `listeners`, `rows`, `caches` | what a configuration needs, and what of it is there already |
+//! | `change` | one configuration becomes another, for all workers or for none |
+//! | `health` | which servers are out of their rings |
+//! | `orders` | what the operator asks by the admin socket |
+//! | `reader` | a process of its own that reads files and looks up hosts |
+
+mod caches;
+mod change;
+mod events;
+mod health;
+mod life;
+mod listeners;
+mod orders;
+pub mod reader;
+mod report;
+mod rows;
+mod workers;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use sys::signal::{self, Signals};
+
+use crate::board::Board;
+use crate::config::{Config, WORKERS_MAX};
+use crate::event::choose;
+use crate::ipc::Message;
+use crate::ipc::installation::{AcceptMode, Installation, ListenerEntry, PoolRows};
+use crate::log::{Level, Log};
+
+use caches::Caches;
+use change::Change;
+use events::{Events, Source};
+use health::Health;
+use life::LOOK_EVERY;
+use listeners::Listeners;
+use orders::Desk;
+use rows::Rows;
+use workers::{Slot, State};
+
+/// Serves `config` until it is told to end. `file` is what a reload reads.
+pub fn run(config: Config, file: Option<PathBuf>) -> ExitCode {
+    let log = Log::open(&config.process);
+    let outcome = log.and_then(|log| Master::start(config, file, log));
+    match outcome.and_then(Master::watch) {
+        Ok(code) => code,
+        Err(error) => {
+            crate::log::line(&format!("cannot start: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Master {
+    signals: Signals,
+    events: Events,
+    board: Board,
+    /// The board's memory, and what else every worker is passed.
+    memory: Rc<OwnedFd>,
+    lock: Rc<OwnedFd>,
+    pokes: Vec<Rc<OwnedFd>>,
+    running: Running,
+    rows: Rows,
+    listeners: Listeners,
+    caches: Caches,
+    health: Health,
+    slots: Vec<Slot>,
+    change: Option<Change>,
+    desk: Desk,
+    log: Log,
+    file: Option<PathBuf>,
+    ending: Option<Ending>,
+    /// WINCH: the workers have been sent away, the listeners are kept.
+    resting: bool,
+    next_look: Instant,
+    started: Instant,
+}
+
+/// The configuration that holds.
+struct Running {
+    epoch: u64,
+    config: Config,
+    mode: AcceptMode,
+    rows: Vec<PoolRows>,
+    listeners: Vec<ListenerEntry>,
+    /// `host:port` to address, as looked up last.
+    addresses: BTreeMap<String, String>,
+    /// The same for the workers.
+    sealed: Rc<OwnedFd>,
+}
+
+/// The way to the end.
+struct Ending {
+    deadline: Instant,
+    code: u8,
+}
+
+impl Master {
+    fn start(config: Config, file: Option<PathBuf>, log: Log) -> io::Result<Master> {
+        sys::process::set_title("quickack: master");
+        sys::process::raise_descriptors();
+        let signals = Signals::new(&[
+            signal::TERM,
+            signal::INT,
+            signal::QUIT,
+            signal::HUP,
+            signal::USR1,
+            signal::WINCH,
+            signal::CHLD,
+        ])?;
+        let row_count = config.plan.pools.iter().map(|pool| pool.servers.len() + 1).sum::<usize>();
+        let row_max = (row_count * ROWS_SPARE + 1).max(ROWS_MIN);
+        let workers = config.process.worker_count();
+        let slots = (workers * SLOTS_SPARE).clamp(SLOTS_MIN.max(workers), WORKERS_MAX);
+        let memory = sys::memory::shared("quickack-board", Board::words(slots, row_max))?;
+        let board = Board::create(sys::memory::map(&memory)?, slots, row_max);
+        let mut rows = Rows::new(row_max);
+        let assigned = rows.assign(&config).map_err(io::Error::other)?;
+        let choice = choose(config.process.accept).map_err(io::Error::other)?;
+        let addresses = reader::look_up(&config).map_err(io::Error::other)?;
+        let mut listeners = Listeners::default();
+        let entries = listeners.open(&config, choice.mode, workers)?;
+        let mut caches = Caches::new();
+        caches.start(&config, &assigned)?;
+        let mut running = Running {
+            epoch: 1,
+            config,
+            mode: choice.mode,
+            rows: assigned,
+            listeners: entries,
+            addresses,
+            sealed: Rc::new(sys::memory::sealed("empty", &[])?),
+        };
+        running.sealed = Rc::new(running.installation(&mut caches)?.seal()?);
+        board.commit_config(running.epoch);
+        let events = Events::new(&signals)?;
+        let desk = Desk::open(&running.config, file.as_deref(), &events)?;
+        let mut master = Master {
+            events,
+            signals,
+            health: Health::new(&running),
+            board,
+            memory: Rc::new(memory),
+            lock: Rc::new(sys::memory::shared("quickack-accept-mutex", 1)?),
+            pokes: Vec::new(),
+            running,
+            rows,
+            listeners,
+            caches,
+            slots: Vec::new(),
+            change: None,
+            desk,
+            log,
+            file,
+            ending: None,
+            resting: false,
+            next_look: Instant::now() + LOOK_EVERY,
+            started: Instant::now(),
+        };
+        master.announce(&choice.why);
+        master.fill_slots(workers)?;
+        Ok(master)
+    }
+
+    fn announce(&mut self, accept: &str) {
+        let mut lines = Vec::new();
+        let mut said = BTreeSet::new();
+        for entry in &self.running.listeners {
+            let bound = &self.listeners.find(entry.id).bound;
+            if said.insert((bound.clone(), entry.pool)) {
+                let pool = &self.running.config.plan.pools[entry.pool].name;
+                lines.push(format!("listening on {bound} (pool {pool})"));
+            }
+        }
+        let workers = self.running.config.process.worker_count();
+        lines.push(format!("workers: {workers}; {accept}"));
+        if let Some(path) = self.desk.path() {
+            lines.push(format!("admin socket: {}", path.display()));
+        }
+        lines.extend(self.welcome());
+        for line in lines {
+            self.log.say(Level::Notice, &line);
+        }
+    }
+
+    /// How to try what runs without a configuration.
+    fn welcome(&self) -> Option<String> {
+        if self.running.config.text != crate::config::DEFAULT_TEXT {
+            return None;
+        }
+        let address = &self.listeners.find(self.running.listeners.first()?.id).bound;
+        let (host, port) = address.rsplit_once(':')?;
+        Some(format!(
+            "an embedded cache stands behind it; try it from another terminal:\n\n    \
+             printf 'set greeting 0 0 5\\r\\nhello\\r\\nget greeting\\r\\nquit\\r\\n' \
+             | nc {host} {port}\n\n\
+             quickack: in front of your own servers: quickack run -c nutcracker.yml; \
+             to end: Ctrl-C"
+        ))
+    }
+
+    fn watch(mut self) -> io::Result<ExitCode> {
+        loop {
+            if let Some(code) = self.turn()? {
+                self.caches.end();
+                return Ok(ExitCode::from(code));
+            }
+        }
+    }
+
+    /// One look at everything, in this order. The answer is the exit status when all is over.
+    fn turn(&mut self) -> io::Result<Option<u8>> {
+        let sources = self.events.wait(self.timeout())?;
+        let now = Instant::now();
+        for source in sources {
+            match source {
+                Source::Signals => self.heed_signals(now)?,
+                Source::Channel(slot) => self.listen_to(slot, now),
+                Source::Desk(visitor) => self.serve_desk(visitor, now),
+            }
+        }
+        self.reap(now)?;
+        for said in self.caches.revive(now) {
+            self.log.say(Level::Error, &said);
+        }
+        self.go_on_with_change(now);
+        if now >= self.next_look {
+            self.look_at_heartbeats(now);
+        }
+        if self.ending.is_none() && !self.resting {
+            self.start_what_is_due(now)?;
+        }
+        self.settle_rows();
+        self.log.tick(now);
+        Ok(self.ended(now))
+    }
+
+    /// How long nothing may happen.
+    fn timeout(&self) -> Duration {
+        let slots = self.slots.iter().filter(|slot| slot.worker.is_none());
+        let starts = slots.map(|slot| slot.not_before).filter(|_| self.ending.is_none());
+        let change = self.change.as_ref().and_then(Change::deadline);
+        let ending = self.ending.as_ref().map(|ending| ending.deadline);
+        let all = starts.chain(change).chain(ending).chain(self.caches.due()).chain(self.log.due());
+        let next = all.min().unwrap_or(self.next_look).min(self.next_look);
+        next.saturating_duration_since(Instant::now())
+    }
+
+    /// Makes places for `count` workers and what wakes them.
+    fn fill_slots(&mut self, count: usize) -> io::Result<()> {
+        while self.pokes.len() < count {
+            self.pokes.push(Rc::new(sys::poke::new()?));
+        }
+        while self.slots.len() < count {
+            self.slots.push(Slot::new(self.slots.len()));
+        }
+        Ok(())
+    }
+
+    /// Fills the places that are vacant and whose pause is over.
+    fn start_what_is_due(&mut self, now: Instant) -> io::Result<()> {
+        let count = self.running.config.process.worker_count();
+        for number in 0..count.min(self.slots.len()) {
+            let slot = &mut self.slots[number];
+            if slot.worker.is_some() || now < slot.not_before {
+                continue;
+            }
+            if let Err(error) = slot.start() {
+                slot.not_before = now + START_AGAIN;
+                let text = format!("cannot start worker {number}: {error}; trying again");
+                self.log.say(Level::Error, &text);
+                continue;
+            }
+            self.brief(number);
+        }
+        Ok(())
+    }
+
+    /// Tells a new worker everything it needs.
+    fn brief(&mut self, number: usize) {
+        let Some(worker) = self.slots[number].worker.as_mut() else { return };
+        // A descriptor that cannot be watched is that of a worker that cannot be led.
+        if self.events.add(&worker.channel, Source::Channel(number)).is_err() {
+            return worker.signal(Signal::KILL);
+        }
+        let release = env!("CARGO_PKG_VERSION").to_string();
+        worker.send(Message::Welcome { slot: number, release }, &[Rc::clone(&self.memory)]);
+        worker.send(Message::Lock {}, &[Rc::clone(&self.lock)]);
+        let ids: Vec<u32> = self.running.listeners.iter().map(|entry| entry.id).collect();
+        self.pass_listeners(number, &ids);
+        self.pass_pokes(number);
+        let epoch = self.running.epoch;
+        let Some(worker) = self.slots[number].worker.as_mut() else { return };
+        worker.send(Message::Prepare { epoch }, &[Rc::clone(&self.running.sealed)]);
+        worker.send(Message::Commit { epoch }, &[]);
+    }
+
+    fn pass_listeners(&mut self, number: usize, ids: &[u32]) {
+        let Some(worker) = self.slots[number].worker.as_mut() else { return };
+        for ids in ids.chunks(sys::channel::FDS_MAX) {
+            let fds: Vec<_> = ids.iter().map(|id| Rc::clone(&self.listeners.find(*id).fd)).collect();
+            worker.send(Message::Listeners { ids: ids.to_vec() }, &fds);
+        }
+    }
+
+    fn pass_pokes(&mut self, number: usize) {
+        let Some(worker) = self.slots[number].worker.as_mut() else { return };
+        for (at, fds) in self.pokes.chunks(sys::channel::FDS_MAX).enumerate() {
+            worker.send(Message::Pokes { first: at * sys::channel::FDS_MAX }, fds);
+        }
+    }
+
+    /// What a worker says.
+    fn listen_to(&mut self, number: usize, now: Instant) {
+        loop {
+            let Some(worker) = self.slots[number].worker.as_mut() else { return };
+            let received = worker.channel.flush().and_then(|()| worker.channel.receive());
+            match received {
+                Ok(Some(received)) => self.heed_worker(number, received.message, received.fds, now),
+                Ok(None) => break,
+                Err(crate::ipc::Fault::Closed) => {
+                    // It is ending; its end is found by the signal that comes with it.
+                    self.events.forget(&worker.channel);
+                    return;
+                }
+                Err(fault) => {
+                    self.log.say(Level::Error, &format!("worker {number}: {fault}; it is ended"));
+                    worker.signal(Signal::KILL);
+                    self.events.forget(&worker.channel);
+                    return;
+                }
+            }
+        }
+        if let Some(worker) = self.slots[number].worker.as_mut() {
+            let blocked = worker.channel.is_blocked();
+            self.events.want_write(worker.channel.as_fd(), Source::Channel(number), blocked);
+        }
+    }
+
+    fn heed_worker(&mut self, number: usize, message: Message, fds: Vec<OwnedFd>, now: Instant) {
+        match message {
+            Message::Prepared { epoch } => self.note_prepared(number, epoch),
+            Message::Refused { epoch, why } => self.note_refused(number, epoch, &why),
+            Message::Installed { epoch, rows_in_use } => {
+                self.note_installed(number, epoch, rows_in_use);
+            }
+            Message::RowsInUse { rows } => {
+                if let Some(worker) = self.slots[number].worker.as_mut() {
+                    worker.rows_in_use = rows;
+                }
+            }
+            Message::Failed { server, failures, why } => {
+                self.note_failure(number, server, failures, &why, now);
+            }
+            Message::Answered { server } => self.note_answer(number, server, now),
+            Message::Log { level, key, text } => {
+                self.log.repeat(Level::from_word(&level), &key, &text, now);
+            }
+            Message::LogLost { lines } => {
+                let text = format!("worker {number}: {lines} lines for the log were lost");
+                self.log.say(Level::Warning, &text);
+            }
+            Message::Clients { pool } => self.pass_clients(pool, fds),
+            Message::Echo { text } => {
+                if let Some(worker) = self.slots[number].worker.as_mut() {
+                    worker.send(Message::Echo { text }, &[]);
+                }
+            }
+            other => {
+                let text = format!("worker {number} said what only a master says: {other:?}");
+                self.log.say(Level::Error, &text);
+            }
+        }
+    }
+
+    fn note_installed(&mut self, number: usize, epoch: u64, rows_in_use: Vec<u32>) {
+        let Some(worker) = self.slots[number].worker.as_mut() else { return };
+        worker.epoch = epoch;
+        worker.rows_in_use = rows_in_use;
+        if worker.state == State::Starting {
+            worker.set_state(State::Serving);
+            self.board.set_serving(number, true);
+            // Whoever waits in a queue may be this worker's to take.
+            let _ = sys::poke::poke(&self.pokes[number]);
+        }
+    }
+
+    /// Clients of a worker that leaves, for the serving one that has the fewest.
+    fn pass_clients(&mut self, pool: u32, fds: Vec<OwnedFd>) {
+        let Some((number, _)) = self.board.least() else {
+            let text = format!("{} clients had nobody to go to and were closed", fds.len());
+            return self.log.say(Level::Warning, &text);
+        };
+        let fds: Vec<_> = fds.into_iter().map(Rc::new).collect();
+        if let Some(worker) = self.slots[number].worker.as_mut() {
+            worker.send(Message::Adopt { pool }, &fds);
+        }
+    }
+
+    /// Rows that nobody answers for any more are wiped and may be used again.
+    fn settle_rows(&mut self) {
+        if self.change.is_some() {
+            return;
+        }
+        let workers = self.slots.iter().filter_map(|slot| slot.worker.as_ref());
+        let mut in_use = BTreeSet::new();
+        for worker in workers {
+            if worker.epoch != self.running.epoch {
+                // It may still use anything.
+                return;
+            }
+            in_use.extend(worker.rows_in_use.iter().copied());
+        }
+        let freed = self.rows.release(&in_use);
+        for row in &freed {
+            self.board.book().clear_row(*row);
+        }
+        let still_out: Vec<(u32, bool)> = freed
+            .iter()
+            .filter(|row| self.board.is_ejected(**row))
+            .map(|row| (*row, false))
+            .collect();
+        if !still_out.is_empty() {
+            self.board.set_ejected(&still_out);
+        }
+        if !freed.is_empty() {
+            let (config, rows) = (&self.running.config, &self.running.rows);
+            self.caches.keep(config, rows, |row| in_use.contains(&row));
+        }
+    }
+}
+
+impl Running {
+    /// What the workers are told.
+    fn installation(&self, caches: &mut Caches) -> io::Result<Installation> {
+        let mut places = BTreeMap::new();
+        for (upstream, rows) in self.config.upstreams.iter().zip(&self.rows) {
+            for (server, row) in upstream.servers.iter().zip(&rows.servers) {
+                let place = match server {
+                    crate::config::ServerAddress::Embedded { .. } => {
+                        caches.path(*row)?.display().to_string()
+                    }
+                    crate::config::ServerAddress::Unix(path) => path.display().to_string(),
+                    tcp => self.addresses.get(&tcp.to_string()).cloned().unwrap_or_default(),
+                };
+                places.insert(*row, place);
+            }
+        }
+        Ok(Installation {
+            epoch: self.epoch,
+            name: self.config.name.clone(),
+            text: self.config.text.clone(),
+            overrides: self.config.overrides.iter().map(ToString::to_string).collect(),
+            workers: self.config.process.worker_count(),
+            processors: self.config.process.processors,
+            accept: self.mode,
+            pools: self.rows.clone(),
+            places,
+            listeners: self.listeners.clone(),
+        })
+    }
+}
+
+/// The running image: a replaced file on disk never mixes versions.
+const OWN_IMAGE: &str = "/proc/self/exe";
+/// Places reserved for each worker of the first configuration, so that there may be more …
+const SLOTS_SPARE: usize = 4;
+/// … and at least so many.
+const SLOTS_MIN: usize = 16;
+/// Rows reserved for each pool and server of the first configuration, so that it may grow …
+const ROWS_SPARE: usize = 4;
+/// … and at least so many.
+const ROWS_MIN: usize = 256;
+/// The pause before a start that the system refused is tried again.
+const START_AGAIN: Duration = Duration::from_millis(500);

@@ -1,0 +1,318 @@
+//! The desk: where the operator's questions come in (the admin socket) and twemproxy's statistics
+//! go out (the `stats:` port). Each verb of `admin::VERBS` has its arm here.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::Signal;
+
+use super::Master;
+use super::events::{Events, Source};
+use crate::admin;
+use crate::config::{Address, Config};
+
+/// Who waits for an answer.
+pub type Visitor = u32;
+
+/// The sockets of those who ask.
+pub struct Desk {
+    admin: Option<(OwnedFd, PathBuf)>,
+    stats: Option<(OwnedFd, String)>,
+    visitors: BTreeMap<Visitor, Guest>,
+    next: Visitor,
+}
+
+struct Guest {
+    fd: OwnedFd,
+    asked: Vec<u8>,
+    answer: Vec<u8>,
+    written: usize,
+    /// A line was read; nothing more is.
+    is_served: bool,
+    until: Instant,
+}
+
+impl Desk {
+    pub fn open(config: &Config, file: Option<&Path>, events: &Events) -> io::Result<Desk> {
+        let process = &config.process;
+        let admin = match admin::path(&process.admin, file) {
+            None => None,
+            Some(path) => {
+                if process.admin == crate::config::Admin::Default {
+                    admin::make_folder()?;
+                }
+                let fd = sys::listen::unix(&path, Some(0o600), BACKLOG).map_err(|error| {
+                    let path = path.display();
+                    io::Error::other(format!("cannot open the admin socket {path}: {error}"))
+                })?;
+                events.add(&fd, Source::Desk(ADMIN))?;
+                Some((fd, path))
+            }
+        };
+        let mut desk = Desk { admin, stats: None, visitors: BTreeMap::new(), next: FIRST };
+        desk.listen_for_stats(process.stats.as_ref(), events)?;
+        Ok(desk)
+    }
+
+    /// Opens, moves or closes the port of twemproxy's statistics.
+    pub fn listen_for_stats(
+        &mut self,
+        address: Option<&Address>,
+        events: &Events,
+    ) -> io::Result<()> {
+        let wanted = address.map(ToString::to_string);
+        if self.stats.as_ref().map(|(_, written)| written) == wanted.as_ref() {
+            return Ok(());
+        }
+        self.stats = None;
+        if let Some(address) = address {
+            let resolved = address.resolve()?.into_iter().next();
+            let resolved = resolved.ok_or_else(|| io::Error::other("no address"))?;
+            let fd = sys::listen::tcp(resolved, BACKLOG, false).map_err(|error| {
+                io::Error::other(format!("cannot open the stats port {address}: {error}"))
+            })?;
+            events.add(&fd, Source::Desk(STATS))?;
+            self.stats = Some((fd, address.to_string()));
+        }
+        Ok(())
+    }
+
+    pub fn path(&self) -> Option<&Path> {
+        self.admin.as_ref().map(|(_, path)| path.as_path())
+    }
+
+    /// Where twemproxy's statistics are served.
+    pub fn stats_address(&self) -> Option<String> {
+        let (fd, _) = self.stats.as_ref()?;
+        sys::listen::local_address(fd).ok().map(|address| address.to_string())
+    }
+
+    pub fn answer(&mut self, visitor: Visitor, text: String) {
+        if let Some(guest) = self.visitors.get_mut(&visitor) {
+            guest.answer = text.into_bytes();
+            if guest.answer.last() != Some(&b'\n') {
+                guest.answer.push(b'\n');
+            }
+            guest.is_served = true;
+        }
+        self.write(visitor);
+    }
+
+    pub fn refuse(&mut self, visitor: Visitor, why: &str) {
+        self.answer(visitor, format!("{}{why}", admin::ERROR));
+    }
+
+    fn welcome(&mut self, listener: Visitor, events: &Events, now: Instant) -> Vec<Visitor> {
+        let mut new = Vec::new();
+        while self.visitors.len() < VISITORS_MAX {
+            let door = match listener {
+                ADMIN => self.admin.as_ref(),
+                _ => None,
+            };
+            let fd = match door.map(|(fd, _)| fd).or(self.stats.as_ref().map(|(fd, _)| fd)) {
+                Some(fd) => sys::listen::accept(fd),
+                None => break,
+            };
+            let Ok(fd) = fd else { break };
+            let visitor = self.next;
+            self.next = self.next.checked_add(1).unwrap_or(FIRST);
+            if events.add(&fd, Source::Desk(visitor)).is_ok() {
+                let until = now + PATIENCE;
+                let (asked, answer) = (Vec::new(), Vec::new());
+                let guest = Guest { fd, asked, answer, written: 0, is_served: false, until };
+                self.visitors.insert(visitor, guest);
+                new.push(visitor);
+            }
+        }
+        new
+    }
+
+    /// Reads on; a whole line is the question.
+    fn read(&mut self, visitor: Visitor) -> Option<String> {
+        let guest = self.visitors.get_mut(&visitor)?;
+        let mut chunk = [0; 4096];
+        loop {
+            match rustix::net::recv(&guest.fd, &mut chunk, RecvFlags::empty()) {
+                Ok((0, _)) => break,
+                // What comes after the question is nobody's.
+                Ok(_) if guest.is_served => {}
+                Ok((n, _)) => {
+                    guest.asked.extend_from_slice(&chunk[..n]);
+                    if let Some(end) = guest.asked.iter().position(|byte| *byte == b'\n') {
+                        guest.is_served = true;
+                        return Some(String::from_utf8_lossy(&guest.asked[..end]).into_owned());
+                    }
+                    if guest.asked.len() > QUESTION_LEN_MAX {
+                        self.refuse(visitor, "a question is one line of at most 64 KiB");
+                        return None;
+                    }
+                }
+                Err(Errno::AGAIN) => return None,
+                Err(Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        // Gone, or has said all it will without a whole line. Who has asked still reads.
+        if !guest.is_served {
+            self.visitors.remove(&visitor);
+        }
+        None
+    }
+
+    fn write(&mut self, visitor: Visitor) {
+        let Some(guest) = self.visitors.get_mut(&visitor) else { return };
+        while guest.written < guest.answer.len() {
+            let rest = &guest.answer[guest.written..];
+            match rustix::net::send(&guest.fd, rest, SendFlags::NOSIGNAL) {
+                Ok(n) => guest.written += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => break,
+            }
+        }
+        if !guest.answer.is_empty() {
+            self.visitors.remove(&visitor);
+        }
+    }
+
+    fn is_writing(&self, visitor: Visitor) -> bool {
+        self.visitors.get(&visitor).is_some_and(|guest| !guest.answer.is_empty())
+    }
+
+    /// Those who neither ask nor read are shown out.
+    pub fn tidy(&mut self, now: Instant) {
+        self.visitors.retain(|_, guest| now < guest.until);
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        if let Some((fd, path)) = self.admin.take() {
+            drop(fd);
+            // Another proxy may have taken the place meanwhile: then it is alive, and stays.
+            let _ = sys::listen::remove_unix(&path);
+        }
+    }
+}
+
+impl Master {
+    pub(super) fn serve_desk(&mut self, visitor: Visitor, now: Instant) {
+        match visitor {
+            ADMIN => {
+                self.desk.welcome(ADMIN, &self.events, now);
+            }
+            STATS => {
+                for visitor in self.desk.welcome(STATS, &self.events, now) {
+                    let text = self.twemproxy_stats();
+                    self.desk.answer(visitor, text);
+                    self.want_to_write(visitor);
+                }
+            }
+            _ if self.desk.is_writing(visitor) => self.desk.write(visitor),
+            _ => {
+                if let Some(question) = self.desk.read(visitor) {
+                    self.heed_order(visitor, &question, now);
+                    self.want_to_write(visitor);
+                }
+            }
+        }
+    }
+
+    /// An answer that did not fit the socket goes on when there is room.
+    pub(super) fn want_to_write(&mut self, visitor: Visitor) {
+        if let Some(guest) = self.desk.visitors.get(&visitor) {
+            let wanted = guest.written < guest.answer.len();
+            self.events.want_write(guest.fd.as_fd(), Source::Desk(visitor), wanted);
+        }
+    }
+
+    fn heed_order(&mut self, visitor: Visitor, question: &str, now: Instant) {
+        let words: Vec<String> = question.split_whitespace().map(str::to_string).collect();
+        let Some((verb, words)) = words.split_first() else {
+            return self.desk.refuse(visitor, &format!("ask one of: {}", verbs()));
+        };
+        let known = match verb.as_str() {
+            "reload" => &["--allow-remap"][..],
+            "config" => &["--running", "--diff", "--json"],
+            "stats" | "workers" => &["--json"],
+            _ => &[],
+        };
+        let takes_words = matches!(verb.as_str(), "set" | "log-level");
+        if let Some(odd) = words.iter().find(|word| !takes_words && !known.contains(&word.as_str()))
+        {
+            return self.desk.refuse(visitor, &format!("`{verb}` does not know `{odd}`"));
+        }
+        let says = |word: &str| words.iter().any(|given| given == word);
+        match verb.as_str() {
+            "reload" => self.begin_reload(Some(visitor), says("--allow-remap"), now),
+            "set" if words.is_empty() => self.desk.refuse(visitor, "set what? KEY=VALUE"),
+            "set" => self.begin_set(Some(visitor), words, now),
+            "log-level" => match words {
+                [level] => {
+                    self.begin_set(Some(visitor), &[format!("log_level={level}")], now);
+                }
+                _ => self.desk.refuse(visitor, "log-level takes one word"),
+            },
+            "config" => {
+                let text = self.config_text(says("--diff"), says("--json"));
+                self.desk.answer(visitor, text);
+            }
+            "stats" => {
+                let text = self.stats_text(says("--json"));
+                self.desk.answer(visitor, text);
+            }
+            "workers" => {
+                let text = self.workers_text(says("--json"));
+                self.desk.answer(visitor, text);
+            }
+            "drain" => {
+                self.desk.answer(visitor, "draining".to_string());
+                if self.ending.is_none() {
+                    self.end(0, now);
+                }
+            }
+            "quit" => {
+                self.desk.answer(visitor, "ending now".to_string());
+                if self.ending.is_none() {
+                    self.end(0, now);
+                }
+                self.signal_all(Signal::KILL);
+            }
+            odd => {
+                let why = format!("no verb is called `{odd}`; ask one of: {}", verbs());
+                self.desk.refuse(visitor, &why);
+            }
+        }
+    }
+
+    fn config_text(&self, diff: bool, json: bool) -> String {
+        let config = &self.running.config;
+        match (diff, json) {
+            (false, false) => config.running_text(),
+            (false, true) => config.running_json(),
+            (true, false) => config.diff_text(),
+            (true, true) => config.diff_json(),
+        }
+    }
+}
+
+fn verbs() -> String {
+    let names: Vec<&str> = admin::VERBS.iter().map(|verb| verb.name).collect();
+    names.join(", ")
+}
+
+/// The admin socket itself, the stats port, and from here on those who came.
+const ADMIN: Visitor = 0;
+const STATS: Visitor = 1;
+const FIRST: Visitor = 2;
+/// Who may stand at the desk at once; the others wait in the sockets' queues.
+const VISITORS_MAX: usize = 64;
+/// How long one may stand there.
+const PATIENCE: Duration = Duration::from_secs(60);
+const QUESTION_LEN_MAX: usize = 64 * 1024;
+const BACKLOG: i32 = 64;

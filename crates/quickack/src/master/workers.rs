@@ -1,0 +1,209 @@
+//! The workers: started, watched, ended, and started again when they die.
+//!
+//! ```text
+//!   Vacant ──start──▶ Starting ──Installed──▶ Serving ──Retire──▶ Leaving ──ends──▶ Vacant
+//!      ▲                 │ dies                  │ dies, or its heartbeat stands still
+//!      └────── pause ◀───┴───────────────────────┘
+//! ```
+
+use std::io;
+use std::process::{Child, Command, ExitStatus};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::ipc::{Channel, Fault, Message};
+
+/// The place of one worker.
+pub struct Slot {
+    pub number: usize,
+    pub worker: Option<Worker>,
+    /// The next start is not before this.
+    pub not_before: Instant,
+    /// Deaths in a row soon after a start.
+    early_deaths: u32,
+}
+
+/// A worker process.
+pub struct Worker {
+    child: Child,
+    pub channel: Channel,
+    pub state: State,
+    pub started: Instant,
+    /// When it began to serve.
+    served_since: Option<Instant>,
+    /// The configuration it has installed.
+    pub epoch: u64,
+    /// Rows that have left the configuration and that it still answers for.
+    pub rows_in_use: Vec<u32>,
+    pulse: Pulse,
+}
+
+/// The life of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It has been started and has not said yet that it serves.
+    Starting,
+    /// It takes clients.
+    Serving,
+    /// It takes no more clients and ends when the last has gone.
+    Leaving,
+    /// Its heartbeat stood still; it has been told to leave a trace and die.
+    Hung,
+}
+
+/// What the heartbeat was, and for how many looks it has been so.
+#[derive(Default)]
+struct Pulse {
+    beats: u64,
+    still: u32,
+}
+
+impl Slot {
+    pub fn new(number: usize) -> Slot {
+        Slot { number, worker: None, not_before: Instant::now(), early_deaths: 0 }
+    }
+
+    /// Starts a worker of this very image, whatever lies on the disk by now.
+    pub fn start(&mut self) -> io::Result<()> {
+        let (ours, theirs) = sys::channel::pair()?;
+        let mut command = Command::new(super::OWN_IMAGE);
+        command.arg("worker");
+        let title = format!("quickack: worker {}", self.number);
+        sys::process::prepare_child(&mut command, &title, Some(theirs));
+        let child = command.spawn()?;
+        self.worker = Some(Worker {
+            child,
+            channel: Channel::new(ours),
+            state: State::Starting,
+            started: Instant::now(),
+            served_since: None,
+            epoch: 0,
+            rows_in_use: Vec::new(),
+            pulse: Pulse::default(),
+        });
+        Ok(())
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.worker.as_mut().is_some_and(|one| matches!(one.child.try_wait(), Ok(Some(_))))
+    }
+
+    /// Whether its worker has ended, and how. The place is vacant then.
+    pub fn reap(&mut self, now: Instant) -> io::Result<Option<(Worker, ExitStatus)>> {
+        let Some(worker) = &mut self.worker else { return Ok(None) };
+        let Some(status) = worker.child.try_wait()? else { return Ok(None) };
+        let worker = self.worker.take().expect("it was there a line above");
+        let lasted = worker.served_since.is_some_and(|since| now - since >= EARLY);
+        self.early_deaths = if lasted { 0 } else { self.early_deaths + 1 };
+        self.not_before = now + self.pause();
+        Ok(Some((worker, status)))
+    }
+
+    /// At once after a life or the first early death; then longer and longer.
+    fn pause(&self) -> Duration {
+        match self.early_deaths {
+            0 | 1 => Duration::ZERO,
+            deaths => (PAUSE_FIRST * 2u32.saturating_pow(deaths - 2)).min(PAUSE_LAST),
+        }
+    }
+
+    /// The place is to be filled anew, without regard to how the last worker died.
+    pub fn forgive(&mut self, now: Instant) {
+        self.early_deaths = 0;
+        self.not_before = now;
+    }
+
+    pub fn is_serving(&self) -> bool {
+        self.worker.as_ref().is_some_and(|worker| worker.state == State::Serving)
+    }
+}
+
+impl Worker {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn set_state(&mut self, next: State) {
+        use State::{Hung, Leaving, Serving, Starting};
+        let legal = matches!(
+            (self.state, next),
+            (Starting, Serving | Leaving | Hung) | (Serving, Leaving | Hung) | (Leaving, Hung)
+        );
+        assert!(legal, "a worker goes from {:?} to no {next:?}", self.state);
+        self.state = next;
+        if next == State::Serving {
+            self.served_since = Some(Instant::now());
+        }
+    }
+
+    /// Sends, or kills a worker that has not read a thousand messages.
+    pub fn send(&mut self, message: Message, fds: &[Rc<std::os::fd::OwnedFd>]) {
+        match self.channel.send(message, fds) {
+            // One that is gone is found by its end.
+            Ok(_) | Err(Fault::Closed) => {}
+            Err(Fault::Full | Fault::Broken(_)) => self.signal(Signal::KILL),
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        // One that has ended already needs no signal; it is not reaped yet, so the id is its own.
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    /// Looks at the heartbeat. True when it has stood still for `looks` looks.
+    pub fn stands_still(&mut self, beats: u64, looks: u32) -> bool {
+        if self.pulse.beats == beats {
+            self.pulse.still += 1;
+        } else {
+            self.pulse = Pulse { beats, still: 0 };
+        }
+        self.pulse.still >= looks
+    }
+
+    /// Looks that came too late say nothing about the worker.
+    pub fn forget_pulse(&mut self) {
+        self.pulse.still = 0;
+    }
+
+    /// Where it stands, as the kernel tells: its state and what it waits for.
+    pub fn whereabouts(&self) -> String {
+        let read = |file: &str| {
+            let path = format!("/proc/{}/{file}", self.pid());
+            std::fs::read_to_string(path).unwrap_or_default().trim().to_string()
+        };
+        let status = read("status");
+        let state = status.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or(" ?");
+        format!("state {}, waits in `{}`, system call `{}`", state.trim(), read("wchan"), read("syscall"))
+    }
+
+    /// A signal that leaves a trace cannot reach a process that is stopped.
+    pub fn is_stopped(&self) -> bool {
+        let path = format!("/proc/{}/stat", self.pid());
+        let stat = std::fs::read_to_string(path).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+    }
+}
+
+/// A worker that died sooner than this after it began to serve, or before, died early.
+const EARLY: Duration = Duration::from_millis(200);
+/// The pause after the second early death in a row; it doubles.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_LAST: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_dies_early_again_and_again_is_started_ever_later() {
+        let mut slot = Slot::new(0);
+        let mut pauses = Vec::new();
+        for deaths in 0..10 {
+            slot.early_deaths = deaths;
+            pauses.push(slot.pause().as_millis());
+        }
+        assert_eq!(pauses, [0, 0, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+    }
+}
