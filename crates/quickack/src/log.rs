@@ -1,7 +1,27 @@
-//! One line a fact, to stderr. Never in the path of a request.
+//! One line a fact, to stderr or a file. Never in the path of a request.
+//!
+//! ```text
+//!   a fact ── level ── Repeats: has it been said within this second? ── render ── Sink
+//!                         └── counted, and told as one line when the second is over
+//! ```
+//!
+//! Only the master has a [`Log`]; workers send it their lines. Who has no master yet, or none any
+//! more, says [`line`].
 
-use std::io::Write;
+mod render;
+mod repeats;
+mod sink;
+
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Write};
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use render::render;
+use repeats::{Repeats, Verdict};
+use sink::Sink;
 
 /// Where lines go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,8 +91,149 @@ impl Level {
     }
 }
 
-/// Writes one line.
+/// The log of the whole proxy. Writing never waits: what its reader has no room for is counted.
+pub struct Log {
+    target: Target,
+    format: Format,
+    level: Level,
+    sink: Sink,
+    repeats: Repeats,
+    /// Lines that the reader had no room for, and that it has not been told of.
+    lost: u64,
+}
+
+/// A fact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    pub level: Level,
+    /// Facts with the same key say the same, whoever says them; an empty key is said each time.
+    pub key: String,
+    /// The words. Control characters in them are written out.
+    pub text: String,
+    pub from: From,
+}
+
+/// Who says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    Master,
+    Worker { slot: usize, pid: u32 },
+}
+
+/// Both clocks: one for people, one that never jumps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Microseconds since 1970.
+    pub unix_us: u64,
+    /// Microseconds since some moment.
+    pub clock_us: u64,
+}
+
+impl Log {
+    pub fn open(target: &Target, format: Format, level: Level) -> io::Result<Log> {
+        let sink = Sink::open(target)?;
+        let repeats = Repeats::default();
+        Ok(Log { target: target.clone(), format, level, sink, repeats, lost: 0 })
+    }
+
+    pub fn write(&mut self, now: Now, fact: Fact) {
+        if fact.level > self.level {
+            return;
+        }
+        self.tick(now);
+        if let Verdict::Say = self.repeats.note(now.clock_us, &fact) {
+            self.say(now, &fact, None);
+        }
+    }
+
+    /// Tells of repeats whose second is over.
+    pub fn tick(&mut self, now: Now) {
+        for (fact, count) in self.repeats.over(now.clock_us) {
+            self.say(now, &fact, Some(count));
+        }
+    }
+
+    /// Tells of all repeats: nothing is written any more.
+    pub fn finish(&mut self, now: Now) {
+        for (fact, count) in self.repeats.over(u64::MAX) {
+            self.say(now, &fact, Some(count));
+        }
+    }
+
+    /// When `tick` has something to tell, on the clock that never jumps.
+    pub fn due_us(&self) -> Option<u64> {
+        self.repeats.due_us()
+    }
+
+    /// Opens a file anew, as whoever has moved it away expects. If that fails the old one is
+    /// still written, and the error is the caller's to tell.
+    pub fn reopen(&mut self) -> io::Result<()> {
+        if matches!(self.target, Target::File(_)) {
+            self.sink = Sink::open(&self.target)?;
+        }
+        Ok(())
+    }
+
+    /// Other rules; if the target cannot be opened, the old ones hold.
+    pub fn change(&mut self, target: &Target, format: Format, level: Level) -> io::Result<()> {
+        if *target != self.target {
+            self.sink = Sink::open(target)?;
+            self.target = target.clone();
+        }
+        (self.format, self.level) = (format, level);
+        Ok(())
+    }
+
+    /// Whether a line of that level is written.
+    pub fn wants(&self, level: Level) -> bool {
+        level <= self.level
+    }
+
+    fn say(&mut self, now: Now, fact: &Fact, repeated: Option<u64>) {
+        if self.lost > 0 {
+            let text = format!("{} lines were lost: the log's reader was too slow", self.lost);
+            let fact =
+                Fact { level: Level::Warning, key: LOST.to_string(), text, from: From::Master };
+            if self.sink.write(&self.render(now, &fact, None)).is_err() {
+                self.lost += 1;
+                return;
+            }
+            self.lost = 0;
+        }
+        if self.sink.write(&self.render(now, fact, repeated)).is_err() {
+            self.lost += 1;
+        }
+    }
+
+    fn render(&self, now: Now, fact: &Fact, repeated: Option<u64>) -> Vec<u8> {
+        let stamped = matches!(self.target, Target::File(_));
+        render(self.format, stamped, now.unix_us, fact, repeated)
+    }
+}
+
+impl Fact {
+    /// One of the master's.
+    pub fn new(level: Level, key: &str, text: impl Into<String>) -> Fact {
+        Fact { level, key: key.to_string(), text: text.into(), from: From::Master }
+    }
+}
+
+impl Now {
+    pub fn read() -> Now {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let clock = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        Now {
+            unix_us: unix.as_micros() as u64,
+            clock_us: clock.tv_sec as u64 * 1_000_000 + clock.tv_nsec as u64 / 1000,
+        }
+    }
+}
+
+/// The key of the line that tells of lost ones.
+const LOST: &str = "log-lost";
+
+/// Writes one line to stderr, at once and as it is.
 pub fn line(text: &str) {
     // Whoever read it may have gone; that is no reason to end.
-    let _ = writeln!(std::io::stderr(), "quickack: {text}");
+    let _ = writeln!(io::stderr(), "quickack: {text}");
 }
