@@ -30,6 +30,7 @@ mod desk;
 pub mod fault;
 mod flow;
 mod id;
+pub mod jury;
 pub mod limits;
 mod link;
 pub mod plan;
@@ -278,4 +279,10 @@ impl Proxy {
     pub fn is_drained(&self) -> bool {
         self.draining && self.desk.clients.len() == 0
     }
+}
+
+/// stub
+pub enum Report {
+    Failed { server: u32, failures: u32, why: &'static str },
+    Answered { server: u32, probe: bool },
 }

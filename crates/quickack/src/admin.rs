@@ -49,11 +49,7 @@ pub static VERBS: &[Verb] = &[
         words: "[--json]",
         text: "The processes: their ids, states, clients, and the configuration each has installed.",
     },
-    Verb {
-        name: "log-level",
-        words: "LEVEL",
-        text: "The same as `set log_level=LEVEL`.",
-    },
+    Verb { name: "log-level", words: "LEVEL", text: "The same as `set log_level=LEVEL`." },
     Verb {
         name: "drain",
         words: "",
@@ -110,7 +106,8 @@ fn name(file: Option<&Path>) -> String {
 /// The only proxy that runs for this user, if nothing says which is meant.
 pub fn only() -> Result<PathBuf, String> {
     let entries = std::fs::read_dir(folder()).into_iter().flatten().flatten();
-    let sockets = entries.map(|entry| entry.path()).filter(|path| UnixStream::connect(path).is_ok());
+    let sockets =
+        entries.map(|entry| entry.path()).filter(|path| UnixStream::connect(path).is_ok());
     let sockets: Vec<PathBuf> = sockets.collect();
     match &sockets[..] {
         [one] => Ok(one.clone()),

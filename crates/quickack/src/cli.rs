@@ -1,5 +1,6 @@
 //! The command line: one table of verbs, and an arm for each.
 
+mod ask;
 mod check;
 mod reference;
 mod route;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{self, Config, Severity};
-use crate::{cache_server, launcher};
+use crate::{cache_server, master, worker};
 
 /// A cache proxy that finds and cures the stalls between cache clients and servers.
 ///
@@ -52,6 +53,66 @@ enum Verb {
         #[arg(required = true, value_name = "KEY")]
         keys: Vec<OsString>,
     },
+    /// Read the configuration again: all workers change to it, or none.
+    Reload {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+        /// Even if keys move to other servers.
+        #[arg(long)]
+        allow_remap: bool,
+    },
+    /// Set directives over the file's while the proxy runs: `memory_max=2g`,
+    /// `alpha.timeout_reply=200ms`; `KEY=` goes back to the file's.
+    Set {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+        /// What to set.
+        #[arg(required = true, value_name = "KEY=VALUE")]
+        words: Vec<String>,
+    },
+    /// Show every directive of the running proxy, its value, and where that is from.
+    Config {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+        /// All of them (what happens without a choice).
+        #[arg(long, conflicts_with = "diff")]
+        running: bool,
+        /// Only those that were set at run time and differ from the file.
+        #[arg(long)]
+        diff: bool,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show counters and percentiles of all workers together.
+    Stats {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the processes of the running proxy.
+    Workers {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Set what is logged: error, warning, notice or debug.
+    LogLevel {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+        level: String,
+    },
+    /// Take no more clients, answer what was asked, and end.
+    Drain {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+    },
+    /// End now.
+    Quit {
+        #[command(flatten)]
+        proxy: ask::Proxy,
+    },
     /// Print a page of the reference, as it stands in docs/reference.
     #[command(hide = true)]
     Docs {
@@ -59,12 +120,14 @@ enum Verb {
         #[arg(value_parser = reference::names())]
         page: String,
     },
-    /// Run one worker: what the launcher starts.
+    /// Run one worker: what the master starts.
     #[command(hide = true)]
-    Worker {
-        /// The folder of the caches' sockets.
-        #[arg(long, value_name = "FOLDER")]
-        sockets: PathBuf,
+    Worker,
+    /// Read a configuration for the master and look up its hosts.
+    #[command(hide = true)]
+    Read {
+        /// The configuration.
+        file: PathBuf,
     },
     /// Run one cache process: what `servers: [embedded]` starts.
     #[command(hide = true)]
@@ -73,7 +136,7 @@ enum Verb {
         #[arg(long, value_name = "ADDRESS", value_parser = config::parse_address)]
         #[arg(required_unless_present = "inherited")]
         listen: Option<config::Address>,
-        /// On the socket that the launcher passes.
+        /// On the socket that the master passes.
         #[arg(long, conflicts_with = "listen")]
         inherited: bool,
         /// What it may hold, such as `64m`.
@@ -103,9 +166,9 @@ pub enum Format {
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.verb.unwrap_or(Verb::Run(arguments.run)) {
-        Verb::Run(RunArguments { config: None }) => launcher::run(config::default()),
+        Verb::Run(RunArguments { config: None }) => master::run(config::default(), None),
         Verb::Run(RunArguments { config: Some(file) }) => match load(&file) {
-            Some(config) => launcher::run(config),
+            Some(config) => master::run(config, Some(master::reader::absolute(&file))),
             None => ExitCode::FAILURE,
         },
         Verb::Check { file, format } => check::check(&file, format),
@@ -117,11 +180,28 @@ pub fn main() -> ExitCode {
             print(&reference::page(&page));
             ExitCode::SUCCESS
         }
-        Verb::Worker { sockets } => launcher::run_worker(&sockets),
+        Verb::Reload { proxy, allow_remap } => {
+            proxy.ask("reload", &[flag(allow_remap, "--allow-remap")])
+        }
+        Verb::Set { proxy, words } => proxy.ask("set", &words),
+        Verb::Config { proxy, running: _, diff, json } => {
+            proxy.ask("config", &[flag(diff, "--diff"), flag(json, "--json")])
+        }
+        Verb::Stats { proxy, json } => proxy.ask("stats", &[flag(json, "--json")]),
+        Verb::Workers { proxy, json } => proxy.ask("workers", &[flag(json, "--json")]),
+        Verb::LogLevel { proxy, level } => proxy.ask("log-level", &[level]),
+        Verb::Drain { proxy } => proxy.ask("drain", &[]),
+        Verb::Quit { proxy } => proxy.ask("quit", &[]),
+        Verb::Worker => worker::run(),
+        Verb::Read { file } => master::reader::run(&file),
         Verb::Cache { listen, inherited: _, memory, item_size_max } => {
             cache_server::start(listen.as_ref(), memory, item_size_max)
         }
     }
+}
+
+fn flag(given: bool, word: &str) -> String {
+    if given { word.to_string() } else { String::new() }
 }
 
 /// To stdout. A reader that has gone, as `head` does, has seen what it wanted.

@@ -1,13 +1,14 @@
 //! quickack: a cache proxy. The program: its verbs, its configuration, its processes.
 
+mod admin;
 mod board;
 mod cache_server;
 mod cli;
 mod config;
 mod event;
 mod ipc;
-mod launcher;
 mod log;
+mod master;
 mod worker;
 
 fn main() -> std::process::ExitCode {

@@ -6,6 +6,7 @@ pub mod channel;
 pub mod connect;
 pub mod listen;
 pub mod memory;
+pub mod poke;
 pub mod process;
 pub mod signal;
 pub mod tcp;

@@ -4,7 +4,9 @@
 use proto::Class;
 use proxy::fault::FAULTS;
 
-use crate::config;
+use crate::admin::VERBS;
+use crate::ipc::message::{MESSAGES, Sender};
+use crate::{config, ipc};
 
 struct Page {
     name: &'static str,
@@ -12,6 +14,8 @@ struct Page {
 }
 
 const PAGES: &[Page] = &[
+    Page { name: "admin", text: admin },
+    Page { name: "channel", text: channel },
     Page { name: "commands", text: commands },
     Page { name: "directives", text: config::directives_page },
     Page { name: "errors", text: errors },
@@ -55,6 +59,45 @@ fn class(class: Class) -> &'static str {
         Class::Local(_) => "answered by the proxy",
         Class::Refuse(_) => "refused by name",
     }
+}
+
+/// Every verb of the admin socket, from its table.
+fn admin() -> String {
+    let mut page = heading(
+        "Admin socket",
+        "What a running proxy answers, by `quickack VERB` or one line to its unix socket, which only\n\
+         its owner may open. An answer that begins with `error: ` is one; `--json` gives an object.",
+    );
+    page += "\n| verb | words | what it does |\n|---|---|---|\n";
+    for verb in VERBS {
+        let words = if verb.words.is_empty() { String::new() } else { format!("`{}`", verb.words) };
+        page += &format!("| `{}` | {} | {} |\n", verb.name, words.replace('|', "\\|"), verb.text);
+    }
+    page
+}
+
+/// Every message between master and worker, from their table.
+fn channel() -> String {
+    let mut page = heading(
+        "Channel messages",
+        "What the master and a worker say to each other over a `SOCK_SEQPACKET` socket pair. Each\n\
+         message is a JSON envelope: the version, its number, the number of the last message that was\n\
+         received, and the body. A number that does not follow the last one breaks the channel.",
+    );
+    page += &format!("\nVersion {}.\n\n| message | from | fields | what it says |\n", ipc::VERSION);
+    page += "|---|---|---|---|\n";
+    for kind in MESSAGES {
+        let sender = match kind.sender {
+            Sender::Master => "master",
+            Sender::Worker => "worker",
+            Sender::Both => "both",
+        };
+        let fields: Vec<String> =
+            kind.fields.iter().map(|(name, of)| format!("`{name}: {of}`")).collect();
+        page +=
+            &format!("| `{}` | {sender} | {} | {} |\n", kind.name, fields.join(", "), kind.text);
+    }
+    page
 }
 
 /// Every fault, from the table in `proxy::fault`.

@@ -51,9 +51,9 @@ impl fmt::Display for Override {
     }
 }
 
-/// The overrides of `config` after one more `KEY=VALUE`: it replaces an earlier one of its key,
-/// and `KEY=` takes that away. Whether the whole is valid is for `compile` to say.
-pub fn set(config: &Config, text: &str) -> Result<Vec<Override>, String> {
+/// `overrides` of `config` after one more `KEY=VALUE`: it replaces an earlier one of its key, and
+/// `KEY=` takes that away. Whether the whole is valid is for `compile` to say.
+pub fn set(config: &Config, overrides: &[Override], text: &str) -> Result<Vec<Override>, String> {
     let new = Override::parse(text)?;
     if let Some(pool) = &new.pool {
         let mut names = config.plan.pools.iter().map(|pool| pool.name.as_str());
@@ -66,7 +66,7 @@ pub fn set(config: &Config, text: &str) -> Result<Vec<Override>, String> {
         }
     }
     let (same, mut others): (Vec<Override>, Vec<Override>) =
-        config.overrides.iter().cloned().partition(|earlier| earlier.same_key(&new));
+        overrides.iter().cloned().partition(|earlier| earlier.same_key(&new));
     match (new.value.is_empty(), same.is_empty()) {
         (true, true) => Err(format!("{} is as the file says: it was not set", new.key())),
         (true, false) => Ok(others),
@@ -144,7 +144,7 @@ mod tests {
 
     fn set_all(words: &[&str]) -> Result<Config, String> {
         words.iter().try_fold(config(&[]), |before, word| {
-            let overrides = set(&before, word)?;
+            let overrides = set(&before, &before.overrides, word)?;
             let outcome = compile_for("test.yml", TEXT, &overrides, 2);
             outcome.config.ok_or_else(|| outcome.report.render_text())
         })

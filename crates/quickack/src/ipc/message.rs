@@ -63,8 +63,8 @@ messages! {
         "Rows that have left the configuration and are still being answered; empty when none."
     Worker Failed { server: u32, failures: u32, why: String }
         "A server failed, so many times in a row as this worker sees it."
-    Worker Answered { server: u32 }
-        "A server that had failed has answered."
+    Worker Answered { server: u32, probe: bool }
+        "A server that had failed has answered a request, or a probe."
     Worker Log { level: String, key: String, text: String }
         "A line for the log. Lines with the same key say the same."
     Worker LogLost { lines: u64 }

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use super::listeners::Listeners;
 use super::reader::{Reader, Reading};
 use super::rows::Rows;
+use super::say;
 use super::workers::State;
 use super::{Master, Running, orders::Visitor};
 use crate::config::{self, Config, Override};
@@ -66,12 +67,7 @@ impl Change {
 
 impl Master {
     /// The file is read anew.
-    pub(super) fn begin_reload(
-        &mut self,
-        asker: Option<Visitor>,
-        allow_remap: bool,
-        now: Instant,
-    ) {
+    pub(super) fn begin_reload(&mut self, asker: Option<Visitor>, allow_remap: bool, now: Instant) {
         let Some(file) = self.file.clone() else {
             let why = "there is no file: the proxy runs with what is built in";
             return self.refuse(asker, why);
@@ -164,7 +160,8 @@ impl Master {
         overrides: &[Override],
         now: Instant,
     ) {
-        let name = self.running.config.name.clone();
+        let name =
+            self.file.as_ref().map_or("(built in)".into(), |file| file.display().to_string());
         let outcome = config::compile(&name, &reading.text, overrides);
         let Some(config) = outcome.config else {
             return self.refuse(asker, outcome.report.render_text().trim_end());
@@ -203,14 +200,11 @@ impl Master {
         allow_remap: bool,
     ) -> Result<Vec<String>, String> {
         let difference = config::difference(&self.running.config, config);
-        if !difference.refused.is_empty() {
-            return Err(difference.refused.join("\n"));
+        if !difference.impossible.is_empty() {
+            return Err(difference.impossible.join("\n"));
         }
-        if let (false, Some(moved)) = (allow_remap, difference.remapped_text()) {
-            return Err(format!(
-                "{moved}; a cache that is asked at another place misses. To change it all the \
-                 same: quickack reload --allow-remap"
-            ));
+        if let (false, Some(moved)) = (allow_remap, difference.remap()) {
+            return Err(moved);
         }
         let mut told = difference.lines;
         for (name, address) in addresses {
@@ -256,9 +250,8 @@ impl Master {
             addresses,
             sealed: Rc::clone(&self.running.sealed),
         };
-        running.sealed = Rc::new(
-            running.installation(&mut self.caches).and_then(|it| it.seal()).map_err(text)?,
-        );
+        running.sealed =
+            Rc::new(running.installation(&mut self.caches).and_then(|it| it.seal()).map_err(text)?);
         Ok(Next { running, rows, waiting: BTreeSet::new(), deadline: now + PATIENCE, told })
     }
 
@@ -270,8 +263,12 @@ impl Master {
         let (epoch, sealed) = (next.running.epoch, Rc::clone(&next.running.sealed));
         let deadline = next.deadline;
         let count = next.running.config.process.worker_count();
-        let asked: Vec<usize> =
-            self.slots.iter().filter(|slot| slot.worker.is_some()).map(|slot| slot.number).collect();
+        let asked: Vec<usize> = self
+            .slots
+            .iter()
+            .filter(|slot| slot.worker.is_some())
+            .map(|slot| slot.number)
+            .collect();
         next.waiting.extend(&asked);
         if let Err(error) = self.fill_slots(count) {
             return self.abandon_change(&format!("cannot make room for {count} workers: {error}"));
@@ -324,7 +321,7 @@ impl Master {
         self.board.commit_config(epoch);
         self.running = next.running;
         self.rows = next.rows;
-        self.log.follow(&self.running.config.process);
+        self.follow_process();
         let mut waiting = BTreeSet::new();
         for slot in &mut self.slots {
             let number = slot.number;
@@ -365,7 +362,7 @@ impl Master {
         for line in &told {
             text += &format!("\n  {line}");
         }
-        self.log.say(Level::Notice, &text);
+        say(&mut self.log, Level::Notice, &text);
         self.answer(change.asker, text);
     }
 
@@ -400,18 +397,31 @@ impl Master {
         self.refuse(change.asker, &format!("{why}; nothing has changed"));
     }
 
+    /// What the master itself does differently from now on.
+    fn follow_process(&mut self) {
+        let process = &self.running.config.process;
+        if let Err(error) = self.log.change(&process.log, process.log_format, process.log_level) {
+            let text = format!("cannot open the new log: {error}; the old one is written on");
+            say(&mut self.log, Level::Error, &text);
+        }
+        if let Err(error) = self.desk.listen_for_stats(process.stats.as_ref(), &self.events) {
+            say(&mut self.log, Level::Error, &error.to_string());
+        }
+    }
+
     fn refuse(&mut self, asker: Option<Visitor>, why: &str) {
         let epoch = self.running.epoch;
-        self.log.say(Level::Error, &format!("change refused, epoch {epoch} holds: {why}"));
+        say(&mut self.log, Level::Error, &format!("change refused, epoch {epoch} holds: {why}"));
         if let Some(visitor) = asker {
             self.desk.refuse(visitor, why);
+            self.want_to_write(visitor);
         }
     }
 
     fn answer(&mut self, asker: Option<Visitor>, text: String) {
-        match asker {
-            Some(visitor) => self.desk.answer(visitor, text),
-            None => {}
+        if let Some(visitor) = asker {
+            self.desk.answer(visitor, text);
+            self.want_to_write(visitor);
         }
     }
 }

@@ -59,8 +59,14 @@ impl Events {
         let mut flags = epoll::EventFlags::IN;
         flags.set(epoll::EventFlags::OUT, wanted);
         let data = epoll::EventData::new_u64(source.to_u64());
-        // A descriptor that is not watched belongs to somebody who is gone.
-        let _ = epoll::modify(&self.epoll, fd, data, flags);
+        match epoll::modify(&self.epoll, fd, data, flags) {
+            // Not watched any more, since it says nothing: only for its room, then.
+            Err(Errno::NOENT) if wanted => {
+                let _ = epoll::add(&self.epoll, fd, data, epoll::EventFlags::OUT);
+            }
+            // What cannot be watched is given up when its time is over.
+            Ok(()) | Err(_) => {}
+        }
     }
 
     /// No more from this one. Closing does it too, unless a child holds a copy.

@@ -2,13 +2,13 @@
 //! they see; the jury weighs it; the board's health epoch makes all of them change at once.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use proxy::jury::{Jury, Verdict};
 use proxy::plan::Plan;
 
+use super::say;
 use super::{Master, Running};
-use crate::log::Level;
+use crate::log::{Level, Now};
 
 /// The jury, and what it calls those it judges.
 pub struct Health {
@@ -32,7 +32,7 @@ impl Health {
                 self.names.insert(server.row, name);
             }
         }
-        self.jury.install(&plan.pools)
+        self.jury.install(plan)
     }
 }
 
@@ -43,15 +43,15 @@ impl Master {
         }
     }
 
-    pub(super) fn note_answer(&mut self, number: usize, server: u32) {
-        if let Some(verdict) = self.health.jury.answered(number, server) {
+    pub(super) fn note_answer(&mut self, number: usize, server: u32, probe: bool) {
+        if let Some(verdict) = self.health.jury.answered(number, server, probe) {
             self.carry_out(&[verdict], "it answers");
         }
     }
 
     /// What a dead worker had seen counts no more.
     pub(super) fn forget_reports(&mut self, number: usize) {
-        self.health.jury.forget(number);
+        self.health.jury.forget_worker(number);
     }
 
     /// A configuration is about to hold: who may not be out by it comes back with it.
@@ -64,26 +64,32 @@ impl Master {
         if verdicts.is_empty() {
             return;
         }
-        let changes: Vec<(u32, bool)> =
-            verdicts.iter().map(|verdict| (verdict.server, verdict.ejected)).collect();
+        let change = |verdict: &Verdict| match *verdict {
+            Verdict::Eject(server) => (server, true),
+            Verdict::Return(server) => (server, false),
+        };
+        let changes: Vec<(u32, bool)> = verdicts.iter().map(change).collect();
         self.board.set_ejected(&changes);
-        let now = Instant::now();
-        for verdict in verdicts {
-            let name = self.health.names.get(&verdict.server).map_or("a server", String::as_str);
-            let book = self.board.book();
-            let sheet = book.sheet(self.board.master_slot());
-            let (level, text) = if verdict.ejected {
-                sheet.counters(verdict.server).add(metrics::Server::Ejections, 1);
+        let sheet = self.board.book().sheet(self.board.master_slot());
+        for (server, ejected) in changes {
+            let name = self.health.names.get(&server).map_or("a server", String::as_str);
+            let counters = sheet.counters(server);
+            let (level, text) = if ejected {
+                counters.add(metrics::Server::Ejections, 1);
+                counters.set(metrics::Server::EjectedAt, Now::read().unix_us);
                 (Level::Error, format!("{name} is ejected ({why}); its keys go to the others"))
             } else {
-                (Level::Notice, format!("{name} is back in its ring ({why})"))
+                counters.set(metrics::Server::EjectedAt, 0);
+                (Level::Notice, format!("{name} is back ({why})"))
             };
-            self.log.say_at(level, &text, now);
+            say(&mut self.log, level, &text);
         }
         // Sleepers need not be woken: they look before they read anything.
     }
 
-    pub(super) fn is_ejected(&self, row: u32) -> bool {
-        self.board.is_ejected(row)
+    /// Who is out, by name.
+    pub(super) fn ejected_servers(&self) -> Vec<String> {
+        let names = self.health.names.iter().filter(|(row, _)| self.board.is_ejected(**row));
+        names.map(|(_, name)| name.clone()).collect()
     }
 }

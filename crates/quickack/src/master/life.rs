@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use sys::signal;
 
+use super::say;
 use super::workers::{Slot, State};
 use super::{Ending, Master};
 use crate::ipc::Message;
@@ -32,10 +33,10 @@ impl Master {
 
     pub(super) fn reopen_log(&mut self) {
         match self.log.reopen() {
-            Ok(()) => self.log.say(Level::Notice, "the log is reopened"),
+            Ok(()) => say(&mut self.log, Level::Notice, "the log is reopened"),
             Err(error) => {
                 let text = format!("cannot reopen the log: {error}; the old one is written on");
-                self.log.say(Level::Error, &text);
+                say(&mut self.log, Level::Error, &text);
             }
         }
     }
@@ -43,7 +44,7 @@ impl Master {
     /// Takes no more clients; the first word. The second one: ends now.
     pub(super) fn end(&mut self, code: u8, now: Instant) {
         if self.ending.is_some() {
-            self.log.say(Level::Notice, "ending now");
+            say(&mut self.log, Level::Notice, "ending now");
             self.signal_all(Signal::KILL);
             return;
         }
@@ -52,7 +53,7 @@ impl Master {
             "draining: no more clients are taken, what was asked is answered, for up to {}",
             crate::config::duration_word(timeout)
         );
-        self.log.say(Level::Notice, &text);
+        say(&mut self.log, Level::Notice, &text);
         self.abandon_change("the proxy is ending");
         self.drain_workers();
         self.listeners.close_all();
@@ -62,7 +63,7 @@ impl Master {
 
     /// Sends the workers away and keeps the listeners: until a reload, clients wait.
     fn rest(&mut self, _now: Instant) {
-        self.log.say(Level::Notice, "the workers retire; a reload starts new ones");
+        say(&mut self.log, Level::Notice, "the workers retire; a reload starts new ones");
         self.resting = true;
         self.drain_workers();
     }
@@ -110,12 +111,12 @@ impl Master {
             self.forget_reports(number);
             self.poke_all();
             if worker.state == State::Leaving {
-                self.log.say(Level::Info, &format!("worker {number} has left ({status})"));
+                say(&mut self.log, Level::Notice, &format!("worker {number} has left ({status})"));
                 continue;
             }
             let pid = worker.pid();
             let text = format!("worker {number} (pid {pid}) ended by itself: {status}");
-            self.log.say(Level::Error, &text);
+            say(&mut self.log, Level::Error, &text);
             self.note_death(number);
         }
         Ok(())
@@ -125,7 +126,7 @@ impl Master {
     pub(super) fn poke_all(&self) {
         for (number, poke) in self.pokes.iter().enumerate() {
             if self.board.is_serving(number) {
-                let _ = sys::poke::poke(poke);
+                sys::poke::poke(poke);
             }
         }
     }
@@ -135,6 +136,7 @@ impl Master {
         // If this look comes late, the master itself stood still, and so may have all the others.
         let was_late = now > self.next_look + LOOK_EVERY / 2;
         self.next_look = now + LOOK_EVERY;
+        self.desk.tidy(now);
         let hang = Duration::from_micros(self.running.config.process.hang_timeout_us);
         let looks = (hang.as_millis() / LOOK_EVERY.as_millis()).max(2) as u32;
         for slot in &mut self.slots {
@@ -143,20 +145,22 @@ impl Master {
             if was_late {
                 worker.forget_pulse();
             }
-            if !worker.stands_still(self.board.beats(number), looks) {
-                continue;
-            }
+            let is_still = worker.stands_still(self.board.beats(number), looks) && !hang.is_zero();
+            let why = match worker.channel.overdue(now) && !was_late {
+                _ if is_still => format!("no turn in {} ms", hang.as_millis()),
+                true => "it does not read what it is told".to_string(),
+                false => continue,
+            };
             if worker.state == State::Hung {
                 worker.signal(Signal::KILL);
                 continue;
             }
             let text = format!(
-                "worker {number} (pid {}) is hung: no turn in {} ms; {}; it is replaced",
+                "worker {number} (pid {}) is hung: {why}; {}; it is replaced",
                 worker.pid(),
-                hang.as_millis(),
                 worker.whereabouts()
             );
-            self.log.say(Level::Error, &text);
+            say(&mut self.log, Level::Error, &text);
             worker.set_state(State::Hung);
             self.board.set_serving(number, false);
             // ABRT leaves a core where the system keeps them; a process that is stopped has no

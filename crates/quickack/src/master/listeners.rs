@@ -119,7 +119,8 @@ impl Listeners {
     }
 
     fn close(&mut self, is_closed: impl Fn(&Open) -> bool) {
-        let (closed, kept) = std::mem::take(&mut self.open).into_iter().partition(|it| is_closed(it));
+        let (closed, kept) =
+            std::mem::take(&mut self.open).into_iter().partition(|it| is_closed(it));
         self.open = kept;
         let closed: Vec<Open> = closed;
         for (path, inode) in closed.iter().filter_map(|open| open.path.as_ref()) {

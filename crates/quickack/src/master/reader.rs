@@ -35,7 +35,8 @@ pub struct Reader {
 
 impl Reader {
     pub fn start(file: &Path, now: Instant) -> io::Result<Reader> {
-        let outcome = File::from(rustix::fs::memfd_create("quickack-reading", MemfdFlags::CLOEXEC)?);
+        let outcome =
+            File::from(rustix::fs::memfd_create("quickack-reading", MemfdFlags::CLOEXEC)?);
         let mut command = Command::new(super::OWN_IMAGE);
         command.arg("read").arg(file);
         let passed = OwnedFd::from(outcome.try_clone()?);

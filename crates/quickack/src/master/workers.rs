@@ -140,7 +140,7 @@ impl Worker {
 
     /// Sends, or kills a worker that has not read a thousand messages.
     pub fn send(&mut self, message: Message, fds: &[Rc<std::os::fd::OwnedFd>]) {
-        match self.channel.send(message, fds) {
+        match self.channel.send_by(message, fds, Instant::now() + PATIENCE) {
             // One that is gone is found by its end.
             Ok(_) | Err(Fault::Closed) => {}
             Err(Fault::Full | Fault::Broken(_)) => self.signal(Signal::KILL),
@@ -175,7 +175,12 @@ impl Worker {
         };
         let status = read("status");
         let state = status.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or(" ?");
-        format!("state {}, waits in `{}`, system call `{}`", state.trim(), read("wchan"), read("syscall"))
+        format!(
+            "state {}, waits in `{}`, system call `{}`",
+            state.trim(),
+            read("wchan"),
+            read("syscall")
+        )
     }
 
     /// A signal that leaves a trace cannot reach a process that is stopped.
@@ -186,6 +191,8 @@ impl Worker {
     }
 }
 
+/// How long a worker may take to receive a message.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// A worker that died sooner than this after it began to serve, or before, died early.
 const EARLY: Duration = Duration::from_millis(200);
 /// The pause after the second early death in a row; it doubles.

@@ -1,0 +1,247 @@
+//! Who is out of the ring: one decision for all workers, from what each of them reports.
+//!
+//! ```text
+//!   worker 0 ─Failed(2)──▶ ┌──────┐
+//!   worker 1 ─Failed(1)──▶ │ Jury │ ─Eject─▶ every worker's `set_ejected`
+//!   worker 2 ─Answered───▶ └──────┘ ─Return─▶
+//! ```
+//!
+//! It is as pure as the data plane: the program's master holds one, and so does the simulator.
+//! Failures are counted in a row, by each worker for itself; a server goes when their sum reaches
+//! the pool's limit, and while fewer than `max_ejected` of its pool are out. It comes back when a
+//! probe of any worker is answered.
+
+use std::collections::BTreeMap;
+
+use crate::Report;
+use crate::plan::{OnFailure, Plan};
+
+/// What is decided for all workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The server with this row leaves the ring.
+    Eject(u32),
+    /// It comes back into the ring.
+    Return(u32),
+}
+
+/// All pools whose servers may be ejected.
+#[derive(Clone, Debug, Default)]
+pub struct Jury {
+    /// By the rows of pools.
+    pools: BTreeMap<u32, Rules>,
+    /// By the rows of servers.
+    cases: BTreeMap<u32, Case>,
+    /// Counts ejections, so that the oldest is known.
+    ejections: u64,
+}
+
+/// What a pool's plan says.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    failure_limit: u32,
+    ejected_max: usize,
+}
+
+/// What is known of one server.
+#[derive(Clone, Debug)]
+struct Case {
+    pool: u32,
+    /// Failures in a row, by the worker that met them.
+    failures: BTreeMap<usize, u32>,
+    /// Which ejection took it out, if it is.
+    out: Option<u64>,
+}
+
+impl Jury {
+    pub fn new(plan: &Plan) -> Jury {
+        let mut jury = Jury::default();
+        jury.install(plan);
+        jury
+    }
+
+    /// Another plan: what is not in it is forgotten, and who may not be out any more comes back,
+    /// those first that were ejected last.
+    pub fn install(&mut self, plan: &Plan) -> Vec<Verdict> {
+        let before = std::mem::take(&mut self.cases);
+        self.pools.clear();
+        let mut verdicts = Vec::new();
+        for pool in &plan.pools {
+            let ejects = pool.on_failure == OnFailure::Eject;
+            for server in &pool.servers {
+                let old = before.get(&server.row).filter(|case| case.pool == pool.row);
+                let case = Case { pool: pool.row, failures: BTreeMap::new(), out: None };
+                let case = old.cloned().unwrap_or(case);
+                match case.out {
+                    Some(_) if !ejects => verdicts.push(Verdict::Return(server.row)),
+                    _ if ejects => drop(self.cases.insert(server.row, case)),
+                    _ => {}
+                }
+            }
+            if ejects {
+                let rules = Rules { failure_limit: pool.server_failure_limit, ejected_max: 1 };
+                self.pools.insert(pool.row, rules);
+                self.let_back(pool.row, rules.ejected_max, &mut verdicts);
+            }
+        }
+        verdicts
+    }
+
+    /// A worker says what it met.
+    pub fn hear(&mut self, worker: usize, report: &Report) -> Option<Verdict> {
+        match *report {
+            Report::Failed { server, failures, .. } => self.failed(worker, server, failures),
+            Report::Answered { server, probe } => self.answered(worker, server, probe),
+        }
+    }
+
+    /// So many failures in a row.
+    pub fn failed(&mut self, worker: usize, server: u32, failures: u32) -> Option<Verdict> {
+        let case = self.cases.get_mut(&server)?;
+        case.failures.insert(worker, failures);
+        let (pool, is_out) = (case.pool, case.out.is_some());
+        let sum = case.failures.values().fold(0, |sum: u32, one| sum.saturating_add(*one));
+        let rules = self.pools[&pool];
+        if is_out || sum < rules.failure_limit || self.count_out(pool) >= rules.ejected_max {
+            return None;
+        }
+        self.ejections += 1;
+        let number = self.ejections;
+        self.cases.get_mut(&server)?.out = Some(number);
+        Some(Verdict::Eject(server))
+    }
+
+    /// A request or a probe was answered. An answer to a request that was asked before the ejection
+    /// brings nobody back.
+    pub fn answered(&mut self, worker: usize, server: u32, probe: bool) -> Option<Verdict> {
+        let case = self.cases.get_mut(&server)?;
+        if case.out.is_none() {
+            case.failures.remove(&worker);
+            return None;
+        }
+        if !probe {
+            return None;
+        }
+        case.failures.clear();
+        case.out = None;
+        Some(Verdict::Return(server))
+    }
+
+    /// A worker is gone, and with it what it reported: its successor has met nothing yet.
+    pub fn forget_worker(&mut self, worker: usize) {
+        self.cases.values_mut().for_each(|case| drop(case.failures.remove(&worker)));
+    }
+
+    pub fn is_out(&self, server: u32) -> bool {
+        self.cases.get(&server).is_some_and(|case| case.out.is_some())
+    }
+
+    /// The rows of all servers that are out.
+    pub fn out(&self) -> impl Iterator<Item = u32> {
+        self.cases.iter().filter(|(_, case)| case.out.is_some()).map(|(row, _)| *row)
+    }
+
+    fn count_out(&self, pool: u32) -> usize {
+        let is_out = |case: &&Case| case.pool == pool && case.out.is_some();
+        self.cases.values().filter(is_out).count()
+    }
+
+    /// So many of a pool may be out; the last ejected come back until it is so.
+    fn let_back(&mut self, pool: u32, ejected_max: usize, verdicts: &mut Vec<Verdict>) {
+        while self.count_out(pool) > ejected_max {
+            let of_pool = self.cases.iter_mut().filter(|(_, case)| case.pool == pool);
+            let last = of_pool.max_by_key(|(_, case)| case.out);
+            let (row, case) = last.expect("somebody is out");
+            case.out = None;
+            case.failures.clear();
+            verdicts.push(Verdict::Return(*row));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{PoolPlan, ServerPlan};
+
+    /// Pools of so many servers with a limit of two failures. Pool 0 has row 1, its servers 2, 3...
+    fn plan(counts: &[usize]) -> Plan {
+        let server = |at| ServerPlan::new(&format!("s{at}"), &format!("s{at}"), 1);
+        let pool = |count: &usize| {
+            let servers = (0..*count).map(server).collect();
+            let mut pool = PoolPlan::new("pool", proto::PROTOCOLS[0], servers);
+            pool.on_failure = OnFailure::Eject;
+            pool
+        };
+        Plan::new(counts.iter().map(pool).collect())
+    }
+
+    #[test]
+    fn the_failures_of_all_workers_count_together() {
+        let mut jury = Jury::new(&plan(&[4]));
+        assert_eq!(jury.failed(0, 2, 1), None);
+        assert_eq!(jury.failed(0, 2, 1), None, "the same failure told twice is one");
+        assert_eq!(jury.failed(1, 2, 1), Some(Verdict::Eject(2)));
+        assert_eq!(jury.failed(1, 2, 2), None, "out is out");
+        assert_eq!(jury.out().collect::<Vec<_>>(), [2]);
+        assert_eq!(jury.answered(3, 2, false), None, "asked before it was ejected");
+        assert_eq!(jury.answered(3, 2, true), Some(Verdict::Return(2)));
+        assert!(!jury.is_out(2));
+        assert_eq!(jury.failed(1, 2, 1), None, "all is forgotten");
+    }
+
+    #[test]
+    fn an_answer_is_the_end_of_a_row_of_failures() {
+        let mut jury = Jury::new(&plan(&[2]));
+        jury.failed(0, 2, 1);
+        assert_eq!(jury.answered(0, 2, false), None);
+        assert_eq!(jury.failed(1, 2, 1), None);
+        assert_eq!(jury.failed(1, 2, 2), Some(Verdict::Eject(2)));
+    }
+
+    #[test]
+    fn a_worker_that_dies_takes_its_reports_with_it() {
+        let mut jury = Jury::new(&plan(&[2]));
+        jury.failed(0, 2, 1);
+        jury.forget_worker(0);
+        assert_eq!(jury.failed(1, 2, 1), None);
+        assert_eq!(jury.failed(0, 2, 1), Some(Verdict::Eject(2)));
+    }
+
+    #[test]
+    fn half_the_pool_stays_and_a_single_server_may_go() {
+        for (servers, most) in [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2)] {
+            let mut jury = Jury::new(&plan(&[servers, 1]));
+            for row in 2..2 + servers as u32 {
+                jury.failed(0, row, 9);
+            }
+            assert_eq!(jury.out().count(), most, "of {servers}");
+            let other = 3 + servers as u32;
+            assert_eq!(jury.failed(0, other, 2), Some(Verdict::Eject(other)), "another pool");
+        }
+        let mut bounded = plan(&[4]);
+        bounded.pools[0].max_ejected = Some(0);
+        assert_eq!(Jury::new(&bounded).failed(0, 2, 9), None);
+    }
+
+    #[test]
+    fn a_plan_with_less_room_lets_the_last_ejected_back() {
+        let mut jury = Jury::new(&plan(&[4]));
+        jury.failed(0, 4, 2);
+        jury.failed(0, 2, 2);
+        let mut next = plan(&[4]);
+        assert_eq!(jury.install(&next), [], "the same again");
+        assert_eq!(jury.out().collect::<Vec<_>>(), [2, 4]);
+        next.pools[0].servers.pop();
+        assert_eq!(jury.install(&next), [Verdict::Return(2)]);
+        next.pools[0].on_failure = OnFailure::FailFast;
+        assert_eq!(jury.install(&next), [Verdict::Return(4)]);
+        assert_eq!(jury.failed(0, 2, 9), None, "nobody is ejected there");
+        // What has left the plan is nobody's case any more.
+        let mut jury = Jury::new(&plan(&[4]));
+        jury.failed(0, 2, 2);
+        let mut next = plan(&[4]);
+        next.pools[0].servers.remove(0);
+        assert_eq!((jury.install(&next), jury.out().count()), (vec![], 0));
+    }
+}

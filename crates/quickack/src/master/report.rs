@@ -1,0 +1,90 @@
+//! What the master tells about itself and its workers.
+
+use serde_json::json;
+
+use super::Master;
+use super::workers::State;
+
+impl Master {
+    /// `quickack workers`.
+    pub(super) fn workers_text(&self, as_json: bool) -> String {
+        let epoch = self.running.epoch;
+        let health = self.board.health_epoch();
+        let workers = self.slots.iter().filter_map(|slot| {
+            let worker = slot.worker.as_ref()?;
+            let (config, health) = self.board.installed(slot.number);
+            Some(json!({
+                "worker": slot.number,
+                "pid": worker.pid(),
+                "state": state(worker.state),
+                "clients": self.board.connections(slot.number),
+                "turns": self.board.beats(slot.number),
+                "config_epoch": config,
+                "health_epoch": health,
+                "uptime_s": worker.started.elapsed().as_secs(),
+            }))
+        });
+        let workers: Vec<serde_json::Value> = workers.collect();
+        let ejected: Vec<String> = self.ejected_servers();
+        if as_json {
+            let all = json!({
+                "master": {
+                    "pid": std::process::id(),
+                    "uptime_s": self.started.elapsed().as_secs(),
+                    "config_epoch": epoch,
+                    "health_epoch": health,
+                    "ejected": ejected,
+                    "caches": self.caches.pids(),
+                },
+                "workers": workers,
+            });
+            return all.to_string();
+        }
+        let mut text = format!(
+            "master {}, up {} s, configuration epoch {epoch}, health epoch {health}\n",
+            std::process::id(),
+            self.started.elapsed().as_secs()
+        );
+        text += "\nWORKER      PID  STATE     CLIENTS  EPOCH  HEALTH  UPTIME\n";
+        for worker in &workers {
+            let word = |name: &str| match &worker[name] {
+                serde_json::Value::String(word) => word.clone(),
+                other => other.to_string(),
+            };
+            text += &format!(
+                "{:>6}  {:>7}  {:8}  {:>7}  {:>5}  {:>6}  {:>5}s\n",
+                word("worker"),
+                word("pid"),
+                word("state"),
+                word("clients"),
+                word("config_epoch"),
+                word("health_epoch"),
+                word("uptime_s")
+            );
+        }
+        for pid in self.caches.pids() {
+            text += &format!(" cache  {pid:>7}\n");
+        }
+        for server in ejected {
+            text += &format!("ejected: {server}\n");
+        }
+        text
+    }
+
+    pub(super) fn stats_text(&self, _as_json: bool) -> String {
+        String::new()
+    }
+
+    pub(super) fn twemproxy_stats(&self) -> String {
+        String::new()
+    }
+}
+
+fn state(state: State) -> &'static str {
+    match state {
+        State::Starting => "starting",
+        State::Serving => "serving",
+        State::Leaving => "leaving",
+        State::Hung => "hung",
+    }
+}
