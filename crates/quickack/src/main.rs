@@ -8,6 +8,7 @@ mod event;
 mod ipc;
 mod launcher;
 mod log;
+mod stats;
 mod worker;
 
 fn main() -> std::process::ExitCode {
