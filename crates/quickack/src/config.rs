@@ -45,7 +45,7 @@ pub use process::{Accept, Admin, Affinity, Process, WORKERS_MAX, Workers, proces
 pub use reference::directives_page;
 pub use report::{Report, Severity, nearest};
 pub use running::{Block, Setting};
-pub use value::{duration_word, size_word};
+pub use value::{duration_word, grouped, size_word};
 
 /// Everything the operator decided, checked and complete.
 pub struct Config {

@@ -9,6 +9,7 @@ mod event;
 mod ipc;
 mod log;
 mod master;
+mod stats;
 mod worker;
 
 fn main() -> std::process::ExitCode {

@@ -51,6 +51,7 @@ const HOUSES: &[House] = &[
             &["cli"],
             &["launcher"],
             &["worker", "cache_server"],
+            &["stats"],
             &["event", "config"],
             &["log"],
         ],

@@ -11,6 +11,7 @@ use proxy::plan::{PoolPlan, ServerPlan};
 use shard::{Distribution, Node, Ring};
 
 use super::running::Block;
+use super::value::grouped;
 use super::{Config, ServerAddress};
 
 /// What is different in a newer configuration.
@@ -148,7 +149,7 @@ impl Difference {
 
 impl Moved {
     fn sentence(&self) -> String {
-        let (keys, samples) = (with_commas(self.keys), with_commas(self.samples));
+        let (keys, samples) = (grouped(self.keys as u64), grouped(self.samples as u64));
         format!("pool {}: {keys} of {samples} sampled keys would move", self.pool)
     }
 }
@@ -242,18 +243,6 @@ fn sample(number: usize, tag: Option<[u8; 2]>) -> Vec<u8> {
     }
 }
 
-fn with_commas(number: usize) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 /// Keys asked for in each pool whose ring changes.
 const SAMPLES: usize = 100_000;
 /// And in all of them: the master does not think about a reload for longer than a second or two.
@@ -266,9 +255,19 @@ mod tests {
     use super::super::compile_for;
     use super::*;
 
-    const OLD: &str = "alpha:\n  listen: 127.0.0.1:1\n  hash_tag: '{}'\n  servers:\n  \
-                       - 10.0.0.1:11211:1 one\n  - 10.0.0.2:11211:1 two\n  - 10.0.0.3:11211:1 three\n\
-                       beta:\n  listen: 127.0.0.1:2\n  timeout: 400\n  servers: [10.0.0.9:11211:1]\n";
+    const OLD: &str = "\
+alpha:
+  listen: 127.0.0.1:1
+  hash_tag: '{}'
+  servers:
+  - 10.0.0.1:11211:1 one
+  - 10.0.0.2:11211:1 two
+  - 10.0.0.3:11211:1 three
+beta:
+  listen: 127.0.0.1:2
+  timeout: 400
+  servers: [10.0.0.9:11211:1]
+";
 
     fn config(text: &str) -> Config {
         let outcome = compile_for("test.yml", text, &[], 2);
@@ -333,7 +332,7 @@ mod tests {
         assert_eq!((&*moved.pool, moved.samples), ("alpha", 100_000));
         // Only its own keys move, and it had a third.
         assert!((28_000..39_000).contains(&moved.keys), "{moved:?}");
-        let keys = with_commas(moved.keys);
+        let keys = grouped(moved.keys as u64);
         let told = format!("pool alpha: {keys} of 100,000 sampled keys would move");
         assert_eq!(difference.lines, ["pool alpha: server three removed", &told]);
         assert_eq!(difference.remap().unwrap(), format!("{told}; --allow-remap lets them"));

@@ -127,3 +127,16 @@ fn unit_word(number: u64, units: &[(u64, &str)], smallest: &str) -> String {
         None => format!("{number}{smallest}"),
     }
 }
+
+/// A number with commas: 1,234,567.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}

@@ -1,7 +1,7 @@
 //! Which servers are out of their rings: decided here, once, for all workers. Workers report what
 //! they see; the jury weighs it; the board's health epoch makes all of them change at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proxy::jury::{Jury, Verdict};
 use proxy::plan::Plan;
@@ -14,12 +14,15 @@ use crate::log::{Level, Now};
 pub struct Health {
     jury: Jury,
     names: BTreeMap<u32, String>,
+    /// Servers that some worker has seen fail and nobody has seen answer since.
+    failing: BTreeSet<u32>,
 }
 
 impl Health {
     pub fn new(running: &Running) -> Health {
         let plan = running.plan();
-        let mut health = Health { jury: Jury::default(), names: BTreeMap::new() };
+        let mut health =
+            Health { jury: Jury::default(), names: BTreeMap::new(), failing: BTreeSet::new() };
         health.follow(&plan);
         health
     }
@@ -38,12 +41,14 @@ impl Health {
 
 impl Master {
     pub(super) fn note_failure(&mut self, number: usize, server: u32, failures: u32, why: &str) {
+        self.health.failing.insert(server);
         if let Some(verdict) = self.health.jury.failed(number, server, failures) {
             self.carry_out(&[verdict], why);
         }
     }
 
     pub(super) fn note_answer(&mut self, number: usize, server: u32, probe: bool) {
+        self.health.failing.remove(&server);
         if let Some(verdict) = self.health.jury.answered(number, server, probe) {
             self.carry_out(&[verdict], "it answers");
         }
@@ -85,6 +90,19 @@ impl Master {
             say(&mut self.log, level, &text);
         }
         // Sleepers need not be woken: they look before they read anything.
+    }
+
+    /// As the statistics tell it.
+    pub(super) fn health_of(&self, row: u32) -> crate::stats::Health {
+        if !self.board.is_ejected(row) {
+            return match self.health.failing.contains(&row) {
+                true => crate::stats::Health::Down,
+                false => crate::stats::Health::Up,
+            };
+        }
+        let slot = self.board.master_slot();
+        let since_us = self.board.book().value(slot, row, metrics::Server::EjectedAt);
+        crate::stats::Health::Ejected { since_us }
     }
 
     /// Who is out, by name.

@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use super::Master;
-use super::workers::State;
+use super::workers::{State, Worker};
+use crate::log::Now;
+use crate::stats::{self, Facts, Snapshot, WorkerFacts};
 
 impl Master {
     /// `quickack workers`.
@@ -71,12 +73,33 @@ impl Master {
         text
     }
 
-    pub(super) fn stats_text(&self, _as_json: bool) -> String {
-        String::new()
+    /// `quickack stats`.
+    pub(super) fn stats_text(&self, as_json: bool) -> String {
+        let snapshot = self.snapshot();
+        if as_json { snapshot.json() } else { snapshot.text() }
     }
 
+    /// What the `stats:` port serves.
     pub(super) fn twemproxy_stats(&self) -> String {
-        String::new()
+        self.snapshot().twemproxy_json()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let workers = self.slots.iter().map(|slot| WorkerFacts {
+            slot: slot.number,
+            pid: slot.worker.as_ref().map(Worker::pid),
+            state: slot.worker.as_ref().map_or("vacant", |worker| state(worker.state)).to_string(),
+        });
+        let unix_us = Now::read().unix_us;
+        let facts = Facts {
+            release: env!("CARGO_PKG_VERSION").to_string(),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            unix_s: unix_us / 1_000_000,
+            uptime_s: self.started.elapsed().as_secs(),
+            epoch: self.running.epoch,
+            workers: workers.collect(),
+        };
+        stats::take(self.board.book(), &self.running.plan(), facts, &|row| self.health_of(row))
     }
 }
 

@@ -1,0 +1,70 @@
+//! For programs: every counter by the name that the reference has, and nothing computed.
+
+use metrics::Counter;
+use serde_json::{Map, Value, json};
+
+use super::{Counts, Health, PoolStats, QUANTILES, ServerStats, Snapshot, Times};
+
+impl Snapshot {
+    pub fn json(&self) -> String {
+        let workers = self.workers.iter().map(|worker| {
+            let facts = &worker.facts;
+            let head = json!({"slot": facts.slot, "pid": facts.pid, "state": facts.state});
+            object(head, &worker.counts, [])
+        });
+        let value = json!({
+            "release": self.facts.release,
+            "host": self.facts.host,
+            "time": self.facts.unix_s,
+            "uptime_s": self.facts.uptime_s,
+            "epoch": self.facts.epoch,
+            "totals": object(json!({}), &self.totals, []),
+            "workers": workers.collect::<Vec<Value>>(),
+            "pools": self.pools.iter().map(pool).collect::<Vec<Value>>(),
+        });
+        let mut out = serde_json::to_string_pretty(&value).expect("names and numbers only");
+        out.push('\n');
+        out
+    }
+}
+
+fn pool(pool: &PoolStats) -> Value {
+    let latencies: Map<String, Value> =
+        pool.latencies.iter().map(|row| (row.name.to_string(), times(row))).collect();
+    let servers: Vec<Value> = pool.servers.iter().map(server).collect();
+    let more = [("latency_us", latencies.into()), ("servers", servers.into())];
+    object(json!({"name": pool.name}), &pool.counts, more)
+}
+
+fn server(server: &ServerStats) -> Value {
+    let head = json!({
+        "label": server.label,
+        "name": server.name,
+        "health": server.health.word(),
+        "ejected": matches!(server.health, Health::Ejected { .. }),
+    });
+    object(head, &server.counts, [("latency_us", json!({"replies": times(&server.replies)}))])
+}
+
+fn times(times: &Times) -> Value {
+    let mut map = Map::new();
+    map.insert("count".to_string(), times.count.into());
+    map.insert("mean".to_string(), times.mean_us.into());
+    for ((name, _), us) in QUANTILES.iter().zip(times.quantiles_us) {
+        map.insert((*name).to_string(), us.into());
+    }
+    map.insert("max".to_string(), times.max_us.into());
+    map.into()
+}
+
+/// An object of what is known by other names, the counters, and more.
+fn object<C: Counter, const N: usize>(
+    head: Value,
+    counts: &Counts<C>,
+    more: [(&str, Value); N],
+) -> Value {
+    let Value::Object(mut map) = head else { unreachable!("a head is written as an object") };
+    map.extend(counts.rows().map(|(row, value)| (row.name.to_string(), value.into())));
+    map.extend(more.map(|(name, value)| (name.to_string(), value)));
+    map.into()
+}

@@ -1,0 +1,173 @@
+//! A book with known values, in each of its forms; and a real nutcracker's beside ours.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::process::Command;
+
+use metrics::Sheet;
+use proxy::plan::ServerPlan;
+use serde_json::Value;
+use testkit::process::{Client, Process, free_address};
+
+use super::*;
+
+const SECOND: u64 = 1_700_000_000;
+
+fn plan() -> Plan {
+    let server = |name: &str, label: &str| ServerPlan {
+        row: 0,
+        name: name.to_string(),
+        label: label.to_string(),
+        weight: 1,
+    };
+    let servers = vec![server("one", "one"), server("127.0.0.1:11212", "127.0.0.1:11212")];
+    let protocol = proto::PROTOCOLS[0];
+    let alpha = PoolPlan::new("alpha", protocol, servers);
+    let beta = PoolPlan::new("beta", protocol, vec![server("/tmp/x.sock:", "/tmp/x.sock")]);
+    let mut plan = Plan::new(vec![alpha, beta]);
+    plan.number();
+    plan
+}
+
+fn facts() -> Facts {
+    let worker = |slot, pid, state: &str| WorkerFacts { slot, pid, state: state.to_string() };
+    Facts {
+        release: "1.2.3".to_string(),
+        host: "here".to_string(),
+        unix_s: SECOND,
+        uptime_s: 3725,
+        epoch: 7,
+        workers: vec![worker(0, Some(101), "serving"), worker(1, None, "respawning")],
+    }
+}
+
+/// Two workers, a pool that did something, and one that did nothing.
+fn snapshot() -> Snapshot {
+    let (book, plan) = (Book::private(2, 8), plan());
+    fill(&book.sheet(0), &plan, 1);
+    fill(&book.sheet(1), &plan, 1000);
+    let ejected = plan.pools[0].servers[1].row;
+    let health = |row| match row == ejected {
+        true => Health::Ejected { since_us: (SECOND - 90) * 1_000_000 },
+        false => Health::Up,
+    };
+    take(&book, &plan, facts(), &health)
+}
+
+fn fill(sheet: &Sheet, plan: &Plan, factor: u64) {
+    let worker = sheet.counters::<Worker>(PROCESS_ROW);
+    worker.set(Worker::ClientsNow, 3 * factor);
+    worker.add(Worker::Accepts, 5 * factor);
+    worker.add(Worker::Turns, 100 * factor);
+    let [pool, server] = [plan.pools[0].row, plan.pools[0].servers[0].row];
+    let counts = sheet.counters::<Pool>(pool);
+    counts.set(Pool::ClientsNow, 3 * factor);
+    counts.add(Pool::Requests, 10 * factor);
+    counts.add(Pool::KeysAsked, 9 * factor);
+    counts.add(Pool::Hits, 8 * factor);
+    counts.add(Pool::ClientsEnded, 2 * factor);
+    (1..=100).for_each(|time| sheet.recorder(pool, Latency::Reads).record(time * factor));
+    let counts = sheet.counters::<Server>(server);
+    counts.set(Server::LinksNow, 1);
+    counts.add(Server::Messages, 7 * factor);
+    counts.add(Server::LinkLost, 5);
+    counts.add(Server::LinkEnded, 3);
+    sheet.recorder(server, Latency::REPLIES).record(40 * factor);
+    let ejected = sheet.counters::<Server>(plan.pools[0].servers[1].row);
+    ejected.add(Server::Ejections, 2);
+}
+
+#[test]
+fn people_read_what_has_happened() {
+    let text = snapshot().text();
+    let expected = "\
+quickack 1.2.3 on here, up 1h 2m, epoch 7
+clients 3,003 now, 5,005 ever; links 0 now; 0 requests wait, 0 bytes are held
+
+WORKER  PID  STATE       CLIENTS  LINKS  WAITING  ACCEPTS    TURNS  BUSY
+0       101  serving           3      0        0        5      100   0us
+1         -  respawning    3,000      0        0    5,000  100,000   0us
+
+pool alpha: clients 3,003, requests 10,010, hits 8,008 of 9,009 keys, failed 0, refused 0
+  also: clients_ended 2,002
+";
+    assert!(text.starts_with(expected), "{text}");
+    for line in [
+        "  SERVER           HEALTH              LINKS  WAITING  SENT  MESSAGES  REPLIES",
+        "  127.0.0.1:11212  ejected 1m 30s ago",
+        "  one: link_lost 10, link_ended 6\n",
+        "  127.0.0.1:11212: ejections 2\n",
+        "pool beta: clients 0, requests 0, hits 0 of 0 keys, failed 0, refused 0\n  LATENCY",
+        "100.00ms\n",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+}
+
+#[test]
+fn programs_read_every_counter() {
+    let json: Value = serde_json::from_str(&snapshot().json()).unwrap();
+    assert_eq!((&json["epoch"], &json["totals"]["clients"]), (&7.into(), &3003.into()));
+    assert_eq!(json["workers"][1]["pid"], Value::Null);
+    assert_eq!(json["workers"][1]["turns_total"], 100_000);
+    let alpha = &json["pools"][0];
+    assert_eq!((&alpha["name"], &alpha["hits_total"]), (&"alpha".into(), &8008.into()));
+    let reads = &alpha["latency_us"]["reads"];
+    assert_eq!((&reads["count"], &reads["max"]), (&200.into(), &100_000.into()));
+    let near = |value: &Value, exact: f64| (value.as_f64().unwrap() / exact - 1.0).abs() < 0.01;
+    assert!(near(&reads["p50"], 100.0) && near(&reads["p90"], 80_000.0), "{reads}");
+    let server = &alpha["servers"][1];
+    assert_eq!((&server["health"], &server["ejections_total"]), (&"ejected".into(), &2.into()));
+    for (row, object) in [(metrics::POOL, alpha), (metrics::SERVER, server)] {
+        assert!(row.iter().all(|row| object[row.name].is_u64()));
+    }
+}
+
+#[test]
+fn collectors_read_twemproxys_names() {
+    let text = snapshot().twemproxy_json();
+    let start = "{\"service\":\"quickack\", \"source\":\"here\", \"version\":\"1.2.3\", \
+                 \"uptime\":3725, \"timestamp\":1700000000, \"total_connections\":5007, \
+                 \"curr_connections\":3005, \"alpha\": {\"client_eof\":2002, ";
+    assert!(text.starts_with(start) && text.ends_with("}}}\n"), "{text}");
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["alpha"]["server_ejects"], 2);
+    assert_eq!(json["alpha"]["one"]["server_err"], 4);
+    let since = &json["alpha"]["127.0.0.1:11212"]["server_ejected_at"];
+    assert_eq!(*since, (SECOND - 90) * 1_000_000);
+}
+
+#[test]
+fn nutcracker_has_the_same_names_in_the_same_nesting() {
+    let theirs: Value = serde_json::from_str(&nutcrackers()).unwrap();
+    let ours: Value = serde_json::from_str(&snapshot().twemproxy_json()).unwrap();
+    assert_eq!(names(&ours, ""), names(&theirs, ""));
+}
+
+/// Every name with the names that it stands under, and what kind of value it has.
+fn names(value: &Value, under: &str) -> BTreeSet<String> {
+    let Value::Object(map) = value else {
+        return BTreeSet::from([format!("{under} is a number: {}", value.is_u64())]);
+    };
+    map.iter().flat_map(|(name, value)| names(value, &format!("{under} > {name}"))).collect()
+}
+
+/// What a nutcracker with the same pools says.
+fn nutcrackers() -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let text = format!(
+        "alpha:\n  listen: {}\n  servers:\n    - 127.0.0.1:11213:1 one\n    - 127.0.0.1:11212:1\n\
+         beta:\n  listen: {}\n  servers:\n    - /tmp/x.sock:1\n",
+        path("alpha"),
+        path("beta")
+    );
+    std::fs::write(path("yml"), text).unwrap();
+    let port: SocketAddr = free_address();
+    let mut command = Command::new("nutcracker");
+    command.env("PATH", "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin");
+    command.args(["-c", &path("yml"), "-a", "127.0.0.1", "-s", &port.port().to_string()]);
+    let mut process = Process::start("nutcracker", &mut command);
+    assert!(process.wait_to_accept(port), "it serves its statistics");
+    Client::connect(port).rest()
+}

@@ -1,0 +1,207 @@
+//! For people: what is going on at a glance, then each pool, then what else has ever happened.
+//!
+//! Counters that are 0 are left out after the first lines: what is shown has happened.
+
+use std::fmt::Write;
+
+use metrics::{Counter, Pool, Server, Worker};
+
+use super::{Counts, Health, PoolStats, QUANTILES, ServerStats, Snapshot, Times};
+use crate::config::grouped;
+
+impl Snapshot {
+    pub fn text(&self) -> String {
+        let (facts, totals) = (&self.facts, &self.totals);
+        let mut out = String::new();
+        let (release, uptime) = (&facts.release, duration(facts.uptime_s));
+        let _ = writeln!(
+            out,
+            "quickack {release} on {}, up {uptime}, epoch {}",
+            facts.host, facts.epoch
+        );
+        let _ = writeln!(
+            out,
+            "clients {} now, {} ever; links {} now; {} requests wait, {} bytes are held",
+            grouped(totals.value(Worker::ClientsNow)),
+            grouped(totals.value(Worker::Accepts)),
+            grouped(totals.value(Worker::LinksNow)),
+            grouped(totals.value(Worker::RequestsNow)),
+            grouped(totals.value(Worker::HeldNow)),
+        );
+        out.push('\n');
+        self.workers(&mut out);
+        for pool in &self.pools {
+            out.push('\n');
+            write_pool(pool, facts.unix_s, &mut out);
+        }
+        out
+    }
+
+    fn workers(&self, out: &mut String) {
+        let head =
+            ["WORKER", "PID", "STATE", "CLIENTS", "LINKS", "WAITING", "ACCEPTS", "TURNS", "BUSY"];
+        let mut rows = vec![head.map(str::to_string).to_vec()];
+        rows.extend(self.workers.iter().map(|worker| {
+            let count = |counter| grouped(worker.counts.value(counter));
+            vec![
+                worker.facts.slot.to_string(),
+                worker.facts.pid.map_or("-".to_string(), |pid| pid.to_string()),
+                worker.facts.state.clone(),
+                count(Worker::ClientsNow),
+                count(Worker::LinksNow),
+                count(Worker::RequestsNow),
+                count(Worker::Accepts),
+                count(Worker::Turns),
+                time(worker.counts.value(Worker::BusyTime)),
+            ]
+        }));
+        table("", &rows, out);
+    }
+}
+
+fn write_pool(pool: &PoolStats, now_s: u64, out: &mut String) {
+    let count = |counter| grouped(pool.counts.value(counter));
+    let _ = writeln!(
+        out,
+        "pool {}: clients {}, requests {}, hits {} of {} keys, failed {}, refused {}",
+        pool.name,
+        count(Pool::ClientsNow),
+        count(Pool::Requests),
+        count(Pool::Hits),
+        count(Pool::KeysAsked),
+        count(Pool::Failed),
+        count(Pool::Refused),
+    );
+    let shown = [
+        Pool::ClientsNow,
+        Pool::Requests,
+        Pool::Hits,
+        Pool::KeysAsked,
+        Pool::Failed,
+        Pool::Refused,
+    ];
+    others(&pool.counts, &shown, "  also: ", out);
+    latencies(&pool.latencies, out);
+    servers(&pool.servers, now_s, out);
+}
+
+fn latencies(all: &[Times], out: &mut String) {
+    let mut rows = vec![heads(&["LATENCY", "COUNT", "MEAN"])];
+    rows.extend(all.iter().map(|times| {
+        let mut row = vec![times.name.to_string(), grouped(times.count), time(times.mean_us)];
+        row.extend(quantiles(times));
+        row
+    }));
+    table("  ", &rows, out);
+}
+
+fn servers(all: &[ServerStats], now_s: u64, out: &mut String) {
+    let mut rows =
+        vec![heads(&["SERVER", "HEALTH", "LINKS", "WAITING", "SENT", "MESSAGES", "REPLIES"])];
+    rows.extend(all.iter().map(|server| server_row(server, now_s)));
+    table("  ", &rows, out);
+    let shown = [
+        Server::LinksNow,
+        Server::PendingNow,
+        Server::InflightNow,
+        Server::EjectedAt,
+        Server::Messages,
+        Server::Replies,
+    ];
+    for server in all {
+        others(&server.counts, &shown, &format!("  {}: ", server.label), out);
+    }
+}
+
+/// The first row of a table that ends in percentiles.
+fn heads(first: &[&str]) -> Vec<String> {
+    let quantiles = QUANTILES.map(|(name, _)| name);
+    let all = first.iter().copied().chain(quantiles).chain(["MAX"]);
+    all.map(str::to_uppercase).collect()
+}
+
+fn server_row(server: &ServerStats, now_s: u64) -> Vec<String> {
+    let count = |counter| grouped(server.counts.value(counter));
+    let mut row = vec![
+        server.label.clone(),
+        health(server.health, now_s),
+        count(Server::LinksNow),
+        count(Server::PendingNow),
+        count(Server::InflightNow),
+        count(Server::Messages),
+        count(Server::Replies),
+    ];
+    row.extend(quantiles(&server.replies));
+    row
+}
+
+fn health(health: Health, now_s: u64) -> String {
+    match health {
+        Health::Ejected { since_us } => {
+            let seconds = now_s.saturating_sub(since_us / 1_000_000);
+            format!("ejected {} ago", duration(seconds))
+        }
+        Health::Up | Health::Down => health.word().to_string(),
+    }
+}
+
+/// A line with what is not 0 and is not shown elsewhere.
+fn others<C: Counter>(counts: &Counts<C>, shown: &[C], start: &str, out: &mut String) {
+    let is_shown = |name: &str| shown.iter().any(|counter| counter.metric().name == name);
+    let told: Vec<String> = counts
+        .rows()
+        .filter(|(row, value)| *value > 0 && !is_shown(row.name))
+        .map(|(row, value)| format!("{} {}", row.name.trim_end_matches("_total"), grouped(value)))
+        .collect();
+    if !told.is_empty() {
+        let _ = writeln!(out, "{start}{}", told.join(", "));
+    }
+}
+
+/// Nothing where nothing was measured.
+fn quantiles(times: &Times) -> Vec<String> {
+    let all = times.quantiles_us.into_iter().chain([times.max_us]);
+    all.map(|us| if times.count == 0 { "-".to_string() } else { time(us) }).collect()
+}
+
+/// Rows in columns under the first one: words to the left, numbers to the right.
+fn table(indent: &str, rows: &[Vec<String>], out: &mut String) {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let cells = |at: usize| rows.iter().filter_map(move |row| row.get(at));
+    let is_word = |cell: &String| cell.starts_with(|c: char| c.is_alphabetic());
+    let widths: Vec<(usize, bool)> = (0..columns)
+        .map(|at| {
+            let width = cells(at).map(|cell| cell.chars().count()).max().unwrap_or(0);
+            (width, at == 0 || cells(at).skip(1).all(is_word))
+        })
+        .collect();
+    for row in rows {
+        let mut line = indent.to_string();
+        for (cell, (width, words)) in row.iter().zip(&widths) {
+            let _ = match words {
+                true => write!(line, "{cell:<width$}  "),
+                false => write!(line, "{cell:>width$}  "),
+            };
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+}
+
+fn time(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us}us"),
+        1_000..1_000_000 => format!("{:.2}ms", us as f64 / 1e3),
+        _ => format!("{:.2}s", us as f64 / 1e6),
+    }
+}
+
+fn duration(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
+        (0, _, _) => format!("{hours}h {minutes}m"),
+        _ => format!("{days}d {hours}h"),
+    }
+}
