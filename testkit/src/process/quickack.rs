@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
 use super::facts::{self, Facts};
-use super::{Client, Process, wait_until};
+use super::{Client, DEADLINE, Process, wait_until};
 
 pub struct Quickack {
     pub process: Process,
@@ -107,12 +109,23 @@ impl Quickack {
         command
     }
 
-    /// A verb that answers with JSON.
+    /// The same, which must not fail; what it printed.
     #[track_caller]
     pub fn admin_ok(&self, arguments: &[&str]) -> String {
         let answer = self.admin(arguments);
         assert!(answer.ok, "{arguments:?}: {}\n{}", answer.text, self.process.said());
         answer.text
+    }
+
+    /// One line to its admin socket, without a process for it; what is answered.
+    pub fn ask(&self, line: &str) -> String {
+        let socket = UnixStream::connect(self.folder.path().join(SOCKET));
+        let mut socket = socket.expect("it listens on its admin socket");
+        socket.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
+        socket.write_all(format!("{line}\n").as_bytes()).expect("it reads");
+        let mut text = String::new();
+        socket.read_to_string(&mut text).expect("it answers in text");
+        text
     }
 
     /// Gives its file another text; nothing happens until it is told to look.
@@ -141,7 +154,7 @@ impl Answer {
 /// or one, and an admin socket of its own. What a test says itself stands.
 fn complete(config: &str, folder: &Path) -> String {
     let workers = std::env::var("QUICKACK_WORKERS").unwrap_or_else(|_| "1".to_string());
-    let admin = folder.join("admin.sock");
+    let admin = folder.join(SOCKET);
     let mut settings = String::new();
     for (name, value) in [("workers", workers), ("admin", admin.display().to_string())] {
         let said = config.lines().any(|line| line.trim_start().starts_with(&format!("{name}:")));
@@ -171,3 +184,4 @@ fn parse_listening(line: &str) -> Option<(String, SocketAddr)> {
 }
 
 const FILE: &str = "quickack.yml";
+const SOCKET: &str = "admin.sock";
