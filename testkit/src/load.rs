@@ -311,9 +311,4 @@ impl Latencies {
     pub fn max(&self) -> u32 {
         self.sorted.last().copied().unwrap_or(0)
     }
-
-    /// One number: samples in all; sorted ones are handed out for comparisons.
-    pub fn sorted(&self) -> &[u32] {
-        &self.sorted
-    }
 }

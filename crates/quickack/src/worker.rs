@@ -56,8 +56,7 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
     let install = first.install;
     let mut mind = Proxy::new(install.plan.clone(), seed(), Time(0), sheet);
     crew.epoch = first.epoch;
-    let mut looping =
-        Loop::led(&mut mind, &mut crew, place, install, signals).map_err(text)?;
+    let mut looping = Loop::led(&mut mind, &mut crew, place, install, signals).map_err(text)?;
     looping.run().map_err(text)
 }
 

@@ -38,7 +38,7 @@ pub fn crew(quickack: &Quickack) -> BTreeMap<usize, Worker> {
         pid: number(row, "pid") as u32,
         state: row["state"].as_str().unwrap_or_default().to_string(),
         clients: number(row, "clients"),
-        epoch: number(row, "epoch"),
+        epoch: number(row, "config_epoch"),
         health: number(row, "health_epoch"),
     };
     rows.iter().map(|row| (number(row, "worker") as usize, worker(row))).collect()

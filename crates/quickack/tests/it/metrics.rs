@@ -18,7 +18,10 @@ fn number(json: &Value, path: &[&str]) -> u64 {
 /// Requests of clients that were answered, reads and updates apart.
 fn answered(quickack: &Quickack) -> (u64, u64) {
     let json = crew::stats(quickack);
-    (number(&json, &["reads", "count"]), number(&json, &["updates", "count"]))
+    let count = |name: &str| number(&json, &["latency_us", name, "count"]);
+    let (reads, updates) = (count("reads"), count("updates"));
+    assert_eq!(number(&json, &["requests_total"]), reads + updates);
+    (reads, updates)
 }
 
 #[test]

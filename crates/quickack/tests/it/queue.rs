@@ -98,7 +98,9 @@ struct Storm {
 
 impl Storm {
     fn start(address: SocketAddr) -> Storm {
-        let (stop, served, failed) = <(Arc<AtomicBool>, Arc<AtomicU64>, Arc<Mutex<_>>)>::default();
+        let stop: Arc<AtomicBool> = Arc::default();
+        let served: Arc<AtomicU64> = Arc::default();
+        let failed: Arc<Mutex<Vec<String>>> = Arc::default();
         let threads = (0..2).map(|_| {
             let (stop, served, failed) =
                 (Arc::clone(&stop), Arc::clone(&served), Arc::clone(&failed));

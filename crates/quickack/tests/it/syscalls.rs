@@ -23,7 +23,9 @@ fn traced(workers: &[u32], busy: impl FnOnce()) -> String {
     let trace = folder.path().join("trace");
     let mut command = Command::new("strace");
     command.args(["-f", "-o"]).arg(&trace);
-    workers.iter().for_each(|pid| drop(command.args(["-p", &pid.to_string()])));
+    for pid in workers {
+        command.args(["-p", &pid.to_string()]);
+    }
     let mut strace = Process::start("strace", &mut command);
     strace.wait_for("that it is attached", |said| {
         (said.matches("attached").count() == workers.len()).then_some(())
