@@ -36,7 +36,7 @@ const STEPS: &[Step] = &[
         long: false,
     },
     Step { name: "stall", about: "the stall and its cure, one at a time", run: stall, long: false },
-    Step { name: "soak", about: "memory after 10^8 requests", run: soak, long: true },
+    Step { name: "soak", about: "what takes long, one at a time", run: soak, long: true },
 ];
 
 /// What the command line asked for.
@@ -192,7 +192,7 @@ fn leave_out<'a>(command: &'a mut Command, request: &Request) -> &'a mut Command
 fn soak(_: &Request) -> (Count, Outcome) {
     let arguments = ["test", "--locked", "--release", "--package", "quickack", "--test", "it"];
     let mut command = cargo::command(&arguments);
-    cargo::run_tests(command.args(["--", "--ignored", "--nocapture", "soak"]))
+    cargo::run_tests(command.args(["--", "--ignored", "--nocapture", "--test-threads=1", "soak"]))
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@
 //! An envelope is `{"v":1,"seq":12,"ack":7,"body":{"commit":{"epoch":3}}}`: text, so that a trace
 //! of system calls can be read. Configurations are too long for it and travel as sealed memfds.
 
+#[cfg(test)]
+mod far_end;
 pub mod installation;
 pub mod message;
 

@@ -194,7 +194,7 @@ fn a_store_command_that_memcached_refuses_for_its_size_is_not_silently_kept() {
 #[test]
 fn memory_stays_within_its_bound_through_a_churn_of_sizes() {
     let cache = Cache::start("32m");
-    let idle = cache.process.status("VmRSS");
+    let idle = cache.process.facts().status("VmRSS");
     let mut client = cache.client();
     let mut random = Random(2);
     for round in 0..40u64 {
@@ -210,7 +210,7 @@ fn memory_stays_within_its_bound_through_a_churn_of_sizes() {
         client.ask(&(requests + "get none\r\n"), "END\r\n");
     }
     assert!(cache.stat("evictions") > 10_000);
-    let grown = (cache.process.status("VmRSS") - idle) * 1024;
+    let grown = (cache.process.facts().status("VmRSS") - idle) * 1024;
     let bound = (32 << 20) + (32 << 20) / 20;
     assert!(grown <= bound, "{grown} bytes for a memory of 32m");
     assert!(cache.stat("bytes") <= 32 << 20);

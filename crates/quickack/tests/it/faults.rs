@@ -363,7 +363,7 @@ fn links_to_memcached_have_keepalive_and_a_user_timeout() {
     let quickack = quickack(&[memcached.address], &[]);
     quickack.client().ask("get a\r\n", "END\r\n");
     let mut links = 0;
-    for socket in quickack.process.sockets() {
+    for socket in quickack.worker_process().sockets() {
         let peer = getpeername(&socket).ok().and_then(|peer| SocketAddr::try_from(peer?).ok());
         if peer == Some(memcached.address) {
             links += 1;

@@ -51,7 +51,7 @@ fn the_descriptor_limit_refuses_and_does_not_spin_before_memcached() {
     let memcached = Memcached::start();
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 48; exec \"$0\" \"$@\"", QUICKACK]);
-    let quickack = Quickack::start_by(command, &config(&[memcached.address], &[]));
+    let quickack = Quickack::start_by(command, QUICKACK, &config(&[memcached.address], &[]));
     let mut served = Vec::new();
     let mut refusals = Vec::new();
     for _ in 0..80 {
@@ -67,10 +67,10 @@ fn the_descriptor_limit_refuses_and_does_not_spin_before_memcached() {
     for client in &mut served {
         client.ask("get a\r\n", "END\r\n");
     }
-    let before = quickack.process.cpu_ticks();
+    let before = quickack.worker_process().cpu_ticks();
     // A span to measure over, not a wait for anything.
     std::thread::sleep(Duration::from_secs(1));
-    let ticks = quickack.process.cpu_ticks() - before;
+    let ticks = quickack.worker_process().cpu_ticks() - before;
     assert!(ticks <= 10, "{ticks} ticks of CPU in a second of rest");
     served.clear();
     let start = Instant::now();
@@ -89,7 +89,7 @@ fn a_client_that_does_not_read_is_paused_while_memcached_waits() {
     let mut slow = quickack.client();
     let value = "x".repeat(LEN);
     slow.ask(&format!("set big 0 0 {LEN}\r\n{value}\r\n"), "STORED\r\n");
-    let before = quickack.process.status("VmHWM");
+    let before = quickack.worker_process().status("VmHWM");
     slow.send("get big\r\n".repeat(COUNT));
     // Another client is served all the while, and many times.
     let mut other = quickack.client();
@@ -97,13 +97,13 @@ fn a_client_that_does_not_read_is_paused_while_memcached_waits() {
         other.ask(&format!("set a 0 0 3\r\n{n:03}\r\n"), "STORED\r\n");
         other.ask("get a\r\n", &format!("VALUE a 0 3\r\n{n:03}\r\nEND\r\n"));
     }
-    let held = quickack.process.status("VmHWM") - before;
+    let held = quickack.worker_process().status("VmHWM") - before;
     assert!(held < 32 * 1024, "{held} KiB are held for a client that does not read");
     let reply = format!("VALUE big 0 {LEN}\r\n{value}\r\nEND\r\n");
     for _ in 0..COUNT {
         slow.expect(&reply);
     }
-    let held = quickack.process.status("VmHWM") - before;
+    let held = quickack.worker_process().status("VmHWM") - before;
     assert!(held < 32 * 1024, "{held} KiB were held for a client that does not read");
 }
 
@@ -113,7 +113,7 @@ fn a_value_that_is_too_large_gets_the_words_of_memcached_and_costs_no_memory() {
     let quickack = quickack(&[memcached.address], &[]);
     let mut client = quickack.client();
     client.ask("set a 0 0 1\r\n1\r\n", "STORED\r\n");
-    let before = quickack.process.status("VmHWM");
+    let before = quickack.worker_process().status("VmHWM");
     let chunk = vec![b'x'; 1_000_000];
     for command in ["set", "append"] {
         client.send(format!("{command} a 0 0 {}\r\n", 100 * chunk.len()));
@@ -123,7 +123,7 @@ fn a_value_that_is_too_large_gets_the_words_of_memcached_and_costs_no_memory() {
         client.ask("\r\n", "SERVER_ERROR object too large for cache\r\n");
     }
     client.ask("set b 0 0 1\r\n1\r\n", "STORED\r\n");
-    let grown = quickack.process.status("VmHWM") - before;
+    let grown = quickack.worker_process().status("VmHWM") - before;
     assert!(grown < 2 * 1024, "{grown} KiB for values that are refused");
     // Nothing of it went upstream: the values, and the refused ones' requests.
     assert_eq!(memcached.stat("cmd_set"), 2);

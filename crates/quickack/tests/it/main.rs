@@ -7,16 +7,26 @@
 #![allow(clippy::unwrap_used)]
 
 mod alloc;
+mod balance;
 mod cache;
+mod crew;
+mod eject;
 mod faults;
 mod limits;
+mod metrics;
 mod peers;
+mod proxy_protocol;
+mod queue;
+mod quiet_master;
+mod reload;
 mod rings;
 mod shutdown;
 mod soak;
 mod stall;
+mod syscalls;
 mod verbs;
 mod words;
+mod workers;
 
 use std::net::SocketAddr;
 

@@ -1,25 +1,27 @@
-//! TERM and INT: nobody new is accepted, what was asked is answered, and the exit status is 0.
+//! Signals. TERM, INT and QUIT: nobody new is accepted, what was asked is answered, and the exit
+//! status is 0. The others: the log is reopened, the workers retire.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use testkit::process::DEADLINE;
+use testkit::load::Options;
+use testkit::process::{DEADLINE, Memcached, Quickack, freeze, send, wait_until};
 
-use super::quickack;
+use super::{QUICKACK, crew, quickack};
 
 /// A server that answers a get when it is told to, and says when it has been asked.
-struct Hesitant {
-    address: SocketAddr,
-    asked: mpsc::Receiver<String>,
-    answer: mpsc::Sender<()>,
+pub struct Hesitant {
+    pub address: SocketAddr,
+    pub asked: mpsc::Receiver<String>,
+    pub answer: mpsc::Sender<()>,
 }
 
 impl Hesitant {
-    fn start() -> Hesitant {
+    pub fn start() -> Hesitant {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
         let address = listener.local_addr().expect("a bound listener has an address");
         let (say_asked, asked) = mpsc::channel();
@@ -118,4 +120,118 @@ fn term_is_not_held_up_by_a_client_that_does_not_read() {
     client.send("get big\r\n".repeat(200));
     quickack.process.signal(Signal::TERM);
     assert_eq!(quickack.process.wait_for_end().code(), Some(0), "{}", quickack.process.said());
+}
+
+#[test]
+fn quit_answers_what_was_asked_and_exits_with_0() {
+    check_answers_what_was_asked(Signal::QUIT);
+}
+
+/// Whoever has asked is answered, whoever has not is let go; nobody hears an error.
+#[test]
+fn term_under_load_is_no_error_for_any_client_of_memcached() {
+    for workers in [1, 4] {
+        let (_memcached, mut quickack) = crew::field(workers, &[], &[]);
+        let load = crew::load(&quickack, 50, Options::default());
+        quickack.process.signal(Signal::TERM);
+        let status = quickack.process.wait_for_end();
+        assert_eq!(status.code(), Some(0), "{}", quickack.process.said());
+        let tally = load.stop();
+        println!("TERM with {workers} workers: {tally}");
+        // A request may cross the close on its way, and its client knows that it was not read.
+        tally.assert_lost_at_most(1);
+    }
+}
+
+#[test]
+fn a_second_term_ends_at_once_whoever_still_waits() {
+    let server = Hesitant::start();
+    let text = crew::text(2, &["shutdown_timeout: 60s"], &[server.address], &["timeout: 60000"]);
+    let mut quickack = Quickack::start(QUICKACK, &text);
+    let mut client = quickack.client();
+    client.send("get a\r\n");
+    assert_eq!(server.asked.recv_timeout(DEADLINE).as_deref(), Ok("get a"));
+    quickack.process.signal(Signal::TERM);
+    wait_until_nobody_accepts(quickack.address());
+    assert!(!quickack.workers().is_empty(), "one waits for the server");
+    let start = Instant::now();
+    quickack.process.signal(Signal::TERM);
+    quickack.process.wait_for_end();
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    // Its worker is gone, with the connection.
+    let mut rest = Vec::new();
+    let heard = client.stream.read_to_end(&mut rest);
+    assert!(rest.is_empty(), "{heard:?} {rest:?}");
+}
+
+/// A worker that does not answer does not keep the master from its end.
+#[test]
+fn term_is_not_held_up_by_a_stopped_worker_before_memcached() {
+    let (_memcached, mut quickack) = crew::field(2, &["shutdown_timeout: 300ms"], &[]);
+    freeze(crew::crew(&quickack)[&1].pid);
+    let start = Instant::now();
+    quickack.process.signal(Signal::TERM);
+    quickack.process.wait_for_end();
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[test]
+fn usr1_and_hup_write_on_in_a_new_file_after_the_log_of_memcached_was_moved() {
+    let folder = tempfile::tempdir().expect("a folder for the log");
+    let (log, old) = (folder.path().join("log"), folder.path().join("log.1"));
+    let memcached = Memcached::start();
+    let text = crew::text(2, &[], &[memcached.address], &[]);
+    let quickack = Quickack::start(QUICKACK, &text);
+    crew::wait_for_crew(&quickack, 2);
+    quickack.rewrite(&crew::text(
+        2,
+        &[&format!("log: {}", log.display())],
+        &[memcached.address],
+        &[],
+    ));
+    quickack.admin_ok(&["reload"]);
+    for signal in [Signal::USR1, Signal::HUP] {
+        wait_until("the log is there", || log.exists());
+        std::fs::rename(&log, &old).expect("it is there");
+        let before = std::fs::read_to_string(&old).unwrap_or_default();
+        quickack.process.signal(signal);
+        wait_until("a new log is there", || log.exists());
+        let worker = crew::crew(&quickack)[&0].pid;
+        send(worker, Signal::KILL);
+        wait_until("the death is in the new log", || {
+            std::fs::read_to_string(&log).is_ok_and(|text| text.contains(&worker.to_string()))
+        });
+        let after = std::fs::read_to_string(&old).unwrap_or_default();
+        assert!(!after.contains(&worker.to_string()), "{before}\n{after}");
+        crew::wait_for_crew(&quickack, 2);
+    }
+}
+
+/// They let their clients go; whoever comes waits in the queue until a reload brings new workers.
+#[test]
+fn winch_retires_the_workers_before_memcached_and_keeps_the_listeners() {
+    let (_memcached, quickack) = crew::field(2, &[], &[]);
+    let load = crew::load(&quickack, 20, Options { rate: Some(2_000), ..Options::default() });
+    quickack.process.signal(Signal::WINCH);
+    wait_until("the workers are gone", || quickack.workers().is_empty());
+    let mut client = quickack.client();
+    client.send("get nobody-has-this\r\n");
+    quickack.process.signal(Signal::HUP);
+    client.expect("END\r\n");
+    load.wait_for_everybody();
+    let tally = load.stop();
+    println!("WINCH and HUP: {tally}");
+    tally.assert_lost_at_most(1);
+}
+
+/// The master's death is noticed by its workers: they must not serve for ever by themselves.
+#[test]
+fn workers_before_memcached_end_when_their_master_is_killed() {
+    let (_memcached, mut quickack) = crew::field(2, &[], &[]);
+    let workers = quickack.workers();
+    quickack.process.signal(Signal::KILL);
+    quickack.process.wait_for_end();
+    wait_until("its workers have ended", || {
+        workers.values().all(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists())
+    });
 }

@@ -28,9 +28,9 @@ fn check(first: u64, all: u64) {
     let mut load = Load::new(&quickack);
     let start = Instant::now();
     load.run(first);
-    let before = quickack.process.status("VmRSS");
+    let before = quickack.worker_process().status("VmRSS");
     load.run(all);
-    let after = quickack.process.status("VmRSS");
+    let after = quickack.worker_process().status("VmRSS");
     let rate = load.asked as f64 / start.elapsed().as_secs_f64();
     println!(
         "soak: {} requests, {rate:.0} a second, {} connections; resident {before} KiB after \

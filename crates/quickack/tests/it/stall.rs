@@ -119,7 +119,7 @@ fn tcp_sockets(quickack: &Quickack) -> (Vec<rustix::fd::OwnedFd>, Vec<rustix::fd
     let is_tcp = |socket: &rustix::fd::OwnedFd| {
         getsockname(socket).is_ok_and(|name| SocketAddr::try_from(name).is_ok())
     };
-    let sockets = quickack.process.sockets().into_iter().filter(is_tcp);
+    let sockets = quickack.worker_process().sockets().into_iter().filter(is_tcp);
     sockets.partition(|socket| sockopt::socket_acceptconn(socket).expect("the option exists"))
 }
 
@@ -168,7 +168,7 @@ fn traced(dialogue: impl Fn(&mut Client)) -> String {
     let mut command = Command::new("strace");
     // With -D the tracer is the child, so what we start is quickack itself.
     command.args(["-D", "-f", "-e", "trace=setsockopt", "-o"]).arg(&trace).arg(QUICKACK);
-    let mut quickack = Quickack::start_by(command, &config(&[memcached.address], &[]));
+    let mut quickack = Quickack::start_by(command, QUICKACK, &config(&[memcached.address], &[]));
     dialogue(&mut quickack.client());
     quickack.process.signal(Signal::TERM);
     assert!(quickack.process.wait_for_end().success());

@@ -1,0 +1,139 @@
+//! How many clients each worker has, when they come and stay: one row a way of accepting.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use testkit::process::{Client, Facts, Quickack, send, wait_until};
+
+use super::crew::{self, crew, wait_for_crew};
+
+const WORKERS: usize = 8;
+
+/// What becomes of `count` clients that come in a burst and stay.
+fn spread(accept: &str, count: usize) -> Vec<u64> {
+    let (_memcached, quickack) =
+        crew::field(WORKERS, &[&format!("accept: {accept}")], &["backlog: 4096"]);
+    let mut clients: Vec<Client> = (0..count).map(|_| quickack.client()).collect();
+    let spread = crew::wait_for_clients(&quickack, count as u64);
+    // They are served, and not only taken.
+    for client in clients.iter_mut().step_by(count / 16) {
+        client.ask("get a\r\n", "END\r\n");
+    }
+    let (most, least) = (spread.iter().max(), spread.iter().min());
+    println!(
+        "{accept}, {count} clients: {spread:?}, {most:?} - {least:?}, {:.3}",
+        evenness(&spread)
+    );
+    spread
+}
+
+/// The most that one has, beside the average.
+fn evenness(spread: &[u64]) -> f64 {
+    let sum: u64 = spread.iter().sum();
+    let most = spread.iter().copied().max().unwrap_or(0);
+    most as f64 * spread.len() as f64 / sum as f64
+}
+
+#[test]
+fn the_gate_deals_64_clients_of_memcached_to_within_two() {
+    let spread = spread("gate", 64);
+    let (most, least) = (spread.iter().max(), spread.iter().min());
+    assert!(most.zip(least).is_some_and(|(most, least)| most - least <= 2), "{spread:?}");
+}
+
+#[test]
+fn the_gate_deals_400_clients_of_memcached_evenly() {
+    let spread = spread("gate", 400);
+    assert!(evenness(&spread) <= 1.1, "{spread:?}");
+}
+
+#[test]
+fn the_gate_deals_4000_clients_of_memcached_evenly() {
+    let spread = spread("gate", 4_000);
+    assert!(evenness(&spread) <= 1.1, "{spread:?}");
+}
+
+/// The kernel deals by a hash of the addresses: at 64 it is as it is, at 400 chance has its limits;
+/// one throw of three must be within them.
+#[test]
+fn reuseport_deals_400_clients_of_memcached_as_the_kernel_hashes() {
+    spread("reuseport", 64);
+    let throws: Vec<f64> = (0..3).map(|_| evenness(&spread("reuseport", 400))).collect();
+    assert!(throws.iter().any(|evenness| *evenness <= 1.35), "{throws:?}");
+}
+
+#[test]
+fn the_mutex_leaves_nobody_without_clients_of_memcached() {
+    let spread = spread("mutex", 400);
+    assert!(spread.iter().all(|count| *count > 0) && evenness(&spread) <= 1.5, "{spread:?}");
+}
+
+/// Clients that leave and come again keep it even.
+#[test]
+fn the_gate_evens_out_what_left_one_worker_of_memcacheds_empty() {
+    let (_memcached, quickack) = crew::field(4, &["accept: gate"], &[]);
+    let mut clients: Vec<Option<(Client, usize)>> =
+        (0..32).map(|_| Some(crew::client_of(&quickack))).collect();
+    for client in &mut clients {
+        if client.as_ref().is_some_and(|(_, worker)| *worker == 1) {
+            *client = None;
+        }
+    }
+    wait_until("worker 1 is empty", || crew(&quickack)[&1].clients == 0);
+    let new: Vec<Client> = (0..8).map(|_| quickack.client()).collect();
+    wait_until("the new ones are taken", || {
+        crew(&quickack).values().map(|worker| worker.clients).sum::<u64>() == 24 + 8
+    });
+    let counts: Vec<u64> = crew(&quickack).values().map(|worker| worker.clients).collect();
+    assert!(counts[1] >= 6, "{counts:?}");
+    drop(new);
+}
+
+/// Who holds the accept mutex, of the workers there are.
+fn holder(quickack: &Quickack) -> Option<u32> {
+    let locks = std::fs::read_to_string("/proc/locks").expect("the kernel lists its locks");
+    let workers: Vec<u32> = quickack.workers().into_values().collect();
+    let pids = locks.lines().filter(|line| line.contains("POSIX") && !line.contains("->"));
+    let pids = pids.filter_map(|line| line.split_whitespace().nth(4)?.parse().ok());
+    pids.into_iter().find(|pid| workers.contains(pid))
+}
+
+/// While nobody is busy one worker waits at the listener, and a client wakes that one only.
+#[test]
+fn in_mutex_mode_a_client_of_memcached_wakes_one_idle_worker() {
+    let global = ["accept: mutex", "epoll_timeout: 5s", "hang_timeout: 0"];
+    let (_memcached, quickack) = crew::field(WORKERS, &global, &[]);
+    wait_until("somebody holds the mutex", || holder(&quickack).is_some());
+    let workers = Facts::of(quickack.workers().into_values());
+    let before = workers.wakeups();
+    const COUNT: u64 = 100;
+    let mut clients = Vec::new();
+    for n in 1..=COUNT {
+        clients.push(TcpStream::connect(quickack.address()).expect("somebody accepts"));
+        wait_until("it is taken", || crew::clients(&quickack) == n);
+    }
+    let woken = workers.wakeups() - before;
+    println!("mutex: {COUNT} clients woke {woken} workers");
+    assert!(woken <= COUNT + COUNT / 5, "{woken} wake-ups for {COUNT} clients");
+}
+
+/// The kernel frees the lock of the dead, and the next one takes it soon.
+#[test]
+fn a_killed_holder_of_the_mutex_before_memcached_is_followed_by_another() {
+    let epoll_timeout = Duration::from_millis(200);
+    let global = ["accept: mutex", "epoll_timeout: 200ms"];
+    let (_memcached, quickack) = crew::field(4, &global, &[]);
+    for _ in 0..5 {
+        wait_until("somebody holds the mutex", || holder(&quickack).is_some());
+        let Some(old) = holder(&quickack) else { continue };
+        send(old, Signal::KILL);
+        let start = Instant::now();
+        wait_until("another holds it", || holder(&quickack).is_some_and(|now| now != old));
+        let took = start.elapsed();
+        assert!(took <= 2 * epoll_timeout, "{took:?} after the holder's death");
+        let mut client = quickack.client();
+        client.ask("get a\r\n", "END\r\n");
+        wait_for_crew(&quickack, 4);
+    }
+}

@@ -1,0 +1,121 @@
+//! The workers as `quickack workers --json` shows them, and what several modules ask of them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use testkit::load::Load;
+use testkit::process::{Client, Memcached, Quickack, wait_until};
+
+use super::QUICKACK;
+
+/// One worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worker {
+    pub pid: u32,
+    pub state: String,
+    /// Clients now.
+    pub clients: u64,
+    /// The configuration and the health that it has installed.
+    pub epoch: u64,
+    pub health: u64,
+}
+
+impl Worker {
+    pub fn is_serving(&self) -> bool {
+        self.state == "serving"
+    }
+}
+
+/// All workers by number.
+#[track_caller]
+pub fn crew(quickack: &Quickack) -> BTreeMap<usize, Worker> {
+    let text = quickack.ask("workers --json");
+    let json: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let rows = json["workers"].as_array().unwrap_or_else(|| panic!("no workers in {text}"));
+    let number = |row: &Value, field: &str| row[field].as_u64().unwrap_or(0);
+    let worker = |row: &Value| Worker {
+        pid: number(row, "pid") as u32,
+        state: row["state"].as_str().unwrap_or_default().to_string(),
+        clients: number(row, "clients"),
+        epoch: number(row, "config_epoch"),
+        health: number(row, "health_epoch"),
+    };
+    rows.iter().map(|row| (number(row, "worker") as usize, worker(row))).collect()
+}
+
+/// Returns when `count` workers serve, and nobody else is there.
+#[track_caller]
+pub fn wait_for_crew(quickack: &Quickack, count: usize) -> BTreeMap<usize, Worker> {
+    let mut workers = crew(quickack);
+    wait_until(&format!("{count} workers serve; {}", quickack.process.said()), || {
+        workers = crew(quickack);
+        workers.len() == count && workers.values().all(Worker::is_serving)
+    });
+    workers
+}
+
+/// Clients of each worker, when they are so many in all.
+#[track_caller]
+pub fn wait_for_clients(quickack: &Quickack, count: u64) -> Vec<u64> {
+    let mut clients = Vec::new();
+    wait_until(&format!("the workers have {count} clients: {:?}", crew(quickack)), || {
+        clients = crew(quickack).values().map(|worker| worker.clients).collect();
+        clients.iter().sum::<u64>() == count
+    });
+    clients
+}
+
+/// quickack with so many workers before one memcached; `global` and `pool` are more directives.
+pub fn field(workers: usize, global: &[&str], pool: &[&str]) -> (Memcached, Quickack) {
+    let memcached = Memcached::start();
+    let quickack = start(workers, global, &[memcached.address], pool);
+    (memcached, quickack)
+}
+
+/// The same before servers that are there.
+pub fn start(workers: usize, global: &[&str], servers: &[SocketAddr], pool: &[&str]) -> Quickack {
+    let quickack = Quickack::start(QUICKACK, &text(workers, global, servers, pool));
+    wait_for_crew(&quickack, workers);
+    quickack
+}
+
+pub fn text(workers: usize, global: &[&str], servers: &[SocketAddr], pool: &[&str]) -> String {
+    let mut text = format!("global:\n  workers: {workers}\n");
+    global.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
+    text + &super::config(servers, pool)
+}
+
+/// A load of so many connections that are all being served.
+pub fn load(quickack: &Quickack, connections: usize, options: testkit::load::Options) -> Load {
+    let load = Load::start(quickack.address(), connections, options);
+    load.wait_for_everybody();
+    load
+}
+
+/// A client, and the number of the worker that has it.
+pub fn client_of(quickack: &Quickack) -> (Client, usize) {
+    let before = crew(quickack);
+    let mut client = quickack.client();
+    client.ask("get nobody-has-this\r\n", "END\r\n");
+    let mut found = None;
+    wait_until("one worker has one client more", || {
+        let after = crew(quickack);
+        found = before.keys().copied().find(|n| after[n].clients > before[n].clients);
+        found.is_some()
+    });
+    (client, found.expect("it was waited for"))
+}
+
+/// What `quickack stats --json` says.
+#[track_caller]
+pub fn stats(quickack: &Quickack) -> Value {
+    let text = quickack.ask("stats --json");
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Clients of all workers.
+#[track_caller]
+pub fn clients(quickack: &Quickack) -> u64 {
+    crew(quickack).values().map(|worker| worker.clients).sum()
+}

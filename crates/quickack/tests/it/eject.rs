@@ -1,0 +1,232 @@
+//! Which servers are in the ring is decided once, for all workers: no two of them ever use
+//! different rings, and so many of a pool stay in it.
+
+use std::time::Instant;
+
+use testkit::load::{Options, Trust};
+use testkit::process::{Client, DEADLINE, Memcached, Quickack, wait_until};
+
+use super::crew::{self, crew};
+
+/// Three servers that say their own name for every key, and clients of every worker.
+struct Field {
+    memcacheds: Vec<Memcached>,
+    quickack: Quickack,
+    /// Two of each worker.
+    clients: Vec<Client>,
+}
+
+const KEYS: usize = 60;
+const WORKERS: usize = 4;
+const RULES: &[&str] = &[
+    "hash: md5",
+    "auto_eject_hosts: true",
+    "server_failure_limit: 2",
+    "server_retry_timeout: 300",
+    "timeout: 400",
+];
+
+impl Field {
+    fn new(count: usize, more: &[&str]) -> Field {
+        let memcacheds: Vec<Memcached> = (0..count).map(|_| Memcached::start()).collect();
+        let addresses: Vec<_> = memcacheds.iter().map(|memcached| memcached.address).collect();
+        let name = |line: &str| line.split(':').next().map(str::to_string);
+        let said = |rule: &&&str| more.iter().any(|line| name(line) == name(rule));
+        let rules: Vec<&str> =
+            RULES.iter().filter(|rule| !said(rule)).chain(more).copied().collect();
+        let quickack = crew::start(WORKERS, &[], &addresses, &rules);
+        let (mut clients, mut counts) = (Vec::new(), [0; WORKERS]);
+        while counts.iter().any(|count| *count < 2) {
+            let (client, worker) = crew::client_of(&quickack);
+            counts[worker] += 1;
+            clients.push(client);
+        }
+        let field = Field { memcacheds, quickack, clients };
+        (0..count).for_each(|server| field.fill(server));
+        field
+    }
+
+    /// Every key is in every server, and its value is the server's number.
+    fn fill(&self, server: usize) {
+        let mut client = self.memcacheds[server].client();
+        for key in 0..KEYS {
+            client.ask(&format!("set key{key} 0 0 1\r\n{server}\r\n"), "STORED\r\n");
+        }
+    }
+
+    fn kill(&mut self, server: usize) {
+        self.memcacheds[server].process.signal(rustix::process::Signal::KILL);
+        self.memcacheds[server].process.wait_for_end();
+    }
+
+    fn revive(&mut self, server: usize) {
+        let address = self.memcacheds[server].address;
+        let start = Instant::now();
+        self.memcacheds[server] = loop {
+            match Memcached::start_on(address) {
+                Some(memcached) => break memcached,
+                None => assert!(start.elapsed() < DEADLINE, "its port is somebody else's now"),
+            }
+        };
+    }
+
+    /// How many servers are out, as the operator is told.
+    fn ejected(&mut self) -> usize {
+        // Somebody must ask for a failure to be noticed.
+        for key in 0..KEYS {
+            self.ask(key % self.clients.len(), key);
+        }
+        let json = crew::stats(&self.quickack);
+        let servers = json["pools"][0]["servers"].as_array().cloned().unwrap_or_default();
+        servers.iter().filter(|server| server["ejected"] == true).count()
+    }
+
+    /// What a client's worker says: the number of the server that answered, None for an error.
+    fn ask(&mut self, client: usize, key: usize) -> Option<usize> {
+        let client = &mut self.clients[client];
+        client.send(format!("get key{key}\r\n"));
+        let line = client.line();
+        match line.as_str() {
+            // A server that came back empty.
+            "END" => Some(EMPTY),
+            line if line.starts_with("VALUE ") => {
+                let value = client.line();
+                client.expect("END\r\n");
+                Some(value.parse().expect("a server's number"))
+            }
+            line if line.starts_with("SERVER_ERROR ") => None,
+            line => panic!("key{key}: {line}"),
+        }
+    }
+
+    /// The server of each key, about which all workers agree.
+    #[track_caller]
+    fn owners(&mut self) -> Vec<Option<usize>> {
+        let ask = |field: &mut Field, client| (0..KEYS).map(|key| field.ask(client, key)).collect();
+        let first: Vec<Option<usize>> = ask(self, 0);
+        for client in 1..self.clients.len() {
+            assert_eq!(first, ask(self, client) as Vec<_>, "client {client} has another ring");
+        }
+        first
+    }
+
+    /// One client after the other asks for `key`, until one has an answer that is not `old`. From
+    /// then on nobody has the old one again: all workers changed at once. Two keys, for an answer
+    /// of one worker's says what the others must say of any key.
+    #[track_caller]
+    fn change(&mut self, keys: &[usize], is_old: impl Fn(Option<usize>) -> bool) {
+        let start = Instant::now();
+        let (mut turn, mut new) = (0, 0);
+        while new < 20 * self.clients.len() {
+            let client = turn % self.clients.len();
+            let key = keys[turn / 3 % keys.len()];
+            turn += 1;
+            let answer = self.ask(client, key);
+            let old = is_old(answer);
+            assert!(
+                !old || new == 0,
+                "client {client} has {answer:?} for key{key} after {new} answers of the new ring"
+            );
+            new += usize::from(!old);
+            assert!(
+                start.elapsed() < DEADLINE,
+                "it never changes: {}",
+                self.quickack.process.said()
+            );
+        }
+    }
+}
+
+/// What no server is called.
+const EMPTY: usize = usize::MAX;
+
+/// A client's answer decides: whoever asks after it has the same ring, on whichever worker.
+#[test]
+fn a_server_of_memcacheds_leaves_and_returns_for_all_workers_at_once() {
+    let mut field = Field::new(3, &[]);
+    let owners = field.owners();
+    for round in 0..3 {
+        let gone = round % 3;
+        let keys: Vec<usize> = (0..KEYS).filter(|key| owners[*key] == Some(gone)).collect();
+        assert!(keys.len() >= 3, "{owners:?}");
+        field.kill(gone);
+        field.change(&keys, |answer| answer.is_none());
+        let without = field.owners();
+        for key in 0..KEYS {
+            let stayed = owners[key] != Some(gone);
+            assert!(!stayed || without[key] == owners[key], "key{key} moved for nothing");
+            assert_ne!(without[key], Some(gone));
+        }
+        let epochs: Vec<u64> = crew(&field.quickack).values().map(|one| one.health).collect();
+        assert!(epochs.iter().all(|epoch| *epoch == epochs[0]), "{epochs:?}");
+        field.revive(gone);
+        // It is back empty, and asked by all or by nobody.
+        field.change(&keys, |answer| answer != Some(EMPTY));
+        field.fill(gone);
+        assert_eq!(field.owners(), owners);
+    }
+}
+
+/// A worker that starts meanwhile has the ring of the others.
+#[test]
+fn a_new_worker_before_memcached_begins_with_the_ring_of_the_others() {
+    let mut field = Field::new(3, &["server_retry_timeout: 60000"]);
+    let owners = field.owners();
+    let keys: Vec<usize> = (0..KEYS).filter(|key| owners[*key] == Some(1)).collect();
+    field.kill(1);
+    field.change(&keys, |answer| answer.is_none());
+    let without = field.owners();
+    let old = crew(&field.quickack)[&0].pid;
+    testkit::process::send(old, rustix::process::Signal::KILL);
+    wait_until("worker 0 is there again", || {
+        crew(&field.quickack).get(&0).is_some_and(|one| one.pid != old && one.is_serving())
+    });
+    field.clients.clear();
+    let mut seen = [false; WORKERS];
+    while seen != [true; WORKERS] {
+        let (client, worker) = crew::client_of(&field.quickack);
+        seen[worker] = true;
+        field.clients.push(client);
+    }
+    assert_eq!(field.owners(), without);
+}
+
+/// Half of a pool, by default: what fails beyond it stays and fails fast.
+#[test]
+fn no_more_memcacheds_leave_the_ring_than_may() {
+    let mut field = Field::new(4, &[]);
+    let owners = field.owners();
+    (0..4).filter(|server| *server != 3).for_each(|server| field.kill(server));
+    let start = Instant::now();
+    loop {
+        match field.ejected() {
+            2 => break,
+            ejected => assert!(ejected < 2, "{ejected} of 4 are out"),
+        }
+        assert!(start.elapsed() < DEADLINE, "{}", field.quickack.process.said());
+    }
+    // The third that died keeps its keys, and says so.
+    for _ in 0..20 {
+        let errors = (0..KEYS).filter(|key| field.ask(0, *key).is_none()).count();
+        assert!(errors > 0);
+        assert!(field.ejected() <= 2);
+    }
+    assert!(owners.contains(&Some(3)));
+}
+
+/// The same under load: keys move, but no client has another's or a mangled value.
+#[test]
+fn servers_of_memcacheds_that_come_and_go_under_load_mix_nothing_up() {
+    let mut field = Field::new(3, &[]);
+    let options = Options { trust: Trust::Old, rate: Some(3_000), ..Options::default() };
+    let load = crew::load(&field.quickack, 40, options);
+    for server in [0, 1] {
+        field.kill(server);
+        load.wait_for_requests(1_500);
+        field.revive(server);
+        load.wait_for_requests(1_500);
+    }
+    let tally = load.stop();
+    println!("two servers went and came: {tally}");
+    assert_eq!((tally.total().lost, tally.total().closed), (0, 0), "{tally}");
+}

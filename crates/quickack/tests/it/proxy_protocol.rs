@@ -1,0 +1,100 @@
+//! Behind a balancer: the PROXY header is read from those who may send one, and a balancer that
+//! only knocks costs no line in the log.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use testkit::process::{Client, Quickack};
+
+use super::crew;
+
+const V1: &[u8] = b"PROXY TCP4 203.0.113.7 203.0.113.8 56324 11211\r\n";
+const UNKNOWN: &[u8] = b"PROXY UNKNOWN\r\n";
+const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+
+fn v2(command: u8, addresses: &[u8]) -> Vec<u8> {
+    let len = (addresses.len() as u16).to_be_bytes();
+    [SIGNATURE, &[0x20 | command, 0x11], &len, addresses].concat()
+}
+
+fn headers() -> Vec<Vec<u8>> {
+    let addresses = [203, 0, 113, 7, 203, 0, 113, 8, 0xdc, 4, 0x2b, 0xcb];
+    vec![V1.to_vec(), UNKNOWN.to_vec(), v2(1, &addresses), v2(0, &[])]
+}
+
+fn field(from: &str) -> (testkit::process::Memcached, Quickack) {
+    crew::field(2, &[], &[&format!("proxy_protocol: {from}")])
+}
+
+#[test]
+fn a_header_is_read_whole_or_in_pieces_before_memcached() {
+    let (_memcached, quickack) = field("from [127.0.0.0/8]");
+    for header in headers() {
+        for len in [1, 7, header.len()] {
+            let mut client = quickack.client();
+            for piece in header.chunks(len) {
+                client.send(piece);
+            }
+            client.ask("get a\r\n", "END\r\n");
+            client.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+            client.ask("delete a\r\n", "DELETED\r\n");
+        }
+        // With its first request in one write.
+        let mut client = quickack.client();
+        client.send([&header[..], b"get a\r\n"].concat());
+        client.expect("END\r\n");
+    }
+}
+
+#[test]
+fn who_may_not_send_a_header_before_memcached_is_not_believed() {
+    let (_memcached, quickack) = field("from [10.0.0.0/8]");
+    quickack.client().ask("get a\r\n", "END\r\n");
+    let mut client = quickack.client();
+    client.send(V1);
+    assert!(client.line().contains("ERROR"));
+}
+
+#[test]
+fn what_is_no_header_where_one_must_be_is_not_served_before_memcached() {
+    let (memcached, quickack) = field("from [127.0.0.0/8]");
+    for wrong in ["get a\r\n", "PROXY TCP4 nonsense\r\n", "PROXY"] {
+        let mut client = quickack.client();
+        client.send(wrong);
+        client.stream.shutdown(std::net::Shutdown::Write).expect("it is connected");
+        let answer = client.rest();
+        assert!(!answer.contains("END"), "{wrong:?}: {answer}");
+    }
+    assert_eq!(memcached.stat("cmd_get"), 0);
+}
+
+/// With a header or without, cut off anywhere: a health check says nothing.
+#[test]
+fn a_balancer_that_knocks_and_leaves_costs_no_line_before_memcached() {
+    let (_memcached, quickack) = field("from [127.0.0.0/8]");
+    let (_other, plain) = crew::field(2, &[], &[]);
+    let before = [quickack.process.said(), plain.process.said()];
+    for _ in 0..20 {
+        for quickack in [&quickack, &plain] {
+            drop(TcpStream::connect(quickack.address()));
+            // Gone with a reset, as some balancers do.
+            let stream = TcpStream::connect(quickack.address()).expect("somebody accepts");
+            rustix::net::sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO))
+                .expect("the option exists");
+        }
+        for header in headers() {
+            for len in [5, header.len()] {
+                let mut stream = TcpStream::connect(quickack.address()).expect("somebody accepts");
+                stream.write_all(&header[..len]).expect("it is connected");
+            }
+        }
+    }
+    let mut client = Client::connect(quickack.address());
+    client.send([V1, b"get a\r\n"].concat());
+    client.expect("END\r\n");
+    plain.client().ask("get a\r\n", "END\r\n");
+    for (quickack, before) in [&quickack, &plain].into_iter().zip(before) {
+        testkit::process::wait_until("the knockers are gone", || crew::clients(quickack) <= 1);
+        assert_eq!(quickack.process.said(), before);
+    }
+}

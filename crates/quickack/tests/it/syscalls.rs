@@ -1,0 +1,151 @@
+//! The system calls of a worker under load are a committed list. A call that is not on it is a
+//! surprise: a lock that is waited for, a file that is opened, a host that is looked up.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::Signal;
+use testkit::load::Options;
+use testkit::process::{Client, Facts, Memcached, Process, Quickack, free_address};
+
+use super::QUICKACK;
+use super::crew::{self, crew};
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/golden/syscalls.txt")
+}
+
+/// What strace writes about the workers while `busy` goes on.
+fn traced(workers: &[u32], busy: impl FnOnce()) -> String {
+    let folder = tempfile::tempdir().expect("a folder for the trace");
+    let trace = folder.path().join("trace");
+    let mut command = Command::new("strace");
+    command.args(["-f", "-o"]).arg(&trace);
+    for pid in workers {
+        command.args(["-p", &pid.to_string()]);
+    }
+    let mut strace = Process::start("strace", &mut command);
+    strace.wait_for("that it is attached", |said| {
+        (said.matches("attached").count() == workers.len()).then_some(())
+    });
+    busy();
+    // It lets go of them and ends.
+    strace.signal(Signal::INT);
+    strace.wait_for_end();
+    fs::read_to_string(&trace).expect("strace has written")
+}
+
+/// `1234  epoll_wait(…) = 1` and `<... epoll_wait resumed>…`
+fn names(trace: &str) -> BTreeSet<&str> {
+    let calls = trace.lines().filter_map(|line| {
+        let call = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start();
+        let (name, _) = call.split_once('(')?;
+        let is_name = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        (is_name(name) && !name.is_empty()).then_some(name)
+    });
+    calls.collect()
+}
+
+/// Clients come and go, values small and large are stored and read, a link dies and comes back.
+fn check(accept: &str) {
+    let memcached = Memcached::start();
+    let mut text = crew::text(2, &[&format!("accept: {accept}")], &[memcached.address], &[]);
+    // Nobody listens there: links to it are asked for again and again.
+    let beta = format!("beta:\n  listen: 127.0.0.1:0\n  servers: [{}:1]\n", free_address());
+    text.push_str(&beta);
+    let quickack = Quickack::start(QUICKACK, &text);
+    crew::wait_for_crew(&quickack, 2);
+    let workers: Vec<u32> = crew(&quickack).values().map(|worker| worker.pid).collect();
+    let options = Options { rate: Some(1_000), depth: 2, value_max: 20_000, ..Options::default() };
+    let load = crew::load(&quickack, 20, options);
+    let trace = traced(&workers, || {
+        load.wait_for_requests(1_000);
+        for _ in 0..20 {
+            quickack.client().ask("get nobody-has-this\r\n", "END\r\n");
+            let mut client = Client::connect(quickack.address_of("beta"));
+            client.send("get a\r\n");
+            assert!(client.line().starts_with("SERVER_ERROR "));
+        }
+    });
+    load.stop().assert_unharmed();
+    judge(accept, &trace);
+    let threads = Facts::of(workers).status("Threads");
+    assert_eq!(threads, 2, "one thread a worker");
+}
+
+fn judge(accept: &str, trace: &str) {
+    let seen = names(trace);
+    let written = fs::read_to_string(golden()).unwrap_or_default();
+    let listed: BTreeSet<&str> = written.lines().filter(|line| !line.starts_with('#')).collect();
+    let odd: Vec<_> = seen.difference(&listed).collect();
+    let (file, lines) = (golden(), shown(trace, &odd));
+    assert!(odd.is_empty(), "{accept}: not in {}: {odd:?}\n{lines}", file.display());
+    for name in ["epoll_wait", "accept4", "connect"] {
+        assert!(seen.contains(name), "strace saw no {name}: {seen:?}");
+    }
+    for line in trace.lines().filter(|line| line.contains(" socket(")) {
+        assert!(line.contains("SOCK_NONBLOCK"), "a socket that may block: {line}");
+    }
+}
+
+fn is_data(name: &str) -> bool {
+    ["read", "readv", "recvfrom", "recvmsg", "write", "writev", "sendto", "sendmsg"].contains(&name)
+}
+
+/// A line for each call that was not expected.
+fn shown(trace: &str, odd: &[&&str]) -> String {
+    let line = |name: &&&str| trace.lines().find(|line| line.contains(&format!("{name}(")));
+    odd.iter().filter_map(line).map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn strace_sees_only_the_listed_calls_of_a_worker_at_the_gate_before_memcached() {
+    check("gate");
+}
+
+#[test]
+fn strace_sees_only_the_listed_calls_of_a_worker_with_reuseport_before_memcached() {
+    check("reuseport");
+}
+
+#[test]
+fn strace_sees_only_the_listed_calls_of_a_worker_with_the_mutex_before_memcached() {
+    check("mutex");
+}
+
+/// Whoever has the mutex accepts and gives it back before it serves anybody.
+#[test]
+fn strace_sees_no_busy_worker_with_the_mutex_before_memcached() {
+    let (_memcached, quickack) = crew::field(2, &["accept: mutex"], &[]);
+    let workers: Vec<u32> = crew(&quickack).values().map(|worker| worker.pid).collect();
+    let load = crew::load(&quickack, 20, Options { rate: Some(2_000), ..Options::default() });
+    let trace = traced(&workers, || {
+        for _ in 0..50 {
+            quickack.client().ask("get nobody-has-this\r\n", "END\r\n");
+        }
+        load.wait_for_requests(500);
+    });
+    load.stop().assert_unharmed();
+    for pid in &workers {
+        let mut holds = false;
+        let mut held = 0;
+        for line in trace.lines().filter(|line| line.starts_with(&pid.to_string())) {
+            if line.contains("F_WRLCK") && line.contains("= 0") {
+                holds = true;
+                held += 1;
+            } else if line.contains("F_UNLCK") {
+                holds = false;
+            }
+            let call = line.split_whitespace().nth(1).unwrap_or_default();
+            let name = call.split('(').next().unwrap_or_default();
+            assert!(!(holds && is_data(name)), "worker {pid} serves with the mutex held: {line}");
+        }
+        assert!(
+            held > 0,
+            "worker {pid} never had the mutex:\n{}",
+            &trace[..trace.len().min(2_000)]
+        );
+    }
+}

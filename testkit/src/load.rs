@@ -1,0 +1,314 @@
+//! A client load that checks: many connections, each with keys of its own, and every reply is
+//! compared with what its client knows.
+//!
+//! A value says whose it is and how old it is, so an answer to somebody else, an old one and a
+//! mangled one are all recognised. Such a reply is **wrong**, and ends the test with its details. A
+//! request that is answered with an error line has **failed**; one whose connection is lost while
+//! it waits is **lost**, and then its client connects again and goes on.
+//!
+//! ```text
+//!   Load ──── thread: one epoll ──┬── Conn: socket, what was asked ── Keys: what is known
+//!     ▲                           ├── Conn
+//!     └───────── Book ◀───────────┴── …      counts, error lines, latencies
+//! ```
+
+mod conn;
+mod driver;
+mod keys;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::process::DEADLINE;
+
+/// What the load asks, and what it takes for true.
+#[derive(Clone)]
+pub struct Options {
+    /// Loads that run side by side have different names, and so different keys.
+    pub name: &'static str,
+    /// Keys of each connection; at least three for each request of a batch.
+    pub keys: usize,
+    /// Requests that a connection sends at once, at most.
+    pub depth: usize,
+    /// Bytes of the longest value, about.
+    pub value_max: usize,
+    /// Batches a second of all connections together; None: as many as are answered.
+    pub rate: Option<u32>,
+    pub trust: Trust,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { name: "load", keys: 8, depth: 1, value_max: 200, rate: None, trust: Trust::Whole }
+    }
+}
+
+/// What the servers promise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trust {
+    /// What was stored is there until it is changed.
+    Whole,
+    /// What was stored may be gone at any time, as when a cache is killed. It does not come back.
+    Misses,
+    /// Keys move between servers: what was stored may be gone, and older values may come back.
+    Old,
+}
+
+/// What happened to one connection.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Counts {
+    /// Requests that were answered, with an error line as well.
+    pub requests: u64,
+    /// Gets among them; a get of several keys is one.
+    pub gets: u64,
+    /// Sets and deletes among them.
+    pub updates: u64,
+    /// Those answered with an error line.
+    pub failed: u64,
+    /// Times that the connection was lost while a request waited for its answer.
+    pub lost: u64,
+    /// Times that it was closed while nothing was asked.
+    pub closed: u64,
+    /// Times that it was connected, the first included.
+    pub connected: u64,
+    /// Connects that nobody accepted.
+    pub refused: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: Counts) {
+        self.requests += other.requests;
+        self.gets += other.gets;
+        self.updates += other.updates;
+        self.failed += other.failed;
+        self.lost += other.lost;
+        self.closed += other.closed;
+        self.connected += other.connected;
+        self.refused += other.refused;
+    }
+
+    /// Whether its client has noticed that something happened behind it.
+    pub fn noticed(self) -> bool {
+        self.failed + self.lost + self.closed + self.refused > 0
+    }
+}
+
+/// Everything that a load has seen, or what it has seen since another moment.
+#[derive(Clone, Default)]
+pub struct Tally {
+    /// One row a connection.
+    pub connections: Vec<Counts>,
+    /// Error lines, and how often each came.
+    pub errors: BTreeMap<String, u64>,
+}
+
+impl Tally {
+    pub fn total(&self) -> Counts {
+        let mut total = Counts::default();
+        self.connections.iter().for_each(|counts| total.add(*counts));
+        total
+    }
+
+    /// How many connections noticed anything.
+    pub fn noticed(&self) -> usize {
+        self.connections.iter().filter(|counts| counts.noticed()).count()
+    }
+
+    /// Nobody noticed anything.
+    #[track_caller]
+    pub fn assert_unharmed(&self) {
+        assert_eq!(self.noticed(), 0, "{self}");
+    }
+
+    /// No error line, and at most so many requests of any one connection were lost.
+    #[track_caller]
+    pub fn assert_lost_at_most(&self, each: u64) {
+        assert_eq!(self.total().failed, 0, "{self}");
+        assert!(self.connections.iter().all(|counts| counts.lost <= each), "{self}");
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let total = self.total();
+        let (all, noticed) = (self.connections.len(), self.noticed());
+        let most = self.connections.iter().map(|counts| counts.failed + counts.lost).max();
+        let most = most.unwrap_or(0);
+        write!(f, "{noticed} of {all} connections noticed, {most} requests of one at most: ")?;
+        write!(f, "{total:?}, errors {:?}", self.errors)
+    }
+}
+
+/// A running load. It stops when it is dropped; a test that cares calls `stop` and looks.
+pub struct Load {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    book: Mutex<Book>,
+    /// The book has been written to.
+    more: Condvar,
+}
+
+/// What the thread writes and the test reads.
+#[derive(Default)]
+struct Book {
+    tally: Tally,
+    /// Microseconds from a batch's first byte to its last answer.
+    latencies: Vec<u32>,
+    /// Requests that wait for their answers.
+    outstanding: usize,
+    /// Answers in all.
+    requests: u64,
+    /// Details of the first wrong reply; the load ends with it.
+    wrong: Option<String>,
+    wish: Wish,
+}
+
+/// What the test wants of the thread.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Wish {
+    #[default]
+    Run,
+    /// Ask nothing new.
+    Pause,
+    /// Answer what is asked, then end.
+    Stop,
+}
+
+impl Load {
+    pub fn start(address: SocketAddr, connections: usize, options: Options) -> Load {
+        assert!(options.keys >= 3 * options.depth, "a batch asks for a key only once");
+        let mut book = Book::default();
+        book.tally.connections = vec![Counts::default(); connections];
+        let shared = Arc::new(Shared { book: Mutex::new(book), more: Condvar::new() });
+        let theirs = Arc::clone(&shared);
+        let thread = thread::spawn(move || driver::run(address, &options, &theirs));
+        Load { shared, thread: Some(thread) }
+    }
+
+    /// Returns when so many more requests have been answered.
+    #[track_caller]
+    pub fn wait_for_requests(&self, more: u64) {
+        let goal = self.shared.lock().requests + more;
+        self.wait("enough requests", |book| book.requests >= goal);
+    }
+
+    /// Returns when every connection has had one more answer.
+    #[track_caller]
+    pub fn wait_for_everybody(&self) {
+        let before = self.shared.lock().tally.connections.clone();
+        self.wait("an answer to everybody", |book| {
+            let now = book.tally.connections.iter();
+            now.zip(&before).all(|(now, before)| now.requests > before.requests)
+        });
+    }
+
+    /// Asks nothing new, and returns when all that was asked has been answered or lost.
+    #[track_caller]
+    pub fn pause(&self) {
+        self.shared.lock().wish = Wish::Pause;
+        self.wait("all answers", |book| book.outstanding == 0);
+    }
+
+    pub fn resume(&self) {
+        self.shared.lock().wish = Wish::Run;
+    }
+
+    /// What it has seen so far.
+    #[track_caller]
+    pub fn tally(&self) -> Tally {
+        let book = self.shared.lock();
+        book.check();
+        book.tally.clone()
+    }
+
+    /// The latencies since they were taken before.
+    pub fn take_latencies(&self) -> Latencies {
+        let mut sorted = std::mem::take(&mut self.shared.lock().latencies);
+        sorted.sort_unstable();
+        Latencies { sorted }
+    }
+
+    /// Waits for the last answers and says what it has seen.
+    #[track_caller]
+    pub fn stop(mut self) -> Tally {
+        self.shared.lock().wish = Wish::Stop;
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the load says what is wrong in its book");
+        }
+        self.tally()
+    }
+
+    #[track_caller]
+    fn wait(&self, what: &str, done: impl Fn(&Book) -> bool) {
+        let mut book = self.shared.lock();
+        let (mut last, mut since) = (book.requests, Instant::now());
+        loop {
+            book.check();
+            if done(&book) {
+                return;
+            }
+            if book.requests != last {
+                (last, since) = (book.requests, Instant::now());
+            }
+            // As long as somebody is answered it goes on.
+            assert!(since.elapsed() < DEADLINE, "the load waits for {what}: {}", book.tally);
+            let waited = self.shared.more.wait_timeout(book, Duration::from_millis(50));
+            book = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.shared.lock().wish = Wish::Stop;
+        if let Some(thread) = self.thread.take() {
+            // What it would have to say is no news while the test is ending anyhow.
+            let _ = thread.join();
+        }
+        if thread::panicking() {
+            eprintln!("---- the load: {}", self.shared.lock().tally);
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Book {
+    #[track_caller]
+    fn check(&self) {
+        if let Some(wrong) = &self.wrong {
+            panic!("WRONG REPLY: {wrong}; {}", self.tally);
+        }
+    }
+}
+
+/// Sorted latencies of batches.
+pub struct Latencies {
+    sorted: Vec<u32>,
+}
+
+impl Latencies {
+    pub fn count(&self) -> usize {
+        self.sorted.len()
+    }
+
+    /// The exact quantile in microseconds; 0 if there is nothing.
+    pub fn quantile(&self, share: f64) -> u32 {
+        let rank = (share * self.sorted.len() as f64).ceil() as usize;
+        self.sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)
+    }
+
+    pub fn max(&self) -> u32 {
+        self.sorted.last().copied().unwrap_or(0)
+    }
+}

@@ -1,0 +1,244 @@
+//! One connection of the load: its socket, what it has asked, and its keys.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::keys::{self, Ask, Key};
+use super::{Book, Counts, Options};
+use crate::process::DEADLINE;
+
+pub struct Conn {
+    /// Its row in the book.
+    place: usize,
+    socket: Option<OwnedFd>,
+    state: State,
+    keys: Vec<Key>,
+    /// What waits for an answer, in order.
+    asked: VecDeque<Ask>,
+    asked_at: Instant,
+    input: Vec<u8>,
+    /// What the kernel has not taken yet begins at `sent`.
+    output: Vec<u8>,
+    sent: usize,
+    random: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// It has no socket.
+    Absent,
+    /// The kernel is connecting it.
+    Connecting,
+    /// Nothing is asked.
+    Idle,
+    /// Answers are missing.
+    Asking,
+}
+
+impl Conn {
+    pub fn new(place: usize, options: &Options) -> Conn {
+        let key = |n| Key::new(format!("{}-{place}-{n}", options.name), options.value_max);
+        Conn {
+            place,
+            socket: None,
+            state: State::Absent,
+            keys: (0..options.keys).map(key).collect(),
+            asked: VecDeque::new(),
+            asked_at: Instant::now(),
+            input: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+            random: place as u64 + 1,
+        }
+    }
+
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Begins to connect; the socket is to be watched, from both sides and on edges.
+    pub fn connect(&mut self, address: SocketAddr) -> std::io::Result<&OwnedFd> {
+        debug_assert_eq!(self.state, State::Absent);
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let family = AddressFamily::INET;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.state = State::Connecting;
+        self.asked_at = Instant::now();
+        Ok(self.socket.insert(socket))
+    }
+
+    /// Asks for something, and sends as much of it as the kernel takes.
+    pub fn ask(&mut self, options: &Options, book: &mut Book) {
+        debug_assert_eq!(self.state, State::Idle);
+        let count = 1 + self.chance(options.depth);
+        // Three neighbours a request, so that no two requests of a batch meet at a key.
+        let first = self.chance(self.keys.len());
+        for at in 0..count {
+            let place = (first + 3 * at) % self.keys.len();
+            let ask = match self.chance(100) {
+                0..60 => Ask::get(vec![place], &self.keys, &mut self.output),
+                60..70 => {
+                    let places = (place..place + 3).map(|n| n % self.keys.len()).collect();
+                    Ask::get(places, &self.keys, &mut self.output)
+                }
+                70..97 => Ask::set(place, &mut self.keys, &mut self.output),
+                _ => Ask::delete(place, &mut self.keys, &mut self.output),
+            };
+            self.asked.push_back(ask);
+        }
+        book.outstanding += count;
+        (self.state, self.asked_at) = (State::Asking, Instant::now());
+        self.write();
+    }
+
+    /// Its socket has something to say. Returns what is wrong with it, if anything is.
+    pub fn handle_ready(&mut self, options: &Options, book: &mut Book) -> Result<(), String> {
+        let Some(socket) = &self.socket else { return Ok(()) };
+        if self.state == State::Connecting {
+            let failed = sockopt::socket_error(socket).map_or(true, |error| error.is_err());
+            if failed {
+                self.counts(book).refused += 1;
+                self.disconnect();
+                return Ok(());
+            }
+            // The event may be one of the socket before this one.
+            if rustix::net::getpeername(socket).is_err() {
+                return Ok(());
+            }
+            self.counts(book).connected += 1;
+            self.state = State::Idle;
+        }
+        self.write();
+        self.read(options, book)
+    }
+
+    /// A test does not wait for ever.
+    pub fn check_patience(&self) -> Result<(), String> {
+        let waits = matches!(self.state, State::Asking | State::Connecting);
+        if waits && self.asked_at.elapsed() > DEADLINE {
+            let (place, state, held) = (self.place, self.state, keys::show(&self.input));
+            return Err(format!("no answer for connection {place}, {state:?}, after {held:?}"));
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) {
+        while let Some(socket) = &self.socket
+            && self.sent < self.output.len()
+        {
+            match rustix::io::write(socket, &self.output[self.sent..]) {
+                Ok(n) => self.sent += n,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                // An answer may have come all the same; a read finds it, and the end.
+                Err(_) => return,
+            }
+        }
+        self.output.clear();
+        self.sent = 0;
+    }
+
+    fn read(&mut self, options: &Options, book: &mut Book) -> Result<(), String> {
+        let mut block = [0; 16 * 1024];
+        while let Some(socket) = &self.socket {
+            match rustix::io::read(socket.as_fd(), &mut block) {
+                Ok(n) if n > 0 => self.input.extend_from_slice(&block[..n]),
+                Err(Errno::AGAIN) => return self.hear(options, book),
+                Err(Errno::INTR) => {}
+                Ok(_) | Err(_) => {
+                    // What was answered before the end counts.
+                    self.hear(options, book)?;
+                    self.lose(book);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes whole replies off the input.
+    fn hear(&mut self, options: &Options, book: &mut Book) -> Result<(), String> {
+        let mut gone = 0;
+        while let Some(ask) = self.asked.front() {
+            let heard = ask.hear(&self.input[gone..], &mut self.keys, options.trust);
+            let heard = heard.map_err(|wrong| format!("connection {}: {wrong}", self.place))?;
+            let Some(reply) = heard else { break };
+            gone += reply.len;
+            let counts = &mut book.tally.connections[self.place];
+            counts.requests += 1;
+            *(if ask.is_get() { &mut counts.gets } else { &mut counts.updates }) += 1;
+            counts.failed += u64::from(reply.error.is_some());
+            if let Some(error) = reply.error {
+                *book.tally.errors.entry(error).or_default() += 1;
+            }
+            book.requests += 1;
+            book.outstanding -= 1;
+            self.asked.pop_front();
+        }
+        self.input.drain(..gone);
+        if self.asked.is_empty() && self.state == State::Asking {
+            self.state = State::Idle;
+            book.latencies.push(self.asked_at.elapsed().as_micros() as u32);
+        }
+        if self.state == State::Idle && !self.input.is_empty() {
+            return self.hear_unasked(book);
+        }
+        Ok(())
+    }
+
+    /// Only a proxy that refuses a client may speak first.
+    fn hear_unasked(&mut self, book: &mut Book) -> Result<(), String> {
+        let line = keys::first_line(&self.input);
+        let Some(error) = line.and_then(|(line, _)| keys::error(line)) else {
+            let (place, held) = (self.place, keys::show(&self.input));
+            return Err(format!("connection {place} hears what it never asked for: {held}"));
+        };
+        *book.tally.errors.entry(error).or_default() += 1;
+        self.counts(book).failed += 1;
+        self.input.clear();
+        Ok(())
+    }
+
+    /// The connection has gone.
+    fn lose(&mut self, book: &mut Book) {
+        if self.asked.is_empty() {
+            self.counts(book).closed += 1;
+        } else {
+            self.counts(book).lost += 1;
+        }
+        book.outstanding -= self.asked.len();
+        for ask in self.asked.drain(..) {
+            ask.lose(&mut self.keys);
+        }
+        self.disconnect();
+    }
+
+    fn disconnect(&mut self) {
+        self.socket = None;
+        self.state = State::Absent;
+        self.input.clear();
+        self.output.clear();
+        self.sent = 0;
+    }
+
+    fn counts<'a>(&self, book: &'a mut Book) -> &'a mut Counts {
+        &mut book.tally.connections[self.place]
+    }
+
+    /// A number below `bound`; the same in every run.
+    fn chance(&mut self, bound: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as usize % bound
+    }
+}

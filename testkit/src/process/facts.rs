@@ -1,0 +1,114 @@
+//! What the kernel knows of a process, or of several taken together.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
+
+/// Some processes, by their ids; a number is the sum over them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    ids: Vec<u32>,
+}
+
+impl Facts {
+    pub fn of(ids: impl IntoIterator<Item = u32>) -> Facts {
+        Facts { ids: ids.into_iter().collect() }
+    }
+
+    /// One number of `/proc/ID/status`, such as `VmRSS` in KiB.
+    pub fn status(&self, field: &str) -> u64 {
+        let of_one = |id: &u32| {
+            let text = read(*id, "status");
+            let rest = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+            let number = rest.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+            number.unwrap_or_else(|| panic!("no {field} in the status of {id}:\n{text}"))
+        };
+        self.ids.iter().map(of_one).sum()
+    }
+
+    /// CPU time, in clock ticks (mostly 100 a second).
+    pub fn cpu_ticks(&self) -> u64 {
+        let of_one = |id: &u32| {
+            let text = read(*id, "stat");
+            // The name may hold anything but ends at the last bracket; user and system time are
+            // the 12th and 13th words after it.
+            let words = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+            words.skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum::<u64>()
+        };
+        self.ids.iter().map(of_one).sum()
+    }
+
+    /// CPU time in nanoseconds, as the scheduler counts it.
+    pub fn cpu_ns(&self) -> u64 {
+        let of_one = |id: &u32| {
+            let text = read(*id, "schedstat");
+            text.split(' ').next().and_then(|word| word.parse::<u64>().ok()).expect("a number")
+        };
+        self.ids.iter().map(of_one).sum()
+    }
+
+    /// Times that it went to sleep by itself, and so times that something woke it.
+    pub fn wakeups(&self) -> u64 {
+        self.status("voluntary_ctxt_switches")
+    }
+
+    /// The CPUs that each may run on, as the kernel writes them.
+    pub fn cpus_allowed(&self) -> Vec<String> {
+        let of_one = |id: &u32| {
+            let text = read(*id, "status");
+            let list = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            list.expect("every process has a list of CPUs").trim().to_string()
+        };
+        self.ids.iter().map(of_one).collect()
+    }
+
+    /// Copies of all sockets that they hold; an option read or set here is read or set there.
+    pub fn sockets(&self) -> Vec<OwnedFd> {
+        self.ids.iter().flat_map(|id| sockets_of(*id)).collect()
+    }
+}
+
+fn read(id: u32, file: &str) -> String {
+    let path = format!("/proc/{id}/{file}");
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn sockets_of(id: u32) -> Vec<OwnedFd> {
+    let pid = Pid::from_raw(id as i32).expect("an id is not 0");
+    let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).expect("a pidfd");
+    let entries = std::fs::read_dir(format!("/proc/{id}/fd")).expect("it has descriptors");
+    let mut sockets = Vec::new();
+    for entry in entries.flatten() {
+        let is_socket = std::fs::read_link(entry.path())
+            .is_ok_and(|link| link.to_string_lossy().starts_with("socket:"));
+        let number = entry.file_name().to_string_lossy().parse();
+        if let (true, Ok(number)) = (is_socket, number) {
+            // One that was closed between the two calls is not held any more.
+            let flags = PidfdGetfdFlags::empty();
+            sockets.extend(rustix::process::pidfd_getfd(&process, number, flags));
+        }
+    }
+    sockets
+}
+
+/// The children of a process, and what each calls itself.
+pub fn children(id: u32) -> BTreeMap<u32, String> {
+    let text = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+    let ids = text.unwrap_or_default();
+    let ids = ids.split_whitespace().filter_map(|id| id.parse().ok());
+    // One that ends meanwhile has an empty command line.
+    ids.map(|id| (id, command_line(id))).collect()
+}
+
+/// The words of a command line, or a title; empty if the process has ended.
+pub fn command_line(id: u32) -> String {
+    let bytes = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).replace('\0', " ").trim_end().to_string()
+}
+
+/// One letter, such as `T` for a stopped process; none if there is none.
+pub fn state_of(id: u32) -> Option<char> {
+    let text = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    text.rsplit_once(") ")?.1.chars().next()
+}

@@ -1,0 +1,82 @@
+//! What stands behind quickack: memcached, and a stand-in with the faults of an old one.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Client, Process};
+
+/// Debian's memcached.
+pub struct Memcached {
+    pub process: Process,
+    pub address: SocketAddr,
+}
+
+impl Memcached {
+    pub fn start() -> Memcached {
+        // A port that was free a moment ago may be taken; then the next one is tried.
+        for _ in 0..20 {
+            if let Some(memcached) = Memcached::start_on(free_address()) {
+                return memcached;
+            }
+        }
+        panic!("memcached finds no port");
+    }
+
+    /// None if the port is taken.
+    pub fn start_on(address: SocketAddr) -> Option<Memcached> {
+        let mut command = Command::new("memcached");
+        command.args(["-l", "127.0.0.1", "-p", &address.port().to_string(), "-U", "0"]);
+        command.args(["-t", "1", "-m", "64", "-u", "root"]);
+        let mut process = Process::start("memcached", &mut command);
+        process.wait_to_accept(address).then_some(Memcached { process, address })
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    /// One number of its `stats`.
+    pub fn stat(&self, name: &str) -> u64 {
+        let mut client = self.client();
+        client.send("stats\r\n");
+        let text = client.read_until("END\r\n");
+        let row = text.lines().find_map(|line| {
+            line.strip_prefix("STAT ")?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
+        });
+        row.unwrap_or_else(|| panic!("no {name} in the stats of memcached:\n{text}"))
+    }
+}
+
+/// The stand-in that has the fault of memcached 1.4: a long reply leaves in two writes under Nagle.
+pub struct FakeMemcached {
+    pub process: Process,
+    pub address: SocketAddr,
+}
+
+impl FakeMemcached {
+    pub fn start() -> FakeMemcached {
+        for _ in 0..20 {
+            let address = free_address();
+            let mut command = Command::new("python3");
+            let port = address.port().to_string();
+            command.arg(script("fakemc.py")).args(["127.0.0.1", &port]);
+            let mut process = Process::start("fakemc.py", &mut command);
+            if process.wait_to_accept(address) {
+                return FakeMemcached { process, address };
+            }
+        }
+        panic!("fakemc.py finds no port");
+    }
+}
+
+/// One of `testkit/acceptance/`.
+pub fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("acceptance").join(name)
+}
+
+/// A loopback port that nobody has, at this moment.
+pub fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
+    listener.local_addr().expect("a bound listener has an address")
+}

@@ -1,0 +1,187 @@
+//! quickack with a configuration of the test's: the master, its workers, and its verbs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+use super::facts::{self, Facts};
+use super::{Client, DEADLINE, Process, wait_until};
+
+pub struct Quickack {
+    pub process: Process,
+    program: PathBuf,
+    /// Pool and where it listens, in the order of the file.
+    pools: Vec<(String, SocketAddr)>,
+    /// Holds the configuration file, the admin socket, and what a test likes to put there.
+    folder: TempDir,
+}
+
+/// What a verb has answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub ok: bool,
+    /// What it printed, on stdout and then on stderr.
+    pub text: String,
+}
+
+impl Quickack {
+    /// Starts `program` and waits until every TCP pool of `config` has said where it listens.
+    pub fn start(program: &str, config: &str) -> Quickack {
+        Quickack::start_by(Command::new(program), program, config)
+    }
+
+    /// The same behind a command that ends up as quickack, such as a shell that lowers a limit.
+    pub fn start_by(mut command: Command, program: &str, config: &str) -> Quickack {
+        let folder = tempfile::tempdir().expect("a folder for the configuration");
+        let file = folder.path().join(FILE);
+        fs::write(&file, complete(config, folder.path())).expect("a new file in an own folder");
+        command.args(["run", "-c"]).arg(&file);
+        let mut process = Process::start("quickack", &mut command);
+        let expected = config.lines().filter(|line| is_tcp_listener(line)).count();
+        let pools = process.wait_for("where it listens", |text| {
+            let pools: Vec<_> = text.lines().filter_map(parse_listening).collect();
+            (pools.len() == expected).then_some(pools)
+        });
+        Quickack { process, program: program.into(), pools, folder }
+    }
+
+    /// Where its first pool listens.
+    pub fn address(&self) -> SocketAddr {
+        self.pools[0].1
+    }
+
+    pub fn address_of(&self, pool: &str) -> SocketAddr {
+        let found = self.pools.iter().find(|(name, _)| name == pool);
+        found.unwrap_or_else(|| panic!("no pool {pool}")).1
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(self.address())
+    }
+
+    /// Its workers by number, as the process table shows them: those that have their title.
+    pub fn workers(&self) -> BTreeMap<usize, u32> {
+        let children = facts::children(self.process.id()).into_iter();
+        let number = |title: &str| title.strip_prefix("quickack: worker ")?.parse().ok();
+        children.filter_map(|(id, title)| Some((number(&title)?, id))).collect()
+    }
+
+    /// Returns when there are exactly so many workers, with their ids.
+    #[track_caller]
+    pub fn wait_for_workers(&self, count: usize) -> BTreeMap<usize, u32> {
+        let mut workers = BTreeMap::new();
+        wait_until(&format!("{count} workers are there: {}", self.process.said()), || {
+            workers = self.workers();
+            workers.len() == count
+        });
+        workers
+    }
+
+    /// Its embedded cache processes.
+    pub fn caches(&self) -> Vec<u32> {
+        let children = facts::children(self.process.id()).into_iter();
+        children.filter(|(_, title)| title.contains("cache")).map(|(id, _)| id).collect()
+    }
+
+    /// What the kernel knows of those that serve clients, taken together.
+    pub fn worker_process(&self) -> Facts {
+        Facts::of(self.workers().into_values())
+    }
+
+    /// One of its verbs, such as `reload`, told where its file is.
+    pub fn admin(&self, arguments: &[&str]) -> Answer {
+        let mut command = self.admin_command(arguments);
+        let output = command.output().expect("the program was built for this test");
+        Answer::of(&output)
+    }
+
+    /// The same, for a test that does not wait for its end.
+    pub fn admin_command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg(arguments[0]).arg("-c").arg(self.file()).args(&arguments[1..]);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// The same, which must not fail; what it printed.
+    #[track_caller]
+    pub fn admin_ok(&self, arguments: &[&str]) -> String {
+        let answer = self.admin(arguments);
+        assert!(answer.ok, "{arguments:?}: {}\n{}", answer.text, self.process.said());
+        answer.text
+    }
+
+    /// One line to its admin socket, without a process for it; what is answered.
+    pub fn ask(&self, line: &str) -> String {
+        let socket = UnixStream::connect(self.folder.path().join(SOCKET));
+        let mut socket = socket.expect("it listens on its admin socket");
+        socket.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
+        socket.write_all(format!("{line}\n").as_bytes()).expect("it reads");
+        let mut text = String::new();
+        socket.read_to_string(&mut text).expect("it answers in text");
+        text
+    }
+
+    /// Gives its file another text; nothing happens until it is told to look.
+    pub fn rewrite(&self, config: &str) {
+        let text = complete(config, self.folder.path());
+        fs::write(self.file(), text).expect("the file is ours");
+    }
+
+    pub fn file(&self) -> PathBuf {
+        self.folder.path().join(FILE)
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+impl Answer {
+    fn of(output: &Output) -> Answer {
+        let text = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+        Answer { ok: output.status.success(), text: text.concat() }
+    }
+}
+
+/// `config` with what every test wants of the process: a number of workers, from the environment
+/// or one, and an admin socket of its own. What a test says itself stands.
+fn complete(config: &str, folder: &Path) -> String {
+    let workers = std::env::var("QUICKACK_WORKERS").unwrap_or_else(|_| "1".to_string());
+    let admin = folder.join(SOCKET);
+    let mut settings = String::new();
+    for (name, value) in [("workers", workers), ("admin", admin.display().to_string())] {
+        let said = config.lines().any(|line| line.trim_start().starts_with(&format!("{name}:")));
+        if !said {
+            settings.push_str(&format!("  {name}: {value}\n"));
+        }
+    }
+    match config.split_once("global:\n") {
+        Some((before, after)) => format!("{before}global:\n{settings}{after}"),
+        None if config.ends_with('\n') || config.is_empty() => {
+            format!("{config}global:\n{settings}")
+        }
+        None => format!("{config}\nglobal:\n{settings}"),
+    }
+}
+
+fn is_tcp_listener(line: &str) -> bool {
+    line.trim().strip_prefix("listen:").is_some_and(|value| !value.trim().starts_with('/'))
+}
+
+/// `… listening on 127.0.0.1:4711 (pool alpha) …`
+fn parse_listening(line: &str) -> Option<(String, SocketAddr)> {
+    let (_, rest) = line.split_once("listening on ")?;
+    let (address, rest) = rest.split_once(" (pool ")?;
+    let (pool, _) = rest.split_once(')')?;
+    Some((pool.to_string(), address.parse().ok()?))
+}
+
+const FILE: &str = "quickack.yml";
+const SOCKET: &str = "admin.sock";
