@@ -81,8 +81,11 @@ fn errors() -> String {
 
 /// Every counter, from the tables in `metrics`.
 fn metrics() -> String {
-    let mut page =
-        heading("Metrics", "What `quickack stats` shows; `--json` has each of them by its name.");
+    let mut page = heading(
+        "Metrics",
+        "What `quickack stats` shows; `--json` has each of them by its name. Clients read them\n\
+             with the command `stats`, as `<pool>.<name>` and `<pool>.<server>.<name>`.",
+    );
     let tables = [
         ("Of a worker", ::metrics::WORKER),
         ("Of a pool", ::metrics::POOL),
