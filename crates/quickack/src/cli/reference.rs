@@ -124,8 +124,11 @@ fn errors() -> String {
 
 /// Every counter, from the tables in `metrics`.
 fn metrics() -> String {
-    let mut page =
-        heading("Metrics", "What `stats` shows: `<pool>.<name>` and `<pool>.<server>.<name>`.");
+    let mut page = heading(
+        "Metrics",
+        "What `quickack stats` shows; `--json` has each of them by its name. Clients read them\n\
+             with the command `stats`, as `<pool>.<name>` and `<pool>.<server>.<name>`.",
+    );
     let tables = [
         ("Of a worker", ::metrics::WORKER),
         ("Of a pool", ::metrics::POOL),
@@ -137,8 +140,22 @@ fn metrics() -> String {
             page += &format!("| `{}` | {} |\n", row.name, row.help);
         }
     }
-    page
+    page += LATENCIES;
+    for row in ::metrics::LATENCIES {
+        page += &format!("| `{}` | {} |\n", row.name, row.help);
+    }
+    page + "| `replies` | Of a server: from a message's place in its queue to its reply. |\n"
 }
+
+const LATENCIES: &str = "
+## Latencies
+
+Histograms over all workers, in microseconds: count, mean, p50, p90, p95, p99, p99.9, each within
+one per cent, and the exact largest.
+
+| name | what it measures |
+|---|---|
+";
 
 fn heading(title: &str, story: &str) -> String {
     format!(

@@ -182,7 +182,7 @@ fn check_full(reader: &mut impl Read, writer: OwnedFd) {
     // As much as makes room; the last line may have come in part.
     let len = reader.read(&mut bytes).unwrap();
     text.extend_from_slice(&bytes[..len]);
-    let mut end = |log: &mut Log| {
+    let end = |log: &mut Log| {
         log.write(at(0), fact("", "the end"));
         log.lost == 0
     };
