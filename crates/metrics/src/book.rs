@@ -28,6 +28,8 @@ const HEADER: usize = PAGE;
 /// The words of the header, in their order.
 const MAGIC: u64 = u64::from_le_bytes(*b"qa-book\0");
 const HEADER_WORDS: usize = 5;
+/// How many slots have ever been used.
+const USED: usize = 5;
 
 /// All counters of all processes. Cloning it clones references to the same memory.
 #[derive(Clone, Copy)]
@@ -75,6 +77,7 @@ impl Book {
         assert!(is_aligned(memory), "a book begins at a cache line");
         let header = [MAGIC, LAYOUT, slots as u64, rows as u64, ROW as u64];
         memory.iter().zip(header).for_each(|(word, value)| word.store(value, Relaxed));
+        memory[USED].store(slots as u64, Relaxed);
         Book { memory, slots, rows }
     }
 
@@ -114,6 +117,18 @@ impl Book {
         self.rows
     }
 
+    /// Only the first `slots` have ever been used: no other is looked at, because reading a page
+    /// that nobody wrote would make it.
+    pub fn set_used(&self, slots: usize) {
+        assert!(slots <= self.slots, "slot {slots} of {}", self.slots);
+        self.memory[USED].store(slots as u64, Relaxed);
+    }
+
+    /// The slots that have ever been used.
+    fn used(&self) -> std::ops::Range<usize> {
+        0..(self.memory[USED].load(Relaxed) as usize).min(self.slots)
+    }
+
     /// What the process in a slot writes. There must be one such process.
     pub fn sheet(&self, slot: usize) -> Sheet {
         assert!(slot < self.slots, "slot {slot} of {}", self.slots);
@@ -122,7 +137,7 @@ impl Book {
 
     /// A counter, over all slots.
     pub fn total<C: Counter>(&self, row: u32, counter: C) -> u64 {
-        let values = (0..self.slots).map(|slot| self.value(slot, row, counter));
+        let values = self.used().map(|slot| self.value(slot, row, counter));
         values.fold(0, u64::wrapping_add)
     }
 
@@ -134,7 +149,7 @@ impl Book {
     /// A histogram, over all slots.
     pub fn histogram(&self, row: u32, which: Latency) -> Histogram {
         let mut sum = Histogram::default();
-        (0..self.slots).for_each(|slot| sum.read(&self.recorder(slot, row, which)));
+        self.used().for_each(|slot| sum.read(&self.recorder(slot, row, which)));
         sum
     }
 
@@ -152,7 +167,7 @@ impl Book {
 
     /// A row as new, before it gets another meaning. Nobody may be writing it.
     pub fn clear_row(&self, row: u32) {
-        for slot in 0..self.slots {
+        for slot in self.used() {
             // What is zero is left alone: to write a page that nobody wrote would make it.
             let (head, buckets) = self.row(slot, row).split_at(BUCKETS_AT);
             for which in 0..HISTOGRAMS {

@@ -17,7 +17,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use metrics::Book;
+use metrics::{Book, Sheet};
 
 /// The shared memory, as master and workers see it.
 #[derive(Clone)]
@@ -68,14 +68,24 @@ impl Board {
         self.rows
     }
 
-    /// The counters; the master's own behind those of the workers.
+    /// The counters: the master's own, then those of the workers' slots.
     pub fn book(&self) -> &Book {
         &self.book
     }
 
-    /// Where in the book the master counts what it decides.
-    pub fn master_slot(&self) -> usize {
-        self.slots
+    /// What the master counts of what it decides.
+    pub fn master_sheet(&self) -> Sheet {
+        self.book.sheet(0)
+    }
+
+    /// What the worker in a slot counts.
+    pub fn sheet(&self, slot: usize) -> Sheet {
+        self.book.sheet(1 + slot)
+    }
+
+    /// So many slots have ever had a worker.
+    pub fn set_used(&self, slots: usize) {
+        self.book.set_used(1 + slots);
     }
 
     // What the master says.
@@ -130,6 +140,7 @@ impl Board {
         for word in [CLIENTS, WATCHING] {
             self.memory[line + word].store(0, Ordering::Release);
         }
+        self.book.clear_gauges(1 + slot);
     }
 
     // What a worker says of itself.

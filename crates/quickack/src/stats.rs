@@ -117,7 +117,7 @@ pub const QUANTILES: [(&str, f64); 5] =
 pub fn take(book: &Book, plan: &Plan, facts: Facts, health: &dyn Fn(u32) -> Health) -> Snapshot {
     let worker = |facts: &WorkerFacts| WorkerStats {
         facts: facts.clone(),
-        counts: Counts::of(|counter| book.value(facts.slot, PROCESS_ROW, counter)),
+        counts: Counts::of(|counter| book.value(1 + facts.slot, PROCESS_ROW, counter)),
     };
     Snapshot {
         totals: Counts::total(book, PROCESS_ROW),

@@ -75,7 +75,7 @@ impl Master {
         };
         let changes: Vec<(u32, bool)> = verdicts.iter().map(change).collect();
         self.board.set_ejected(&changes);
-        let sheet = self.board.book().sheet(self.board.master_slot());
+        let sheet = self.board.master_sheet();
         for (server, ejected) in changes {
             let name = self.health.names.get(&server).map_or("a server", String::as_str);
             let counters = sheet.counters(server);
@@ -100,8 +100,7 @@ impl Master {
                 false => crate::stats::Health::Up,
             };
         }
-        let slot = self.board.master_slot();
-        let since_us = self.board.book().value(slot, row, metrics::Server::EjectedAt);
+        let since_us = self.board.master_sheet().counters(row).value(metrics::Server::EjectedAt);
         crate::stats::Health::Ejected { since_us }
     }
 

@@ -107,7 +107,6 @@ impl Master {
             let Some((worker, status)) = self.slots[number].reap(now)? else { continue };
             self.board.set_serving(number, false);
             self.board.clear_worker(number);
-            self.board.book().clear_gauges(number);
             self.forget_reports(number);
             self.poke_all();
             if worker.state == State::Leaving {
