@@ -233,7 +233,7 @@ impl<'a> Scene<'a> {
                         .filter(|client| client.id == id)
                         .for_each(|client| client.paused = paused);
                 }
-                Action::FlushAck(_) | Action::Log(_) => {}
+                Action::FlushAck(_) | Action::Log(_) | Action::Report(_) => {}
             }
         }
     }

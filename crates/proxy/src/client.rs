@@ -37,6 +37,10 @@ pub(crate) struct Client {
     pub(crate) dirty: bool,
     /// Not read until what it has outstanding shrinks.
     pub(crate) paused: bool,
+    /// Not read until nothing is outstanding: what comes next may go another way.
+    pub(crate) held_back: bool,
+    /// In the list of clients that may go on.
+    pub(crate) resumable: bool,
     /// The turn in which it last put a key into a shared batch.
     pub(crate) batch_turn: u64,
     /// Bytes held, as last told to the memory account.
@@ -114,6 +118,8 @@ impl Client {
             expected: limits.client_outbox / UNKNOWN_ANSWERS,
             dirty: false,
             paused: false,
+            held_back: false,
+            resumable: false,
             batch_turn: 0,
             held: 0,
         }
@@ -137,7 +143,8 @@ impl Client {
 
     /// What it has outstanding has shrunk so far that it is read again.
     pub(crate) fn may_resume(&self, limits: &Limits) -> bool {
-        self.outstanding() <= limits.pipeline / 2 && self.owed() <= limits.client_outbox / 2
+        let most = if self.held_back { 0 } else { limits.pipeline / 2 };
+        self.outstanding() <= most && self.owed() <= limits.client_outbox / 2
     }
 
     /// An answer of this length leaves for it.
@@ -150,7 +157,7 @@ impl Client {
         self.out.len() + self.rows_held + self.outstanding() * self.expected
     }
 
-    fn outstanding(&self) -> usize {
+    pub(crate) fn outstanding(&self) -> usize {
         self.depth as usize + self.quiet as usize
     }
 

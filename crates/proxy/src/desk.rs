@@ -35,8 +35,8 @@ pub(crate) struct Desk {
     /// As the driver last said.
     pub(crate) now: Time,
     dirty: Vec<ConnId>,
-    /// Paused clients that may go on.
-    pub(crate) resumable: Vec<ConnId>,
+    /// Paused clients that may go on, each once.
+    resumable: Vec<ConnId>,
 }
 
 /// The account of all bytes held in buffers.
@@ -352,7 +352,8 @@ impl Desk {
         }
         if client.paused && client.may_resume(&limits) && !bug!(NeverResume) {
             client.paused = false;
-            self.resumable.push(id);
+            client.held_back = false;
+            self.may_go_on(id);
         }
         self.close_if_settled(id);
     }
@@ -394,7 +395,7 @@ impl Desk {
                 counters.add(Counter::ClientsEnded, 1);
                 self.finish(id);
             }
-            Closed::Reset => {
+            Closed::Reset | Closed::Own => {
                 counters.add(Counter::ClientsLost, 1);
                 self.drop_client(id);
             }
@@ -410,8 +411,41 @@ impl Desk {
         // Whole requests may be waiting among what it sent: the end of the turn looks.
         client.state = ClientState::Ending;
         if !client.paused {
+            self.may_go_on(id);
+        }
+    }
+
+    /// A client that waits for answers is not read before it has them.
+    pub(crate) fn hold(&mut self, id: ConnId) {
+        let Some(client) = self.clients.find_mut(id) else { return };
+        if client.outstanding() == 0 || client.state == ClientState::Leaving {
+            return;
+        }
+        client.held_back = true;
+        if !client.paused {
+            client.paused = true;
+            self.pools[client.pool as usize].counters.add(Counter::Paused, 1);
+            self.actions.push_back(Action::Pause(id));
+        }
+    }
+
+    fn may_go_on(&mut self, id: ConnId) {
+        let client = self.clients.find_mut(id).expect("the caller found it");
+        if !client.resumable {
+            client.resumable = true;
             self.resumable.push(id);
         }
+    }
+
+    /// The next client that was paused and may go on.
+    pub(crate) fn next_resumable(&mut self) -> Option<ConnId> {
+        while let Some(id) = self.resumable.pop() {
+            if let Some(client) = self.clients.find_mut(id) {
+                client.resumable = false;
+                return Some(id);
+            }
+        }
+        None
     }
 
     /// Nothing more is taken from a client; it is closed when it has been answered.

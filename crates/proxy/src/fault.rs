@@ -10,6 +10,8 @@ pub enum Blame {
     Server,
     /// Too much at once: the request is shed, nobody is ejected.
     Overload,
+    /// Our own: we lack something, and know nothing of the server.
+    Own,
 }
 
 /// A request's failure that is not the client's own.
@@ -25,6 +27,7 @@ pub enum Fault {
     Down,
     NoServer,
     OutOfMemory,
+    Unable,
 }
 
 /// One row of the table.
@@ -124,6 +127,14 @@ pub static FAULTS: &[Row] = &[
         "out of memory holding the reply",
         Some(Counter::OutOfMemory),
         "the reply is read and dropped: `memory_max` is reached",
+    ),
+    row(
+        Fault::Unable,
+        Blame::Own,
+        "no connection could be made, not sent",
+        "no connection could be made, not sent",
+        Some(Counter::ConnectUnable),
+        "refused unsent: descriptors or ports have run out here; tried again after a pause",
     ),
 ];
 

@@ -79,7 +79,10 @@ impl Jury {
                 }
             }
             if ejects {
-                let rules = Rules { failure_limit: pool.server_failure_limit, ejected_max: 1 };
+                let rules = Rules {
+                    failure_limit: pool.server_failure_limit,
+                    ejected_max: pool.ejected_max(),
+                };
                 self.pools.insert(pool.row, rules);
                 self.let_back(pool.row, rules.ejected_max, &mut verdicts);
             }
@@ -129,7 +132,9 @@ impl Jury {
 
     /// A worker is gone, and with it what it reported: its successor has met nothing yet.
     pub fn forget_worker(&mut self, worker: usize) {
-        self.cases.values_mut().for_each(|case| drop(case.failures.remove(&worker)));
+        for case in self.cases.values_mut() {
+            case.failures.remove(&worker);
+        }
     }
 
     pub fn is_out(&self, server: u32) -> bool {

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | the world speaks | `handle_accept` `handle_received` `handle_transmitted` |
 //! | | `handle_connected` `handle_closed` `handle_timeout` |
-//! | the operator speaks | `drain` |
+//! | the operator speaks | `install` `set_ejected` `drain` |
 //! | what to do now | `poll_action` `poll_timeout` `poll_transmit` + `transmit` |
 //!
 //! A driver's turn: hand over everything that is ready; carry out the actions; write the clients
@@ -80,6 +80,8 @@ pub enum Closed {
     Eof,
     /// The connection is gone, or never came to be.
     Reset,
+    /// We could not make it, for want of something of our own; a server is not to blame.
+    Own,
 }
 
 /// What the driver must do.
@@ -95,6 +97,8 @@ pub enum Action {
     Resume(ConnId),
     /// Send the pending ACK now, before waiting for more.
     FlushAck(ConnId),
+    /// Tell whoever decides for all workers.
+    Report(Report),
     /// Tell the operator.
     Log(Event),
 }
@@ -104,12 +108,19 @@ pub enum Action {
 pub enum Event {
     /// A server failed and will be probed.
     ServerDown { server: u32, why: &'static str },
-    /// A server left the ring.
-    ServerEjected { server: u32, why: &'static str },
-    /// A server answered its probe.
+    /// A server that was down answered its probe.
     ServerBack { server: u32 },
     /// A server sent what nobody asked for.
     Poisoned { server: u32, why: &'static str },
+}
+
+/// What this worker met, of servers that may be ejected; they are named by their rows. See `jury`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// A server failed, for so many times since it last answered a request here.
+    Failed { server: u32, failures: u32, why: &'static str },
+    /// A server that had failed, or is ejected, answered: a request, or a probe.
+    Answered { server: u32, probe: bool },
 }
 
 /// The data plane of one worker.
@@ -130,6 +141,10 @@ pub struct Proxy {
     spare_batches: Vec<Box<Batch>>,
     clients_max: usize,
     clients_room: usize,
+    /// The longest pipeline that any plan allowed: what was read then is still outstanding now.
+    pipeline_ever: usize,
+    /// Something that has left the plan is still needed.
+    retired: bool,
     /// Something has moved since what is "now" was written into the book.
     stirred: bool,
     /// A timer for that is set.
@@ -155,12 +170,19 @@ impl Proxy {
             spare_batches: Vec::new(),
             clients_max: plan.clients_max,
             clients_room: plan.clients_room,
+            pipeline_ever: plan.limits.pipeline,
+            retired: false,
             stirred: false,
             publish_due: false,
             draining: false,
             started: now,
         };
-        proxy.preconnect(now);
+        for pool in 0..proxy.desk.pools.len() {
+            if proxy.desk.pools[pool].plan.preconnect {
+                let servers = proxy.desk.pools[pool].servers.len();
+                (0..servers).for_each(|server| proxy.preconnect(pool, server, now));
+            }
+        }
         proxy
     }
 
@@ -223,6 +245,7 @@ impl Proxy {
         self.desk.now = now;
         self.resume_clients(now);
         self.close_batches(now);
+        self.sweep();
         self.plan_publishing(now);
         self.desk.worker.add(Worker::Turns, 1);
         self.turn += 1;
@@ -260,6 +283,20 @@ impl Proxy {
         }
     }
 
+    /// Another plan takes the place of the one before. What is in both, by its row, goes on
+    /// undisturbed; a request that was read before goes its old way to the end.
+    pub fn install(&mut self, plan: Plan, now: Time) {
+        self.stir(now);
+        self.desk.worker.add(Worker::Installs, 1);
+        self.take_up(plan, now);
+    }
+
+    /// It was decided for all workers that a server leaves the ring, or comes back.
+    pub fn set_ejected(&mut self, server_row: u32, ejected: bool, now: Time) {
+        self.stir(now);
+        self.eject(server_row, ejected, now);
+    }
+
     /// Reads no more requests; each client is closed when it has been answered.
     pub fn drain(&mut self, now: Time) {
         self.stir(now);
@@ -279,10 +316,4 @@ impl Proxy {
     pub fn is_drained(&self) -> bool {
         self.draining && self.desk.clients.len() == 0
     }
-}
-
-/// stub
-pub enum Report {
-    Failed { server: u32, failures: u32, why: &'static str },
-    Answered { server: u32, probe: bool },
 }

@@ -57,6 +57,8 @@ pub(crate) struct Link {
     pub(crate) owed: Time,
     /// The earliest timer that will look at this link.
     pub(crate) armed: Option<Time>,
+    /// It is closed as soon as nothing waits on it.
+    pub(crate) retiring: bool,
     /// In the list of links to be written.
     pub(crate) dirty: bool,
     /// It has answered something: its loss is not a failure to connect.
@@ -230,6 +232,7 @@ impl Link {
             since: now,
             owed: now,
             armed: None,
+            retiring: false,
             dirty: false,
             proven: false,
             held: 0,
@@ -371,6 +374,11 @@ impl Link {
         self.queued -= len;
         self.flights.iter_mut().skip(at).for_each(|flight| flight.end -= len);
         taken
+    }
+
+    /// Nothing waits on it, to be sent or to be answered.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.flights.is_empty() && self.batch.is_none() && self.out.is_empty()
     }
 
     /// A reply has begun and is not complete.

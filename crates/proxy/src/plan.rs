@@ -42,6 +42,9 @@ pub struct PoolPlan {
     pub on_failure: OnFailure,
     /// Failures in a row that take a server out of the ring (`OnFailure::Eject`).
     pub server_failure_limit: u32,
+    /// How many servers may be out of the ring at once; half of them, but one at least, where the
+    /// file says nothing.
+    pub max_ejected: Option<usize>,
     /// How long an ejected server stays out before it is probed, microseconds.
     pub server_retry_timeout: u64,
     /// Clients of this pool, of all workers together; one more is refused with a sentence.
@@ -172,6 +175,7 @@ impl PoolPlan {
             },
             on_failure: OnFailure::FailFast,
             server_failure_limit: 2,
+            max_ejected: None,
             server_retry_timeout: 30_000_000,
             client_connections: usize::MAX,
             merge_gets: true,
@@ -181,6 +185,12 @@ impl PoolPlan {
             quickack: QuickAck::Partial,
             server_quickack: QuickAck::Partial,
         }
+    }
+
+    /// How many servers may be out of the ring at once.
+    pub fn ejected_max(&self) -> usize {
+        // twemproxy ejects the only server of a pool, too.
+        self.max_ejected.unwrap_or((self.servers.len() / 2).max(1))
     }
 }
 

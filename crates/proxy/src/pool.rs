@@ -1,50 +1,68 @@
 //! A pool and its servers: which server a key belongs to, and which servers can be asked.
 //!
 //! ```text
-//!                   a link fails
-//!      Ready ──────────────────────────▶ Down ──probe answered──▶ Ready
-//!        ▲                                │ ▲
-//!        │                failures ≥ limit│ └──probe failed: longer pause──┐
-//!        │                                ▼                                │
-//!        └────────probe answered──── Ejected (not in the ring) ────────────┘
+//!                 a link fails                         what this worker knows by itself
+//!      Ready ─────────────────────▶ Down
+//!        ▲                           │ probe failed: a longer pause
+//!        └──────probe answered───────┘
+//!
+//!      in the ring ◀───decided outside, for all workers at once───▶ ejected
+//!      in the plan ─────────────a plan without it─────────────────▶ retired ──idle──▶ vacant
 //! ```
 //!
 //! While a server is down or ejected no client's request reaches it: one probe finds its return.
+//! A retired one gets nothing more; what it was asked is still answered.
 
 use metrics::{Counters, Latency, Recorder, Sheet};
 use shard::{Distribution, Node, Ring};
 
 use crate::id::ConnId;
-use crate::plan::{OnFailure, PoolPlan, ServerPlan};
+use crate::plan::{PoolPlan, ServerPlan};
 use crate::request::{Row, UNTIMED};
 use crate::{Time, limits};
 
 /// A pool at work.
 pub(crate) struct Pool {
+    /// As installed last; its servers stand in `servers`, in places of their own.
     pub(crate) plan: PoolPlan,
+    /// A server keeps its place; a vacant place is used again.
     pub(crate) servers: Vec<Server>,
+    pub(crate) stage: Stage,
+    /// When clients that do not take their last answers are given up, if it has retired.
+    pub(crate) retire_at: Time,
     pub(crate) clients: usize,
     pub(crate) counters: Counters<metrics::Pool>,
     /// From the parse of a request to the release of its answer.
     pub(crate) reads: Recorder,
     pub(crate) updates: Recorder,
     ring: Ring,
+    /// The servers of the ring, by place.
+    members: Vec<bool>,
 }
 
 /// A server at work.
 pub(crate) struct Server {
     pub(crate) plan: ServerPlan,
+    pub(crate) stage: Stage,
     pub(crate) health: Health,
-    /// Failures since it last answered.
+    /// Decided outside: not in the ring.
+    pub(crate) ejected: bool,
+    /// Failures since it last answered a request.
     pub(crate) failures: u32,
     /// How long the next pause before a probe is, microseconds.
     pub(crate) pause: u64,
     /// One place for each link; a client keeps to one place.
     pub(crate) links: Vec<Option<ConnId>>,
+    /// All links that live, the probe and those that are retiring among them.
+    pub(crate) alive: usize,
     /// The link that asks whether it is back.
     pub(crate) probe: Option<ConnId>,
-    /// A timer for the next probe is set.
-    pub(crate) probe_due: bool,
+    /// When the next probe is due. A timer set for another time is not heeded.
+    pub(crate) probe_at: Option<Time>,
+    /// Until then we do not try to connect: the last time we lacked something of our own.
+    pub(crate) unable_until: Time,
+    /// How long that lasts the next time, microseconds.
+    pub(crate) unable_pause: u64,
     pub(crate) counters: Counters<metrics::Server>,
     /// From the place of a message in a queue to its reply.
     pub(crate) latency: Recorder,
@@ -52,15 +70,24 @@ pub(crate) struct Server {
     pub(crate) now: Now,
 }
 
-/// Whether a server can be asked.
+/// Whether a pool or server is part of the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It is.
+    Planned,
+    /// Not any more; something still refers to it.
+    Retired,
+    /// Nothing refers to it: its place may be another's.
+    Vacant,
+}
+
+/// Whether a server can be asked, as far as this worker knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     /// Requests go to it; links are made when they are needed.
     Ready,
     /// Its keys fail at once; a probe is on its way or due.
     Down,
-    /// As `Down`, and its keys belong to the others meanwhile.
-    Ejected,
 }
 
 /// What a server has now, as it is summed up.
@@ -73,24 +100,18 @@ pub(crate) struct Now {
     pub(crate) inflight_bytes: u64,
 }
 
-impl Health {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Health::Ready => "ready",
-            Health::Down => "down",
-            Health::Ejected => "ejected",
-        }
-    }
-}
-
 impl Pool {
     pub(crate) fn new(plan: PoolPlan, sheet: &Sheet) -> Pool {
         assert_ne!(plan.row, 0, "a plan is numbered before it is played");
         let server = |one: &ServerPlan| Server::new(one.clone(), plan.server_connections, sheet);
         let servers: Vec<Server> = plan.servers.iter().map(server).collect();
+        let members = members(&servers);
         Pool {
-            ring: ring(&plan, &servers),
+            ring: ring(plan.distribution, &servers, &members),
+            members,
             servers,
+            stage: Stage::Planned,
+            retire_at: Time(0),
             clients: 0,
             counters: sheet.counters(plan.row),
             reads: sheet.recorder(plan.row, Latency::Reads),
@@ -101,7 +122,7 @@ impl Pool {
 
     /// The server that a key belongs to. `random` is used where the distribution is.
     pub(crate) fn route(&self, key: &[u8], random: impl FnOnce() -> u32) -> Option<usize> {
-        if self.servers.len() == 1 && self.servers[0].health != Health::Ejected {
+        if self.servers.len() == 1 && self.members[0] {
             return Some(0);
         }
         let hash = match self.plan.distribution {
@@ -117,6 +138,12 @@ impl Pool {
         self.servers[server as usize].plan.row
     }
 
+    /// The place of the server with this row, whatever its stage but vacant.
+    pub(crate) fn place_of(&self, row: u32) -> Option<usize> {
+        let is_it = |one: &Server| one.plan.row == row && one.stage != Stage::Vacant;
+        self.servers.iter().position(is_it)
+    }
+
     /// A request of this pool is answered: how long that took.
     pub(crate) fn record(&self, row: &Row, now: Time) {
         if row.since != UNTIMED {
@@ -125,45 +152,21 @@ impl Pool {
         }
     }
 
-    /// A link to a server failed. True when that takes the server out of the ring now.
-    pub(crate) fn note_failure(&mut self, server: usize) -> bool {
-        let eject = self.plan.on_failure == OnFailure::Eject;
-        let limit = self.plan.server_failure_limit;
-        let entry = &mut self.servers[server];
-        entry.failures = entry.failures.saturating_add(1);
-        let ejected = eject && entry.failures >= limit && entry.health != Health::Ejected;
-        entry.set_health(if ejected || entry.health == Health::Ejected {
-            Health::Ejected
-        } else {
-            Health::Down
-        });
-        if ejected {
-            entry.counters.add(metrics::Server::Ejections, 1);
-            self.ring = ring(&self.plan, &self.servers);
+    /// The ring as servers and plan are now. `changed`: what the ring is made of beside the
+    /// servers in it has changed.
+    pub(crate) fn turn_ring(&mut self, changed: bool) {
+        let members = members(&self.servers);
+        if members != self.members || changed {
+            self.ring = ring(self.plan.distribution, &self.servers, &members);
+            self.members = members;
         }
-        ejected
-    }
-
-    /// A server that was down answered its probe. True when it comes back into the ring.
-    pub(crate) fn note_return(&mut self, server: usize) -> bool {
-        let entry = &mut self.servers[server];
-        let was_out = entry.health == Health::Ejected;
-        // Its failures are forgotten when it answers a request: many a sick server answers a probe.
-        entry.set_health(Health::Ready);
-        if was_out {
-            self.ring = ring(&self.plan, &self.servers);
-        }
-        was_out
     }
 
     /// How long to wait before the next probe of a server; `jitter` is a random number.
     pub(crate) fn probe_pause(&mut self, server: usize, jitter: u32) -> u64 {
-        let retry = self.plan.server_retry_timeout;
+        let retry = self.plan.server_retry_timeout.max(limits::BACKOFF_FIRST_US);
         let entry = &mut self.servers[server];
-        let pause = match entry.health {
-            Health::Ejected => retry.max(limits::BACKOFF_FIRST_US),
-            _ => entry.pause,
-        };
+        let pause = if entry.ejected { retry } else { entry.pause };
         entry.pause = (entry.pause * 2).min(limits::BACKOFF_LAST_US);
         // Between three quarters and the whole of it, so that workers do not knock together.
         pause - pause / 4 * u64::from(jitter % 1024) / 1024
@@ -171,15 +174,20 @@ impl Pool {
 }
 
 impl Server {
-    fn new(plan: ServerPlan, links: usize, sheet: &Sheet) -> Server {
+    pub(crate) fn new(plan: ServerPlan, links: usize, sheet: &Sheet) -> Server {
         assert_ne!(plan.row, 0, "a plan is numbered before it is played");
         Server {
+            stage: Stage::Planned,
             health: Health::Ready,
+            ejected: false,
             failures: 0,
             pause: limits::BACKOFF_FIRST_US,
             links: vec![None; links],
+            alive: 0,
             probe: None,
-            probe_due: false,
+            probe_at: None,
+            unable_until: Time(0),
+            unable_pause: limits::BACKOFF_FIRST_US,
             counters: sheet.counters(plan.row),
             latency: sheet.recorder(plan.row, Latency::REPLIES),
             now: Now::default(),
@@ -187,16 +195,32 @@ impl Server {
         }
     }
 
-    fn set_health(&mut self, next: Health) {
-        assert!(
-            !(self.health == Health::Ejected && next == Health::Down),
-            "an ejected server comes back through a probe only"
-        );
-        self.health = next;
+    /// As people see it.
+    pub(crate) fn health_name(&self) -> &'static str {
+        match self.health {
+            _ if self.ejected => "ejected",
+            Health::Ready => "ready",
+            Health::Down => "down",
+        }
+    }
+
+    /// As if it had never failed.
+    pub(crate) fn forgive(&mut self) {
+        self.health = Health::Ready;
+        self.pause = limits::BACKOFF_FIRST_US;
+        self.probe_at = None;
+    }
+
+    /// We could not connect for want of something of our own: the pause before the next try.
+    pub(crate) fn note_unable(&mut self, now: Time) {
+        self.unable_until = now.after(self.unable_pause);
+        self.unable_pause = (self.unable_pause * 2).min(limits::BACKOFF_LAST_US);
     }
 
     /// Forgets a link that has died.
     pub(crate) fn forget(&mut self, link: ConnId) {
+        assert!(self.alive > 0, "a link dies once");
+        self.alive -= 1;
         for place in &mut self.links {
             if *place == Some(link) {
                 *place = None;
@@ -206,11 +230,26 @@ impl Server {
             self.probe = None;
         }
     }
+
+    /// Writes what is "now" of it into the book.
+    pub(crate) fn publish(&self) {
+        use metrics::Server as Counter;
+        let Now { links, pending, pending_bytes, inflight, inflight_bytes } = self.now;
+        self.counters.set(Counter::LinksNow, links);
+        self.counters.set(Counter::PendingNow, pending);
+        self.counters.set(Counter::PendingBytesNow, pending_bytes);
+        self.counters.set(Counter::InflightNow, inflight);
+        self.counters.set(Counter::InflightBytesNow, inflight_bytes);
+    }
 }
 
-fn ring(plan: &PoolPlan, servers: &[Server]) -> Ring {
+fn members(servers: &[Server]) -> Vec<bool> {
+    let is_in = |one: &Server| one.stage == Stage::Planned && !one.ejected;
+    servers.iter().map(is_in).collect()
+}
+
+fn ring(distribution: Distribution, servers: &[Server], members: &[bool]) -> Ring {
     let node = |one: &Server| Node { name: one.plan.name.clone(), weight: one.plan.weight };
     let nodes: Vec<Node> = servers.iter().map(node).collect();
-    let alive: Vec<bool> = servers.iter().map(|one| one.health != Health::Ejected).collect();
-    Ring::build(plan.distribution, &nodes, &alive)
+    Ring::build(distribution, &nodes, members)
 }

@@ -6,7 +6,7 @@ mod stage;
 
 use proxy::limits::FETCHES_IN_FLIGHT_MAX;
 use proxy::plan::{OnFailure, Partial, QuickAck};
-use proxy::{Closed, Event};
+use proxy::{Closed, Event, Report};
 use shard::Distribution;
 
 use stage::{POOL, S0, SECOND, Stage};
@@ -266,7 +266,13 @@ fn an_ejected_server_gives_its_keys_to_the_others_until_a_probe_is_answered() {
     stage.closes(link, Closed::Reset);
     assert_eq!(stage.hears(client), "SERVER_ERROR s1: connect failed\r\n");
     let server = S0 + 1;
-    assert_eq!(stage.events, [Event::ServerEjected { server, why: "connect failed" }]);
+    let why = "connect failed";
+    assert_eq!(stage.events, [Event::ServerDown { server, why }]);
+    assert_eq!(stage.reports, [Report::Failed { server, failures: 1, why }]);
+    // Until it is decided, the ring is as it was.
+    stage.says(client, &format!("get {key}\r\n"));
+    assert_eq!(stage.hears(client), "SERVER_ERROR s1: down, waiting for it to come back\r\n");
+    stage.set_ejected(server, true);
     stage.says(client, &format!("get {key}\r\n"));
     let other = stage.connect(0);
     assert_eq!(stage.turn(other), format!("get {key}\r\n"));
@@ -275,7 +281,12 @@ fn an_ejected_server_gives_its_keys_to_the_others_until_a_probe_is_answered() {
     let probe = stage.connect(1);
     assert_eq!(stage.hears(probe), "version\r\n");
     stage.says(probe, "VERSION 1.6.18\r\n");
-    assert_eq!(stage.events[1..], [Event::ServerBack { server }]);
+    assert_eq!(stage.reports[1..], [Report::Answered { server, probe: true }]);
+    assert_eq!(stage.events.len(), 1, "its return is told by whoever decides it");
+    stage.says(client, &format!("get {key}\r\n"));
+    assert_eq!(stage.turn(other), format!("get {key}\r\n"), "it is out until it is let back");
+    stage.says(other, "END\r\n");
+    stage.set_ejected(server, false);
     stage.says(client, &format!("get {key}\r\n"));
     assert_eq!(stage.turn(probe), format!("get {key}\r\n"));
 }

@@ -298,6 +298,7 @@ impl Judge<'_> {
             Fault::Poisoned => trouble.poisoned > since,
             Fault::Down => server.is_down || trouble.back > since,
             Fault::OutOfMemory => self.tight_memory,
+            Fault::Unable => false,
             Fault::NoServer => unreachable!("it names no server"),
         }
     }

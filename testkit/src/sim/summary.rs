@@ -19,8 +19,10 @@ pub struct Summary {
     /// Updates executed although their client's link had gone.
     pub orphans: u64,
     /// Error lines by the fault they name.
-    pub faults: [u64; 10],
+    pub faults: [u64; FAULTS_COUNT],
 }
+
+const FAULTS_COUNT: usize = 11;
 
 impl Summary {
     pub fn add(&mut self, other: &Summary) {

@@ -1,6 +1,7 @@
 //! The driver: carries out the proxy's actions and moves bytes, as the program's event loop does.
 
-use proxy::{Action, ConnId, Event, Side, Slices};
+use proxy::jury::Verdict;
+use proxy::{Action, ConnId, Event, Report, Side, Slices};
 
 use super::client::Client;
 use super::conn::Conn;
@@ -49,6 +50,7 @@ impl World {
                 Action::Resume(id) => self.set_paused(id, false),
                 Action::FlushAck(id) => self.flushed.push(id),
                 Action::Log(event) => self.note(event),
+                Action::Report(report) => self.hear(&report),
             }
         }
     }
@@ -140,9 +142,9 @@ impl World {
     /// What the proxy tells the operator is what it believes of its servers.
     fn note(&mut self, event: Event) {
         let (server, why) = match &event {
-            Event::ServerDown { server, why }
-            | Event::ServerEjected { server, why }
-            | Event::Poisoned { server, why } => (*server, Some(*why)),
+            Event::ServerDown { server, why } | Event::Poisoned { server, why } => {
+                (*server, Some(*why))
+            }
             Event::ServerBack { server } => (*server, None),
         };
         let (pool, server) = self.place(server);
@@ -153,20 +155,36 @@ impl World {
         assert!(why.is_none() || known, "{event:?}, but nothing happened to it");
         match event {
             Event::ServerDown { .. } => entry.is_down = true,
-            Event::ServerEjected { .. } => {
-                entry.is_down = true;
-                entry.is_ejected = true;
-                model.epoch += 1;
-                self.summary.ejections += 1;
-            }
             Event::ServerBack { .. } => {
                 entry.is_down = false;
                 entry.trouble.back = number;
-                model.epoch += u32::from(std::mem::take(&mut entry.is_ejected));
             }
             Event::Poisoned { .. } => {}
         }
         self.pools[pool].servers[server].progress = self.now;
+    }
+
+    /// The model master decides at once.
+    fn hear(&mut self, report: &Report) {
+        let (Report::Failed { server, .. } | Report::Answered { server, .. }) = report;
+        let (pool, at) = self.place(*server);
+        self.pools[pool].servers[at].progress = self.now;
+        let (row, ejected) = match self.jury.hear(0, report) {
+            Some(Verdict::Eject(row)) => (row, true),
+            Some(Verdict::Return(row)) => (row, false),
+            None => return,
+        };
+        let number = self.book.event();
+        let model = &mut self.pools[pool];
+        let entry = &mut model.servers[at];
+        entry.is_down = ejected;
+        entry.is_ejected = ejected;
+        model.epoch += 1;
+        self.summary.ejections += u64::from(ejected);
+        if !ejected {
+            entry.trouble.back = number;
+        }
+        self.proxy.set_ejected(row, ejected, self.now);
     }
 
     /// Writes to a client what its socket takes.

@@ -6,6 +6,7 @@
 
 use std::rc::Rc;
 
+use proxy::jury::Jury;
 use proxy::plan::{OnFailure, Plan, PoolPlan, Timeouts};
 use proxy::{ConnId, Proxy, Time};
 use shard::Distribution;
@@ -21,6 +22,7 @@ use super::summary::Summary;
 pub struct World {
     pub proxy: Proxy,
     pub counters: metrics::Book,
+    pub jury: Jury,
     pub scene: Scene,
     pub random: Random,
     pub now: Time,
@@ -100,11 +102,13 @@ impl World {
             plan.pools.iter().map(|pool| PoolModel::new(pool, &mut random)).collect();
         let book = Book::new(pools.iter().map(|pool| pool.keys.len()));
         let start = Time(1_000_000);
+        let jury = Jury::new(&plan);
         let counters = COUNTERS.with(|counters| *counters);
         counters.clear();
         World {
             proxy: Proxy::new(plan, random.next(), start, counters.sheet(0)),
             counters,
+            jury,
             scene,
             random,
             now: start,

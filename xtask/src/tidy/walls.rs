@@ -37,7 +37,7 @@ const HOUSES: &[House] = &[
             &["flow"],
             &["desk"],
             &["link", "pool", "timers"],
-            &["client"],
+            &["client", "jury"],
             &["request"],
             &["plan", "fault", "buffer", "id", "random"],
             &["limits"],

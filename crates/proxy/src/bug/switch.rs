@@ -62,6 +62,20 @@ pub enum Bug {
     ForgetAck,
     /// The pending ACK of whole requests is sent at once, by a call of its own.
     WasteAck,
+    /// A decision to eject a server, or to let it back, does not change the ring.
+    KeepRing,
+    /// Another plan does not change the ring.
+    OldRing,
+    /// What waits for a server that leaves the plan is dropped.
+    DropQueue,
+    /// The same plan again closes a link.
+    CloseUnchanged,
+    /// The links of a server that has left the plan stay open.
+    KeepRetired,
+    /// Deadlines that another plan has brought nearer are not looked at.
+    ForgetRearm,
+    /// A client's next request takes another link than the one before, which is outstanding.
+    SwitchLane,
 }
 
 /// All of them.
@@ -94,6 +108,13 @@ pub static BUGS: &[Bug] = &[
     Bug::CloseEarly,
     Bug::ForgetAck,
     Bug::WasteAck,
+    Bug::KeepRing,
+    Bug::OldRing,
+    Bug::DropQueue,
+    Bug::CloseUnchanged,
+    Bug::KeepRetired,
+    Bug::ForgetRearm,
+    Bug::SwitchLane,
 ];
 
 thread_local! {

@@ -12,7 +12,7 @@ use crate::buffer::Outbox;
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::{Batch, Cargo, Link};
-use crate::pool::Health;
+use crate::pool::{Health, Stage};
 use crate::request::RowId;
 use crate::{Proxy, Time, limits};
 
@@ -142,13 +142,15 @@ impl Proxy {
             }
             return;
         }
-        let servers = self.desk.pools[pool].servers.len();
+        let servers = &self.desk.pools[pool].servers;
+        let is_asked = |at: &usize| servers[*at].stage == Stage::Planned;
+        let servers: Vec<usize> = (0..servers.len()).filter(is_asked).collect();
         let row = self.desk.enqueue(id, request.quiet);
         self.desk.rows[row].writes = true;
-        self.desk.rows[row].left = servers as u32 + 1;
-        for server in 0..servers {
+        self.desk.rows[row].left = servers.len() as u32 + 1;
+        for (nth, server) in servers.into_iter().enumerate() {
             match self.link_for(pool, server, id, now) {
-                Ok(_) if bug!(FlushOneServer) && server > 0 => self.desk.part_done(row),
+                Ok(_) if bug!(FlushOneServer) && nth > 0 => self.desk.part_done(row),
                 Ok(link) => {
                     let none = Data::Held(Outbox::default());
                     self.send_update(link, row, request, head, &[], none, now);
@@ -239,6 +241,7 @@ impl Proxy {
         }
         let place = if entry.links.len() == 1 { 0 } else { client.index() % entry.links.len() };
         match entry.links[place] {
+            None if entry.unable_until > now => Err(Fault::Unable),
             None => Ok(self.connect(pool, server, place, now)),
             Some(id) => {
                 let link = self.links.find(id).expect("a server knows living links only");

@@ -2,6 +2,7 @@
 //! event.
 
 use crate::Proxy;
+use crate::pool::Stage;
 use crate::request::{NONE, State};
 
 /// Far more timers than a link or server can have, and far fewer than a pile.
@@ -12,6 +13,7 @@ impl Proxy {
     pub fn check(&self) {
         self.check_pipelines();
         self.check_links();
+        self.check_servers();
         let timers_max = TIMERS_EACH * (self.links.len() + self.desk.pools.len() + 64);
         assert!(self.timers.len() <= timers_max, "timers do not pile up: {}", self.timers.len());
         let clients: usize = self.desk.clients.iter().map(|(_, client)| client.held).sum();
@@ -51,10 +53,26 @@ impl Proxy {
             let settled = client.held == client.measure();
             assert!(client.dirty || settled, "a client that waits for nothing is accounted for");
             let outstanding = (client.depth + client.quiet) as usize;
-            assert!(outstanding <= self.desk.limits.pipeline, "the pipeline has a bound");
+            assert!(outstanding <= self.pipeline_ever, "the pipeline has a bound");
         }
         for row in self.desk.rows.iter() {
             assert_eq!(row.held, row.measure(), "a row's account is exact");
+        }
+    }
+
+    fn check_servers(&self) {
+        let alive: usize =
+            self.desk.pools.iter().flat_map(|pool| &pool.servers).map(|one| one.alive).sum();
+        assert_eq!(alive, self.links.len(), "each link is its server's");
+        for server in self.desk.pools.iter().flat_map(|pool| &pool.servers) {
+            let known = server.links.iter().flatten().chain(&server.probe);
+            known.for_each(|id| {
+                assert!(self.links.find(*id).is_some(), "a server knows living links only")
+            });
+            assert!(
+                server.stage != Stage::Vacant || server.alive == 0,
+                "a vacant place has no link"
+            );
         }
     }
 

@@ -1,4 +1,4 @@
-//! Dead links, deadlines and probes. What may have been executed is never sent again: an update
+//! Dead links and deadlines. What may have been executed is never sent again: an update
 //! that was in flight is answered with an error that says so. Only a get whose link died may be
 //! asked once more, and only if its client has asked for no change since.
 
@@ -8,22 +8,17 @@ use super::ask::close;
 use crate::fault::{Blame, Fault};
 use crate::id::ConnId;
 use crate::link::{Batch, Body, Cargo, Flight, Link, State};
-use crate::pool::Health;
+use crate::pool::Stage;
 use crate::request::{NONE, RowId};
 use crate::timers::Due;
-use crate::{Action, Closed, Event, Proxy, Time};
+use crate::{Action, Closed, Proxy, Time};
 
 impl Proxy {
-    /// The first links, where the operator wants them before the first request.
-    pub(crate) fn preconnect(&mut self, now: Time) {
-        for pool in 0..self.desk.pools.len() {
-            if !self.desk.pools[pool].plan.preconnect {
-                continue;
-            }
-            for server in 0..self.desk.pools[pool].servers.len() {
-                for place in 0..self.desk.pools[pool].servers[server].links.len() {
-                    self.connect(pool, server, place, now);
-                }
+    /// The first links of a server, where the operator wants them before the first request.
+    pub(crate) fn preconnect(&mut self, pool: usize, server: usize, now: Time) {
+        for place in 0..self.desk.pools[pool].servers[server].links.len() {
+            if self.desk.pools[pool].servers[server].links[place].is_none() {
+                self.connect(pool, server, place, now);
             }
         }
     }
@@ -41,12 +36,13 @@ impl Proxy {
         let entry = &mut self.desk.pools[pool].servers[server];
         assert!(entry.links[place].is_none(), "a place holds one link");
         entry.links[place] = Some(id);
+        entry.alive += 1;
         let server = entry.plan.row;
         self.begin_connect(id, server);
         id
     }
 
-    fn begin_connect(&mut self, link: ConnId, server: u32) {
+    pub(super) fn begin_connect(&mut self, link: ConnId, server: u32) {
         self.desk.worker.add(Worker::Connects, 1);
         self.desk.actions.push_back(Action::Connect { link, server });
         self.arm_link(link);
@@ -66,7 +62,8 @@ impl Proxy {
     pub(crate) fn timer(&mut self, set: Time, due: Due, now: Time) {
         match due {
             Due::Link(id) => self.link_timer(id, set, now),
-            Due::Probe { pool, server } => self.probe(pool as usize, server as usize, now),
+            Due::Probe { pool, server } => self.probe(pool as usize, server as usize, set, now),
+            Due::Retire { row } => self.end_retirement(row, set),
             Due::Publish => {
                 self.publish_due = false;
                 self.publish();
@@ -95,6 +92,7 @@ impl Proxy {
         }
         self.expire_pending(id, timeouts.queue, now);
         self.end_gathering(id, timeouts.queue, now);
+        self.end_retiring(id);
         self.arm_link(id);
     }
 
@@ -134,7 +132,11 @@ impl Proxy {
     pub(crate) fn link_closed(&mut self, id: ConnId, how: Closed, now: Time) {
         let Some(link) = self.links.find(id) else { return };
         let stands = link.state == State::Up;
-        let fault = if stands { Fault::LinkLost } else { Fault::ConnectFailed };
+        let fault = match how {
+            _ if stands => Fault::LinkLost,
+            Closed::Own => Fault::Unable,
+            Closed::Eof | Closed::Reset => Fault::ConnectFailed,
+        };
         if stands && how == Closed::Eof {
             let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
             server.counters.add(Counter::LinkEnded, 1);
@@ -166,8 +168,13 @@ impl Proxy {
         // A server may close a link that stood idle, and a restart ends links that worked: neither
         // is a reason to believe it down. If it is, the next connect will say so.
         let harmless = fault == Fault::LinkLost && link.proven;
-        if (!harmless && fault.row().blame == Blame::Server) || probing {
-            self.server_failed(pool, server, fault, now);
+        let is_planned = entry.stage == Stage::Planned;
+        match fault.row().blame {
+            _ if !is_planned => {}
+            Blame::Own => self.connect_unable(pool, server, probing, now),
+            Blame::Server if !harmless || probing => self.server_failed(pool, server, fault, now),
+            _ if probing => self.server_failed(pool, server, fault, now),
+            Blame::Server | Blame::Overload => {}
         }
         // A value that had begun to arrive is outstanding again.
         if let Some(Body { entry: Some(_), .. }) = link.body.take()
@@ -305,62 +312,5 @@ impl Proxy {
             later = self.desk.rows[later].next;
         }
         false
-    }
-
-    /// A server failed: no request reaches it until a probe does.
-    fn server_failed(&mut self, pool: usize, server: usize, fault: Fault, now: Time) {
-        let why = fault.row().words;
-        let was = self.desk.pools[pool].servers[server].health;
-        let row = self.desk.pools[pool].servers[server].plan.row;
-        let ejected = self.desk.pools[pool].note_failure(server);
-        if ejected {
-            let event = Event::ServerEjected { server: row, why };
-            self.desk.actions.push_back(Action::Log(event));
-        } else if was == Health::Ready {
-            let event = Event::ServerDown { server: row, why };
-            self.desk.actions.push_back(Action::Log(event));
-        }
-        if self.desk.pools[pool].servers[server].probe_due {
-            return;
-        }
-        let jitter = self.random.next();
-        let entry = &mut self.desk.pools[pool];
-        let pause = entry.probe_pause(server, jitter);
-        entry.servers[server].probe_due = true;
-        let due = Due::Probe { pool: pool as u32, server: server as u32 };
-        self.timers.set(now.after(pause), due);
-    }
-
-    /// It is time to ask a server whether it is back.
-    fn probe(&mut self, pool: usize, server: usize, now: Time) {
-        let entry = &mut self.desk.pools[pool].servers[server];
-        entry.probe_due = false;
-        if entry.health == Health::Ready || entry.probe.is_some() || bug!(NeverProbe) {
-            return;
-        }
-        let link = Link::new(pool as u32, server as u32, State::Probing, now);
-        let id = self.links.insert(link);
-        entry.probe = Some(id);
-        let server = entry.plan.row;
-        self.begin_connect(id, server);
-    }
-
-    /// A probe was answered: the server is back, and the link that asked serves it.
-    pub(super) fn probe_answered(&mut self, id: ConnId, _now: Time) {
-        let link = self.links.find(id).expect("the caller found it");
-        let (pool, server) = (link.pool as usize, link.server as usize);
-        self.desk.pools[pool].note_return(server);
-        let entry = &mut self.desk.pools[pool].servers[server];
-        let row = entry.plan.row;
-        entry.probe = None;
-        match entry.links.iter_mut().find(|place| place.is_none()) {
-            Some(place) => *place = Some(id),
-            None => {
-                let mut link = self.links.remove(id).expect("it has just answered");
-                self.desk.memory.change(&mut link.held, 0);
-                self.desk.actions.push_back(Action::Close(id));
-            }
-        }
-        self.desk.actions.push_back(Action::Log(Event::ServerBack { server: row }));
     }
 }

@@ -2,12 +2,14 @@
 //! compute and return.
 //!
 //! `receive` cuts a client's bytes into requests · `ask` routes and enqueues them · `pair` matches
-//! a server's bytes with what was asked · `fail` deals with dead links, deadlines and probes ·
-//! `stats` shows the counters.
+//! a server's bytes with what was asked · `fail` deals with dead links and deadlines, `health` with
+//! servers that are down or ejected · `install` takes up another plan · `stats` shows the counters.
 
 mod ask;
 mod check;
 mod fail;
+mod health;
+mod install;
 mod pair;
 mod receive;
 #[cfg(seeded_bugs)]

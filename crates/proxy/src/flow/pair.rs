@@ -174,16 +174,19 @@ impl Proxy {
         let flight = link.pop();
         link.land(flight.end, now);
         let batch_waits = link.batch.is_some();
-        let server = link.server;
-        let entry = &mut self.desk.pools[link.pool as usize].servers[server as usize];
+        let (pool, server) = (link.pool as usize, link.server);
+        let mut failed_before = false;
+        let entry = &mut self.desk.pools[pool].servers[server as usize];
         entry.counters.add(Counter::Replies, 1);
         if !matches!(flight.cargo, Cargo::Probe) {
             entry.latency.record(now.since(flight.since));
-            entry.failures = 0;
-            entry.pause = limits::BACKOFF_FIRST_US;
+            failed_before = entry.failures > 0;
         }
         if kind == ItemKind::Error {
             entry.counters.add(Counter::Errors, 1);
+        }
+        if failed_before {
+            self.request_answered(pool, server as usize);
         }
         if batch_waits {
             self.mark_dirty(id);
@@ -248,6 +251,9 @@ impl Proxy {
             pool.servers[link.server as usize].counters.add(Counter::AcksFlushed, 1);
             self.desk.actions.push_back(Action::FlushAck(id));
         }
+        if link.retiring {
+            self.end_retiring(id);
+        }
     }
 
     /// The kernel took bytes of a link.
@@ -273,7 +279,9 @@ impl Proxy {
         link.set_state(State::Up);
         link.since = now;
         let pool = &mut self.desk.pools[link.pool as usize];
-        let counters = &mut pool.servers[link.server as usize].counters;
+        let server = &mut pool.servers[link.server as usize];
+        server.unable_pause = limits::BACKOFF_FIRST_US;
+        let counters = server.counters;
         counters.add(Counter::Connects, 1);
         if probing {
             let (text, ask) = pool.plan.protocol.probe();

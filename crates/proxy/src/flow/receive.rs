@@ -7,6 +7,7 @@ use crate::buffer::{Outbox, Source};
 use crate::client::{Body, Client, End, Intake, State};
 use crate::id::ConnId;
 use crate::plan::QuickAck;
+use crate::pool::Stage;
 use crate::{Action, Proxy, Time, limits};
 
 /// The body of a request that has arrived whole, trailer included.
@@ -21,15 +22,15 @@ const KEY_HELD: usize = 48;
 
 impl Proxy {
     pub(crate) fn accept(&mut self, row: u32) -> Result<ConnId, Vec<u8>> {
-        let pool = self.desk.pools.iter().position(|pool| pool.plan.row == row);
-        let pool = pool.expect("a listener belongs to a pool of the plan");
+        let pool = self.pool_place(row).expect("a listener belongs to a pool of the plan");
+        let is_leaving = self.draining || self.desk.pools[pool].stage != Stage::Planned;
         let is_full = self.is_full(pool);
         let (entry, worker) = (&mut self.desk.pools[pool], self.desk.worker);
-        if self.draining || is_full {
+        if is_leaving || is_full {
             entry.counters.add(Counter::ClientsRefused, 1);
             worker.add(Worker::AcceptsRefused, 1);
             let mut refusal = Vec::new();
-            let why = if self.draining { "shutting down" } else { "too many client connections" };
+            let why = if is_leaving { "shutting down" } else { "too many client connections" };
             entry.plan.protocol.answer(&Answer::Failed(why), &mut refusal);
             return Err(refusal);
         }
@@ -72,10 +73,7 @@ impl Proxy {
     /// Clients that were paused and may go on: first what they had sent already, then their
     /// sockets.
     pub(crate) fn resume_clients(&mut self, now: Time) {
-        while let Some(id) = self.desk.resumable.pop() {
-            if self.desk.clients.find(id).is_none() {
-                continue;
-            }
+        while let Some(id) = self.desk.next_resumable() {
             self.consume_partial(id, now);
             match self.desk.clients.find(id) {
                 Some(client) if client.paused => {}

@@ -21,6 +21,15 @@ impl Proxy {
         self.arm_link(id);
     }
 
+    /// `CloseUnchanged`: a link of a server that is in both plans is closed.
+    pub(super) fn disturb(&mut self, pool: usize) {
+        let links = self.links.iter().filter(|(_, link)| link.pool as usize == pool);
+        let idle = links.filter(|(_, link)| link.is_idle()).map(|(id, _)| id).next();
+        if let Some(id) = idle.filter(|_| bug!(CloseUnchanged)) {
+            self.close_quietly(id);
+        }
+    }
+
     /// `ResendUpdate`: keeps what is needed to send an update without data again.
     pub(super) fn remember(&self, row: RowId, request: &Request, head: &[u8], keys: &[Span]) {
         // The row's last life may have left something.

@@ -10,7 +10,7 @@ use proto::Answer;
 
 use crate::id::ConnId;
 use crate::link::State;
-use crate::pool::Now;
+use crate::pool::{Now, Server, Stage};
 use crate::timers::Due;
 use crate::{Proxy, Time, limits};
 
@@ -26,12 +26,14 @@ pub struct ServerView<'a> {
 impl Proxy {
     /// Every server, in the order of the plan.
     pub fn servers(&self) -> impl Iterator<Item = ServerView<'_>> {
-        self.desk.pools.iter().flat_map(|pool| {
-            pool.servers.iter().map(|server| ServerView {
+        let pools = self.desk.pools.iter().filter(|pool| pool.stage == Stage::Planned);
+        pools.flat_map(|pool| {
+            let servers = pool.servers.iter().filter(|one| one.stage == Stage::Planned);
+            servers.map(|server| ServerView {
                 row: server.plan.row,
                 pool: &pool.plan.name,
                 server: &server.plan.label,
-                health: server.health.name(),
+                health: server.health_name(),
             })
         })
     }
@@ -69,14 +71,9 @@ impl Proxy {
             server.now.inflight += (link.flights.len() - pending) as u64;
             server.now.inflight_bytes += link.sent - link.done;
         }
-        for server in self.desk.pools.iter().flat_map(|pool| &pool.servers) {
-            let Now { links, pending, pending_bytes, inflight, inflight_bytes } = server.now;
-            server.counters.set(ServerCounter::LinksNow, links);
-            server.counters.set(ServerCounter::PendingNow, pending);
-            server.counters.set(ServerCounter::PendingBytesNow, pending_bytes);
-            server.counters.set(ServerCounter::InflightNow, inflight);
-            server.counters.set(ServerCounter::InflightBytesNow, inflight_bytes);
-        }
+        let servers = self.desk.pools.iter().flat_map(|pool| &pool.servers);
+        // The row of a vacant place may mean something else by now.
+        servers.filter(|one| one.stage != Stage::Vacant).for_each(Server::publish);
         let worker = self.desk.worker;
         worker.set(Worker::LinksNow, self.links.len() as u64);
         worker.set(Worker::RequestsNow, self.desk.rows.len() as u64);
@@ -91,7 +88,7 @@ impl Proxy {
             ("curr_connections".to_string(), book.total(0, Worker::ClientsNow).to_string()),
             ("bytes_held".to_string(), book.total(0, Worker::HeldNow).to_string()),
         ];
-        for pool in &self.desk.pools {
+        for pool in self.desk.pools.iter().filter(|pool| pool.stage == Stage::Planned) {
             totals::<PoolCounter>(&book, pool.plan.row, &word(&pool.plan.name), &mut lines);
         }
         for view in self.servers() {

@@ -5,12 +5,14 @@ use std::rc::Rc;
 use metrics::Book;
 use proto::PROTOCOLS;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
-use proxy::{Action, Closed, ConnId, Event, Proxy, Side, Slices, Time};
+use proxy::{Action, Closed, ConnId, Event, Proxy, Report, Side, Slices, Time};
 
 pub const SECOND: u64 = 1_000_000;
 /// The rows of the first pool and of its first server.
 pub const POOL: u32 = 1;
 pub const S0: u32 = 2;
+/// More than any story needs.
+const ROWS: usize = 16;
 
 /// A driver with a kernel that takes everything, and a clock that only the test moves.
 pub struct Stage {
@@ -25,6 +27,9 @@ pub struct Stage {
     pub paused: Vec<ConnId>,
     pub flushes: Vec<ConnId>,
     pub events: Vec<Event>,
+    pub reports: Vec<Report>,
+    /// As installed last.
+    pub plan: Plan,
 }
 
 impl Stage {
@@ -46,9 +51,9 @@ impl Stage {
         (plan.memory_max, plan.clients_max) = (1 << 20, 9);
         set(&mut plan);
         let now = Time(SECOND);
-        let book = Book::private(2, plan.rows());
+        let book = Book::private(2, ROWS);
         let mut stage = Stage {
-            proxy: Proxy::new(plan, 1, now, book.sheet(0)),
+            proxy: Proxy::new(plan.clone(), 1, now, book.sheet(0)),
             book,
             now,
             connects: Vec::new(),
@@ -56,6 +61,8 @@ impl Stage {
             paused: Vec::new(),
             flushes: Vec::new(),
             events: Vec::new(),
+            reports: Vec::new(),
+            plan,
         };
         stage.settle();
         stage
@@ -126,6 +133,22 @@ impl Stage {
         self.settle();
     }
 
+    /// The plan as it is, changed; what was in it keeps its row.
+    pub fn install(&mut self, change: impl FnOnce(&mut Plan)) {
+        change(&mut self.plan);
+        self.proxy.install(self.plan.clone(), self.now);
+        self.settle();
+    }
+
+    pub fn set_ejected(&mut self, server: u32, ejected: bool) {
+        self.proxy.set_ejected(server, ejected, self.now);
+        self.settle();
+    }
+
+    pub fn retired(&self) -> Vec<u32> {
+        self.proxy.retired_rows_in_use()
+    }
+
     pub fn drain(&mut self) {
         self.proxy.drain(self.now);
         self.settle();
@@ -183,6 +206,7 @@ impl Stage {
                 }
                 Action::FlushAck(conn) => self.flushes.push(conn),
                 Action::Log(event) => self.events.push(event),
+                Action::Report(report) => self.reports.push(report),
             }
         }
         self.proxy.check();

@@ -181,7 +181,7 @@ impl Mind for CacheServer {
 
     fn handle_closed(&mut self, conn: ConnId, how: Closed, _now: Time) {
         match how {
-            Closed::Reset => self.drop_session(conn),
+            Closed::Reset | Closed::Own => self.drop_session(conn),
             Closed::Eof => {
                 if let Some(session) = self.sessions.find_mut(conn) {
                     session.is_leaving = true;

@@ -297,6 +297,7 @@ impl<'m> Loop<'m> {
                 Action::Pause(id) => self.set_paused(id, true),
                 Action::Resume(id) => self.set_paused(id, false),
                 Action::Log(event) => (self.report)(event),
+                Action::Report(_) => {}
             }
         }
         ack_due

@@ -1,0 +1,130 @@
+//! Which servers can be asked. What this worker meets decides whether a server is down for it; who
+//! is out of the ring is decided outside, for all workers at once: here failures and returns are
+//! reported, and the decision is taken up.
+
+use crate::fault::Fault;
+use crate::id::ConnId;
+use crate::link::{Link, State};
+use crate::plan::OnFailure;
+use crate::pool::{Health, Stage};
+use crate::timers::Due;
+use crate::{Action, Event, Proxy, Report, Time, limits};
+
+impl Proxy {
+    /// A server failed: no request reaches it until a probe does.
+    pub(super) fn server_failed(&mut self, pool: usize, server: usize, fault: Fault, now: Time) {
+        let why = fault.row().words;
+        let ejects = self.desk.pools[pool].plan.on_failure == OnFailure::Eject;
+        let entry = &mut self.desk.pools[pool].servers[server];
+        let row = entry.plan.row;
+        let was = std::mem::replace(&mut entry.health, Health::Down);
+        entry.failures = entry.failures.saturating_add(1);
+        let failures = entry.failures;
+        if was == Health::Ready && !entry.ejected {
+            self.desk.actions.push_back(Action::Log(Event::ServerDown { server: row, why }));
+        }
+        if ejects {
+            let report = Report::Failed { server: row, failures, why };
+            self.desk.actions.push_back(Action::Report(report));
+        }
+        self.await_probe(pool, server, now);
+    }
+
+    /// Sees to it that a server is probed; no sooner than a probe that is due already.
+    pub(super) fn await_probe(&mut self, pool: usize, server: usize, now: Time) {
+        if self.desk.pools[pool].servers[server].probe_at.is_some() {
+            return;
+        }
+        let jitter = self.random.next();
+        let at = now.after(self.desk.pools[pool].probe_pause(server, jitter));
+        self.desk.pools[pool].servers[server].probe_at = Some(at);
+        self.timers.set(at, Due::Probe { pool: pool as u32, server: server as u32 });
+    }
+
+    /// It is time to ask a server whether it is back.
+    pub(super) fn probe(&mut self, pool: usize, server: usize, set: Time, now: Time) {
+        // The place may be another's by now, and the timer one that was overtaken.
+        let entry = self.desk.pools.get_mut(pool).and_then(|pool| pool.servers.get_mut(server));
+        let Some(entry) = entry.filter(|entry| entry.probe_at == Some(set)) else { return };
+        entry.probe_at = None;
+        let wanted = entry.health == Health::Down || entry.ejected;
+        if !wanted || entry.stage != Stage::Planned || entry.probe.is_some() || bug!(NeverProbe) {
+            return;
+        }
+        let link = Link::new(pool as u32, server as u32, State::Probing, now);
+        let id = self.links.insert(link);
+        entry.probe = Some(id);
+        entry.alive += 1;
+        let server = entry.plan.row;
+        self.begin_connect(id, server);
+    }
+
+    /// A probe was answered: the server is back, and the link that asked serves it.
+    pub(super) fn probe_answered(&mut self, id: ConnId, now: Time) {
+        let link = self.links.find(id).expect("the caller found it");
+        let (pool, server) = (link.pool as usize, link.server as usize);
+        let ejects = self.desk.pools[pool].plan.on_failure == OnFailure::Eject;
+        let entry = &mut self.desk.pools[pool].servers[server];
+        let (row, ejected) = (entry.plan.row, entry.ejected);
+        entry.probe = None;
+        // Its failures are forgotten when it answers a request: many a sick server answers a probe.
+        let was = std::mem::replace(&mut entry.health, Health::Ready);
+        match entry.links.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(id),
+            None => self.close_quietly(id),
+        }
+        if ejects {
+            let report = Report::Answered { server: row, probe: true };
+            self.desk.actions.push_back(Action::Report(report));
+        }
+        if ejected {
+            // Until it is let back it is asked again and again, lest the word of it was lost.
+            self.await_probe(pool, server, now);
+        } else if was == Health::Down {
+            self.desk.actions.push_back(Action::Log(Event::ServerBack { server: row }));
+        }
+    }
+
+    /// A server that had failed answered a request.
+    pub(super) fn request_answered(&mut self, pool: usize, server: usize) {
+        let ejects = self.desk.pools[pool].plan.on_failure == OnFailure::Eject;
+        let entry = &mut self.desk.pools[pool].servers[server];
+        entry.failures = 0;
+        entry.pause = limits::BACKOFF_FIRST_US;
+        if ejects && entry.stage == Stage::Planned {
+            let report = Report::Answered { server: entry.plan.row, probe: false };
+            self.desk.actions.push_back(Action::Report(report));
+        }
+    }
+
+    /// The decision about a server: out of the ring, or back in it.
+    pub(crate) fn eject(&mut self, row: u32, ejected: bool, now: Time) {
+        let pools = self.desk.pools.iter().enumerate();
+        let found = pools.filter(|(_, pool)| pool.stage != Stage::Vacant);
+        let found = found.filter_map(|(at, pool)| Some((at, pool.place_of(row)?))).next();
+        // A plan may have taken it away while the decision was on its way.
+        let Some((pool, server)) = found else { return };
+        let entry = &mut self.desk.pools[pool].servers[server];
+        if entry.ejected == ejected || entry.stage != Stage::Planned {
+            return;
+        }
+        entry.ejected = ejected;
+        // Whoever is back was seen by some worker, and that is good enough for all.
+        entry.forgive();
+        if !bug!(KeepRing) {
+            self.desk.pools[pool].turn_ring(false);
+        }
+        if ejected {
+            self.desk.pools[pool].servers[server].health = Health::Down;
+            self.await_probe(pool, server, now);
+        }
+    }
+
+    /// We could not make a socket: nothing is known of the server, and the next try has to wait.
+    pub(super) fn connect_unable(&mut self, pool: usize, server: usize, probing: bool, now: Time) {
+        self.desk.pools[pool].servers[server].note_unable(now);
+        if probing {
+            self.await_probe(pool, server, now);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Another plan, taken up between two events. Pools and servers are matched by their rows; what
+//! stays the same keeps its links, clients, ring and health, and the same plan again does nothing.
+//!
+//! ```text
+//!   pool gone    ─▶ its clients are answered what they asked and closed ─▶ its servers retire
+//!   server gone  ─▶ out of the ring; its links are closed as they come to rest ─▶ vacant
+//! ```
+//!
+//! A request that was read before goes its old way to the end, one that is read after the new way.
+//! Nothing fails because of a plan.
+
+use crate::client::State;
+use crate::id::ConnId;
+use crate::link::Link;
+use crate::plan::{Plan, PoolPlan, ServerPlan};
+use crate::pool::{Now, Pool, Server, Stage};
+use crate::timers::Due;
+use crate::{Action, Proxy, Time, limits};
+
+impl Proxy {
+    pub(crate) fn take_up(&mut self, plan: Plan, now: Time) {
+        self.clients_max = plan.clients_max;
+        self.clients_room = plan.clients_room;
+        self.desk.memory.max = plan.memory_max;
+        self.desk.limits = plan.limits;
+        self.pipeline_ever = self.pipeline_ever.max(plan.limits.pipeline);
+        for at in 0..self.desk.pools.len() {
+            let row = self.desk.pools[at].plan.row;
+            let stays = plan.pools.iter().any(|pool| pool.row == row);
+            if !stays && self.desk.pools[at].stage == Stage::Planned {
+                self.retire_pool(at, now);
+            }
+        }
+        for pool in plan.pools {
+            match self.pool_place(pool.row) {
+                Some(at) => self.change_pool(at, pool, now),
+                None => self.add_pool(pool, now),
+            }
+        }
+        self.vacate();
+    }
+
+    /// Whether anything here still needs the row of a pool or server.
+    pub fn uses_row(&self, row: u32) -> bool {
+        let pools = self.desk.pools.iter().filter(|pool| pool.stage != Stage::Vacant);
+        pools.into_iter().any(|pool| pool.plan.row == row || pool.place_of(row).is_some())
+    }
+
+    /// The rows that have left the plan and are needed still.
+    pub fn retired_rows_in_use(&self) -> Vec<u32> {
+        let mut rows = Vec::new();
+        for pool in self.desk.pools.iter().filter(|pool| pool.stage != Stage::Vacant) {
+            let gone = pool.stage == Stage::Retired;
+            rows.extend(gone.then_some(pool.plan.row));
+            let servers = pool.servers.iter().filter(|one| one.stage != Stage::Vacant);
+            let servers = servers.filter(|one| gone || one.stage == Stage::Retired);
+            rows.extend(servers.map(|one| one.plan.row));
+        }
+        rows
+    }
+
+    /// The place of the pool with this row, whatever its stage but vacant.
+    pub(crate) fn pool_place(&self, row: u32) -> Option<usize> {
+        let is_it = |pool: &Pool| pool.plan.row == row && pool.stage != Stage::Vacant;
+        self.desk.pools.iter().position(is_it)
+    }
+
+    /// At the end of a turn: what has retired and is not needed any more makes room.
+    pub(crate) fn sweep(&mut self) {
+        if self.retired {
+            self.vacate();
+        }
+    }
+
+    fn add_pool(&mut self, plan: PoolPlan, now: Time) {
+        let preconnect = plan.preconnect;
+        let pool = Pool::new(plan, &self.desk.sheet);
+        let pools = &mut self.desk.pools;
+        let at = match pools.iter().position(|one| one.stage == Stage::Vacant) {
+            Some(at) => {
+                pools[at] = pool;
+                at
+            }
+            None => {
+                pools.push(pool);
+                pools.len() - 1
+            }
+        };
+        if preconnect {
+            (0..self.desk.pools[at].servers.len()).for_each(|one| self.preconnect(at, one, now));
+        }
+    }
+
+    /// No client is accepted any more; those that are there are answered what they asked.
+    fn retire_pool(&mut self, at: usize, now: Time) {
+        self.retired = true;
+        let pool = &mut self.desk.pools[at];
+        pool.stage = Stage::Retired;
+        pool.retire_at = now.after(limits::RETIRE_US);
+        self.timers.set(pool.retire_at, Due::Retire { row: pool.plan.row });
+        for id in self.clients_of(at) {
+            self.desk.finish(id);
+        }
+    }
+
+    /// The clients of a retired pool have had long enough to take their answers.
+    pub(super) fn end_retirement(&mut self, row: u32, set: Time) {
+        let Some(at) = self.pool_place(row) else { return };
+        if self.desk.pools[at].retire_at != set {
+            return;
+        }
+        for id in self.clients_of(at) {
+            let client = self.desk.clients.find(id).expect("it has just been listed");
+            if client.state != State::Open {
+                self.desk.actions.push_back(Action::Close(id));
+                self.desk.drop_client(id);
+            }
+        }
+    }
+
+    fn clients_of(&self, pool: usize) -> Vec<ConnId> {
+        let clients = self.desk.clients.iter().filter(|(_, one)| one.pool as usize == pool);
+        clients.map(|(id, _)| id).collect()
+    }
+
+    /// A pool of both plans, or one that had retired and is back.
+    fn change_pool(&mut self, at: usize, plan: PoolPlan, now: Time) {
+        let pool = &mut self.desk.pools[at];
+        let is_same = pool.plan.protocol.name() == plan.protocol.name();
+        assert!(is_same, "a pool with another protocol has another row");
+        let servers = plan.servers.clone();
+        let old = std::mem::replace(&mut pool.plan, plan);
+        pool.stage = Stage::Planned;
+        for place in 0..pool.servers.len() {
+            let server = &self.desk.pools[at].servers[place];
+            let stays = servers.iter().any(|one| one.row == server.plan.row);
+            if !stays && server.stage == Stage::Planned {
+                self.retire_server(at, place);
+            }
+        }
+        self.change_lanes(at);
+        let mut renamed = old.distribution != self.desk.pools[at].plan.distribution;
+        let mut fresh = Vec::new();
+        for server in servers {
+            match self.desk.pools[at].place_of(server.row) {
+                Some(place) => renamed |= self.change_server(at, place, server, &mut fresh),
+                None => fresh.push(self.add_server(at, server)),
+            }
+        }
+        let pool = &mut self.desk.pools[at];
+        if !bug!(OldRing) {
+            pool.turn_ring(renamed);
+        }
+        if pool.plan.preconnect {
+            fresh.into_iter().for_each(|place| self.preconnect(at, place, now));
+        }
+        self.hurry(at, &old, now);
+        #[cfg(seeded_bugs)]
+        self.disturb(at);
+    }
+
+    /// A server of both plans, or one that had retired and is back. Whether the ring has to know.
+    fn change_server(
+        &mut self,
+        pool: usize,
+        place: usize,
+        plan: ServerPlan,
+        fresh: &mut Vec<usize>,
+    ) -> bool {
+        let server = &mut self.desk.pools[pool].servers[place];
+        let renamed = server.plan.name != plan.name || server.plan.weight != plan.weight;
+        server.plan = plan;
+        if server.stage == Stage::Retired {
+            server.stage = Stage::Planned;
+            server.ejected = false;
+            server.failures = 0;
+            server.forgive();
+            fresh.push(place);
+            for id in server.links.iter().flatten() {
+                let link = self.links.find_mut(*id).expect("a server knows living links only");
+                link.retiring = false;
+            }
+        }
+        renamed
+    }
+
+    fn add_server(&mut self, pool: usize, plan: ServerPlan) -> usize {
+        let pool = &mut self.desk.pools[pool];
+        let server = Server::new(plan, pool.plan.server_connections, &self.desk.sheet);
+        match pool.servers.iter().position(|one| one.stage == Stage::Vacant) {
+            Some(place) => {
+                pool.servers[place] = server;
+                place
+            }
+            None => {
+                pool.servers.push(server);
+                pool.servers.len() - 1
+            }
+        }
+    }
+
+    /// Nothing new goes to a server; what it was asked is still answered.
+    fn retire_server(&mut self, pool: usize, place: usize) {
+        self.retired = true;
+        let server = &mut self.desk.pools[pool].servers[place];
+        server.stage = Stage::Retired;
+        server.probe_at = None;
+        let (probe, links) = (server.probe, server.links.clone());
+        if let Some(probe) = probe {
+            self.close_quietly(probe);
+        }
+        links.into_iter().flatten().for_each(|id| self.retire_link(id));
+    }
+
+    fn retire_link(&mut self, id: ConnId) {
+        let link = self.links.find_mut(id).expect("a server knows living links only");
+        link.retiring = true;
+        #[cfg(seeded_bugs)]
+        if bug!(DropQueue) {
+            let now = self.desk.now;
+            return self.close_link(id, crate::fault::Fault::LinkLost, now);
+        }
+        self.end_retiring(id);
+    }
+
+    /// A link that is to go is closed once nothing waits on it. That is nobody's failure.
+    pub(super) fn end_retiring(&mut self, id: ConnId) {
+        let over = |link: &Link| link.retiring && link.is_idle() && !bug!(KeepRetired);
+        if self.links.find(id).is_some_and(over) {
+            self.close_quietly(id);
+        }
+    }
+
+    /// Closes a link that carries nothing.
+    pub(super) fn close_quietly(&mut self, id: ConnId) {
+        let mut link = self.links.remove(id).expect("the caller found it");
+        self.desk.memory.change(&mut link.held, 0);
+        self.desk.actions.push_back(Action::Close(id));
+        self.desk.pools[link.pool as usize].servers[link.server as usize].forget(id);
+        self.stirred = true;
+    }
+
+    /// Each server gets as many links as the plan says. A client finds its link by their number, so
+    /// whoever waits for answers is not read until it has them: else what it asks next could pass
+    /// what it asked before.
+    fn change_lanes(&mut self, at: usize) {
+        let pool = &mut self.desk.pools[at];
+        let count = pool.plan.server_connections;
+        let mut extra = Vec::new();
+        let mut changed = false;
+        for server in pool.servers.iter_mut().filter(|one| one.stage != Stage::Vacant) {
+            changed |= server.links.len() != count;
+            if server.links.len() > count {
+                extra.extend(server.links.split_off(count).into_iter().flatten());
+            }
+            server.links.resize(count, None);
+        }
+        extra.into_iter().for_each(|id| self.retire_link(id));
+        if changed && !bug!(SwitchLane) {
+            self.clients_of(at).into_iter().for_each(|id| self.desk.hold(id));
+        }
+    }
+
+    /// Deadlines that have come nearer are looked at in time.
+    fn hurry(&mut self, at: usize, old: &PoolPlan, now: Time) {
+        let plan = &self.desk.pools[at].plan;
+        let retry_sooner = plan.server_retry_timeout < old.server_retry_timeout;
+        if plan.timeouts != old.timeouts && !bug!(ForgetRearm) {
+            let links = self.links.iter().filter(|(_, link)| link.pool as usize == at);
+            let links: Vec<ConnId> = links.map(|(id, _)| id).collect();
+            links.into_iter().for_each(|id| self.arm_link(id));
+        }
+        for place in 0..self.desk.pools[at].servers.len() {
+            let server = &mut self.desk.pools[at].servers[place];
+            if retry_sooner && server.ejected && server.probe_at.take().is_some() {
+                self.await_probe(at, place, now);
+            }
+        }
+    }
+
+    /// What has retired and is needed by nothing is forgotten; its row may mean something else.
+    fn vacate(&mut self) {
+        self.retired = false;
+        for at in 0..self.desk.pools.len() {
+            let pool = &self.desk.pools[at];
+            let is_over = pool.stage == Stage::Retired && pool.clients == 0;
+            for place in 0..pool.servers.len() {
+                if is_over && self.desk.pools[at].servers[place].stage == Stage::Planned {
+                    self.retire_server(at, place);
+                }
+            }
+            let pool = &mut self.desk.pools[at];
+            for server in pool.servers.iter_mut().filter(|one| one.stage == Stage::Retired) {
+                if server.alive > 0 {
+                    continue;
+                }
+                server.stage = Stage::Vacant;
+                server.now = Now::default();
+                server.publish();
+            }
+            if is_over && pool.servers.iter().all(|one| one.stage == Stage::Vacant) {
+                pool.stage = Stage::Vacant;
+            }
+            let waits = pool.servers.iter().any(|one| one.stage == Stage::Retired);
+            self.retired |= waits || pool.stage == Stage::Retired;
+        }
+    }
+}
