@@ -50,6 +50,27 @@ fn a_get_waits_for_company_while_enough_gets_are_on_their_way() {
 }
 
 #[test]
+fn only_a_client_with_nothing_outstanding_goes_to_another_worker() {
+    let (mut stage, link) = Stage::of_one();
+    let (idle, asks, half, quiet) =
+        (stage.client(), stage.client(), stage.client(), stage.client());
+    stage.says(asks, "get x\r\n");
+    stage.says(half, "get ");
+    stage.says(quiet, "delete x noreply\r\n");
+    assert_eq!(stage.hand_over(), [idle]);
+    assert_eq!(stage.turn(link), "delete x\r\nget x\r\n");
+    assert_eq!(stage.hand_over(), []);
+    stage.says(link, "DELETED\r\n");
+    assert_eq!(stage.hand_over(), [quiet]);
+    stage.says(link, "END\r\n");
+    assert_eq!(stage.hears(asks), "END\r\n");
+    assert_eq!(stage.hand_over(), [asks]);
+    stage.says(half, "x\r\n");
+    assert_eq!(stage.turn(link), "get x\r\n");
+    stage.expect_rows(1);
+}
+
+#[test]
 fn an_update_passes_the_open_batch_unless_its_own_client_has_a_get_in_it() {
     let (mut stage, link) = Stage::of_one();
     let (a, b) = (stage.client(), stage.client());

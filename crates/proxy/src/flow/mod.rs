@@ -3,13 +3,15 @@
 //!
 //! `receive` cuts a client's bytes into requests · `ask` routes and enqueues them · `pair` matches
 //! a server's bytes with what was asked · `fail` deals with dead links and deadlines, `health` with
-//! servers that are down or ejected · `install` takes up another plan · `stats` shows the counters.
+//! servers that are down or ejected · `install` takes up another plan · `leave` lets clients go to
+//! another worker · `stats` shows the counters.
 
 mod ask;
 mod check;
 mod fail;
 mod health;
 mod install;
+mod leave;
 mod pair;
 mod receive;
 #[cfg(seeded_bugs)]

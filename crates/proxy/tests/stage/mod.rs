@@ -72,6 +72,10 @@ impl Stage {
         self.accept().expect("there is room")
     }
 
+    pub fn hand_over(&mut self) -> Vec<ConnId> {
+        self.proxy.hand_over().into_iter().map(|(id, _)| id).collect()
+    }
+
     pub fn accept(&mut self) -> Result<ConnId, Vec<u8>> {
         self.proxy.handle_accept(POOL, self.now)
     }
