@@ -91,8 +91,6 @@ pub struct Upstream {
     pub servers: Vec<ServerAddress>,
     /// For each link.
     pub tcp: TcpOptions,
-    /// How many of them may be ejected at a time.
-    pub max_ejected: usize,
 }
 
 /// Options of a TCP connection that are set once, when it is made.

@@ -275,6 +275,7 @@ fn plan(draft: &PoolDraft, workers: usize) -> PoolPlan {
             0 => usize::MAX,
             count => count,
         },
+        max_ejected: Some(draft.max_ejected.of(draft.servers.len())),
         quickack,
         server_quickack: draft.server_quickack.unwrap_or(quickack),
         ..plan
@@ -314,7 +315,6 @@ fn upstream(draft: &PoolDraft) -> Upstream {
         servers: draft.servers.iter().map(|server| address(&server.line.address)).collect(),
         // A black-holed server is found by keepalive too, so links always have it.
         tcp: TcpOptions { nodelay: draft.tcp_nodelay, keepalive: true },
-        max_ejected: draft.max_ejected.of(draft.servers.len()),
     }
 }
 

@@ -102,7 +102,7 @@ const EFFECTS: &[Effect] = &[
     ("auto_eject_hosts: true", |c| pool(c).on_failure == OnFailure::Eject),
     ("server_retry_timeout: 2000", |c| pool(c).server_retry_timeout == 2_000_000),
     ("server_failure_limit: 5", |c| pool(c).server_failure_limit == 5),
-    ("max_ejected: 0", |c| c.upstreams[0].max_ejected == 0),
+    ("max_ejected: 0", |c| pool(c).max_ejected == Some(0)),
     ("server_connections_max: 64\n  server_connections: 65", |c| {
         pool(c).server_connections == 64 / c.process.worker_count()
     }),

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
+use proxy::plan::Plan;
 use serde::{Deserialize, Serialize};
 
 /// A configuration on its way to a worker.
@@ -64,6 +65,16 @@ impl Installation {
 
     pub fn read(fd: OwnedFd) -> std::io::Result<Installation> {
         Ok(serde_json::from_slice(&sys::memory::read_sealed(fd)?)?)
+    }
+}
+
+/// Gives pools and servers the rows that the master has decided.
+pub fn number(plan: &mut Plan, rows: &[PoolRows]) {
+    for (pool, rows) in plan.pools.iter_mut().zip(rows) {
+        pool.row = rows.pool;
+        for (server, row) in pool.servers.iter_mut().zip(&rows.servers) {
+            server.row = *row;
+        }
     }
 }
 

@@ -45,7 +45,7 @@ use crate::board::Board;
 use crate::config::{Config, WORKERS_MAX};
 
 use crate::ipc::Message;
-use crate::ipc::installation::{AcceptMode, Installation, ListenerEntry, PoolRows};
+use crate::ipc::installation::{self, AcceptMode, Installation, ListenerEntry, PoolRows};
 use crate::log::{Fact, From, Level, Log, Now};
 
 use caches::Caches;
@@ -479,7 +479,7 @@ impl Running {
     /// The plan as the workers know it, with the rows that the master has given.
     fn plan(&self) -> proxy::plan::Plan {
         let mut plan = self.config.plan.clone();
-        number(&mut plan, &self.rows);
+        installation::number(&mut plan, &self.rows);
         plan
     }
 
@@ -510,16 +510,6 @@ impl Running {
             places,
             listeners: self.listeners.clone(),
         })
-    }
-}
-
-/// Gives pools and servers the rows that the master has decided.
-pub fn number(plan: &mut proxy::plan::Plan, rows: &[PoolRows]) {
-    for (pool, rows) in plan.pools.iter_mut().zip(rows) {
-        pool.row = rows.pool;
-        for (server, row) in pool.servers.iter_mut().zip(&rows.servers) {
-            server.row = *row;
-        }
     }
 }
 
