@@ -4,7 +4,9 @@
 
 pub mod channel;
 pub mod connect;
+pub mod kernel;
 pub mod listen;
+pub mod lock;
 pub mod memory;
 pub mod poke;
 pub mod process;

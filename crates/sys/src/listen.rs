@@ -1,6 +1,6 @@
 //! Listening sockets: socket(2), bind(2), listen(2), accept4(2), unix(7).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -53,6 +53,14 @@ pub fn remove_unix(path: &Path) -> io::Result<()> {
 /// The next connection that waits, non-blocking.
 pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
     net::accept_with(listener, FLAGS)
+}
+
+/// The same, and where the connection comes from: nowhere, if it is a unix one.
+pub fn accept_from(listener: impl AsFd) -> io::Result<(OwnedFd, Option<IpAddr>)> {
+    let (fd, address) = net::acceptfrom_with(listener, FLAGS)?;
+    let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+    // A socket for both families calls an IPv4 client ::ffff:a.b.c.d.
+    Ok((fd, address.map(|address| address.ip().to_canonical())))
 }
 
 /// The address a TCP socket is bound to.
