@@ -28,7 +28,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use proxy::{Action, Closed, ConnId, Side, Slices, Time};
 use sys::signal::{self, Signals};
 
-use crate::event::{Listener, Loop, Mind};
+use crate::event::{Alone, Listener, Loop, Mind};
 use execute::Executor;
 use session::{Session, Sessions};
 
@@ -52,9 +52,7 @@ fn run(listeners: Vec<Listener>, options: Options) -> io::Result<()> {
     let signals = Signals::new(&[signal::TERM, signal::INT])?;
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut server = CacheServer::new(options, since_epoch);
-    let mut report = |_| {};
-    Loop::new(&mut server, listeners, Default::default(), signals, &mut report, SHUTDOWN_TIMEOUT)?
-        .run()
+    Loop::alone(&mut server, &mut Alone, listeners, signals, SHUTDOWN_TIMEOUT)?.run()
 }
 
 /// One cache and its clients.
@@ -144,7 +142,7 @@ impl CacheServer {
 }
 
 impl Mind for CacheServer {
-    fn handle_accept(&mut self, _listener: usize, _now: Time) -> Result<ConnId, Vec<u8>> {
+    fn handle_accept(&mut self, _pool: u32, _now: Time) -> Result<ConnId, Vec<u8>> {
         if self.sessions.len() >= self.clients_max {
             self.executor.counters.rejected_connections += 1;
             return Err(TOO_MANY.to_vec());

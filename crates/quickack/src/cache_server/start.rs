@@ -38,7 +38,16 @@ fn listener(listen: Option<&Address>) -> io::Result<Listener> {
         None => (sys::process::take_passed()?, false),
         Some(address) => (bind(address)?, matches!(address, Address::Tcp { .. })),
     };
-    Ok(Listener { fd, index: 0, tcp, nodelay: true, keepalive: tcp, resting_until: None })
+    Ok(Listener {
+        id: 0,
+        fd: Some(fd),
+        pool: 0,
+        tcp,
+        nodelay: true,
+        keepalive: tcp,
+        shared: false,
+        proxy_protocol: Vec::new(),
+    })
 }
 
 fn bind(address: &Address) -> io::Result<OwnedFd> {

@@ -22,6 +22,8 @@ pub struct Conn {
     pub paused: bool,
     /// The peer has sent its last byte.
     pub ended: bool,
+    /// The peer has closed both ways, and something it sent may still be unread.
+    pub is_gone: bool,
     /// What the kernel was last told to watch for.
     pub watched: epoll::EventFlags,
 }
@@ -51,6 +53,7 @@ impl Conn {
             blocked: false,
             paused: false,
             ended: false,
+            is_gone: false,
             watched: epoll::EventFlags::empty(),
         }
     }
@@ -68,15 +71,7 @@ impl Conn {
     }
 
     pub fn read(&self, block: &mut [u8]) -> Read {
-        loop {
-            match net::recv(&self.fd, &mut *block, RecvFlags::empty()) {
-                Ok((0, _)) => return Read::End,
-                Ok((n, _)) => return Read::Bytes(n),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Read::Nothing,
-                Err(_) => return Read::Gone,
-            }
-        }
+        read(&self.fd, block)
     }
 
     pub fn write(&self, slices: &[IoSlice<'_>]) -> Written {
@@ -94,6 +89,19 @@ impl Conn {
                 Err(Errno::AGAIN) => return Written::Blocked,
                 Err(_) => return Written::Gone,
             }
+        }
+    }
+}
+
+/// What a socket has for us.
+pub fn read(fd: &OwnedFd, block: &mut [u8]) -> Read {
+    loop {
+        match net::recv(fd, &mut *block, RecvFlags::empty()) {
+            Ok((0, _)) => return Read::End,
+            Ok((n, _)) => return Read::Bytes(n),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Read::Nothing,
+            Err(_) => return Read::Gone,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! done, reports go out.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -35,8 +36,18 @@ pub trait Errands {
 
     fn log(&mut self, event: Event);
 
+    /// The same, of what the loop itself has noticed.
+    fn note(&mut self, note: Note);
+
     /// A client with nothing outstanding, for another worker. Given back if it cannot be passed.
     fn hand_over(&mut self, pool: u32, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>>;
+}
+
+/// What the loop itself tells the operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// A client from a network of balancers sent something else than a whole PROXY header.
+    HeaderBroken { from: Option<IpAddr>, why: &'static str },
 }
 
 /// What a loop is told to do.
@@ -61,4 +72,35 @@ pub struct Install {
     pub targets: BTreeMap<u32, Target>,
     pub connects_per_second: u64,
     pub epoll_timeout: Duration,
+}
+
+/// Nobody leads: a process that serves what it was started with until it is told to end.
+pub struct Alone;
+
+impl Errands for Alone {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn is_blocked(&self) -> bool {
+        false
+    }
+
+    fn standing_orders(&mut self, _out: &mut Vec<Order>) {}
+
+    fn listen(&mut self, _out: &mut Vec<Order>) {}
+
+    fn installed(&mut self, _mind: &dyn Mind) {}
+
+    fn after_turn(&mut self, _mind: &dyn Mind) {}
+
+    fn report(&mut self, _report: Report) {}
+
+    fn log(&mut self, _event: Event) {}
+
+    fn note(&mut self, _note: Note) {}
+
+    fn hand_over(&mut self, _pool: u32, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+        Err(fds)
+    }
 }

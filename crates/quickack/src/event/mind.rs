@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
+use proxy::plan::Plan;
 use proxy::{Action, Closed, ConnId, Proxy, Side, Slices, Time};
 
 /// The contract of `proxy::Proxy`, for whoever wants to be driven the same way.
 pub trait Mind {
-    fn handle_accept(&mut self, listener: usize, now: Time) -> Result<ConnId, Vec<u8>>;
+    fn handle_accept(&mut self, pool: u32, now: Time) -> Result<ConnId, Vec<u8>>;
     fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time);
     fn handle_transmitted(&mut self, conn: ConnId, n: usize, now: Time);
     fn handle_connected(&mut self, link: ConnId, now: Time);
@@ -19,11 +20,32 @@ pub trait Mind {
     fn transmit<'a>(&'a self, conn: ConnId, out: &mut Slices<'a>);
     fn drain(&mut self, now: Time);
     fn is_drained(&self) -> bool;
+
+    // What only a mind that is led need know.
+
+    /// Another plan holds.
+    fn install(&mut self, _plan: Plan, _now: Time) {}
+
+    /// A server has left its ring, or is back.
+    fn set_ejected(&mut self, _server: u32, _ejected: bool, _now: Time) {}
+
+    /// Rows that the plan names no more and that are still being answered.
+    fn retired_rows_in_use(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    /// Clients with nothing outstanding, and the rows of their pools. They are forgotten.
+    fn hand_over(&mut self) -> Vec<(ConnId, u32)> {
+        Vec::new()
+    }
+
+    /// A `Connect` had to wait for its turn and begins only now: so does its time.
+    fn handle_connecting(&mut self, _link: ConnId, _now: Time) {}
 }
 
 impl Mind for Proxy {
-    fn handle_accept(&mut self, listener: usize, now: Time) -> Result<ConnId, Vec<u8>> {
-        Proxy::handle_accept(self, listener as u32, now)
+    fn handle_accept(&mut self, pool: u32, now: Time) -> Result<ConnId, Vec<u8>> {
+        Proxy::handle_accept(self, pool, now)
     }
 
     fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time) {
@@ -72,5 +94,21 @@ impl Mind for Proxy {
 
     fn is_drained(&self) -> bool {
         Proxy::is_drained(self)
+    }
+
+    fn install(&mut self, plan: Plan, now: Time) {
+        Proxy::install(self, plan, now);
+    }
+
+    fn set_ejected(&mut self, server: u32, ejected: bool, now: Time) {
+        Proxy::set_ejected(self, server, ejected, now);
+    }
+
+    fn retired_rows_in_use(&self) -> Vec<u32> {
+        Proxy::retired_rows_in_use(self)
+    }
+
+    fn hand_over(&mut self) -> Vec<(ConnId, u32)> {
+        Proxy::hand_over(self)
     }
 }

@@ -1,0 +1,41 @@
+//! What a worker knows of the others that take clients from the same listeners: how many clients
+//! each has, and how to wake it.
+
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use crate::board::Board;
+
+/// The workers, seen by one of them.
+pub struct Crowd {
+    pub board: Board,
+    /// Which of them we are.
+    pub slot: usize,
+    /// What wakes each of them, by slot; our own among them.
+    pub pokes: Rc<RefCell<Vec<OwnedFd>>>,
+}
+
+impl Crowd {
+    /// The worker with the fewest clients of those that serve and that `counts` lets pass.
+    pub fn fewest(&self, counts: impl Fn(usize, u32) -> bool) -> Option<(usize, u32)> {
+        let serving = (0..self.board.slots()).filter(|slot| self.board.is_serving(*slot));
+        let known = serving.map(|slot| (slot, self.board.connections(slot)));
+        known.filter(|(slot, clients)| counts(*slot, *clients)).min_by_key(|(_, clients)| *clients)
+    }
+
+    /// Lets another worker look at the listeners.
+    pub fn poke(&self, slot: usize) {
+        if slot != self.slot
+            && let Some(poke) = self.pokes.borrow().get(slot)
+        {
+            sys::poke::poke(poke);
+        }
+    }
+
+    /// Lets all others look.
+    pub fn poke_all(&self) {
+        let serving = (0..self.board.slots()).filter(|slot| self.board.is_serving(*slot));
+        serving.for_each(|slot| self.poke(slot));
+    }
+}

@@ -1,0 +1,207 @@
+//! `accept: gate`: the listeners are shared, and a worker takes a client only while its own are not
+//! many more than the fewest that a worker has.
+//!
+//! ```text
+//!   a client knocks ─▶ the kernel wakes one worker (EPOLLEXCLUSIVE)
+//!                          │ within the gate          │ over it
+//!                          ▼                          ▼
+//!                       accept        stop watching, poke the least loaded worker:
+//!                                     it looks at the listeners itself
+//! ```
+//!
+//! Nobody waits for ever in a queue, because:
+//! * whoever declines a client pokes the worker with the fewest, which by that is within the gate;
+//! * who is poked and is over the gate by then passes the poke on;
+//! * a worker with the fewest clients watches: it begins to again at the end of its turn;
+//! * the master pokes all when a worker dies, with whatever it was about to take;
+//! * a worker that was poked and does not take what waits, because it is stopped or hangs, is left
+//!   out of the count after a moment.
+//!
+//! Short connections are cheap: a worker with at most [`SLACK`] clients asks nobody, and one that
+//! is over the gate learns of it only when a client knocks.
+
+use proxy::Time;
+
+use super::crowd::Crowd;
+
+/// What a worker remembers of the others.
+pub struct Gate {
+    peers: Vec<Peer>,
+}
+
+/// Another worker, as its answers to pokes show it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Peer {
+    /// It does what it should.
+    Fine,
+    /// It was poked when it had so many clients, and should have taken what waits by then.
+    Asked { clients: u32, until: Time },
+    /// It did not. It does not count until it has another number of clients, or until then.
+    Silent { clients: u32, until: Time },
+}
+
+/// Whether a worker with `mine` clients may take one more, when the least loaded one has `least`.
+pub fn is_open(mine: u32, least: u32) -> bool {
+    mine <= least.saturating_add(SLACK + least / LEAST_SHARE)
+}
+
+impl Gate {
+    pub fn new(slots: usize) -> Gate {
+        Gate { peers: vec![Peer::Fine; slots] }
+    }
+
+    /// Whether we may take one more client.
+    pub fn may_take(&self, crowd: &Crowd, mine: u32, now: Time) -> bool {
+        mine <= SLACK || self.fewest(crowd, now).is_none_or(|(_, least)| is_open(mine, least))
+    }
+
+    /// Whether nobody has fewer clients than we.
+    pub fn is_least(&self, crowd: &Crowd, mine: u32, now: Time) -> bool {
+        self.fewest(crowd, now).is_none_or(|(_, least)| mine <= least)
+    }
+
+    /// A client waits that is not for us: the worker with the fewest is to look.
+    pub fn decline(&mut self, crowd: &Crowd, now: Time) {
+        let Some((slot, clients)) = self.fewest(crowd, now) else { return };
+        crowd.poke(slot);
+        let is_asked =
+            matches!(self.peers[slot], Peer::Asked { clients: then, .. } if then == clients);
+        if !is_asked && slot != crowd.slot {
+            self.peers[slot] = Peer::Asked { clients, until: now.after(ANSWER_US) };
+        }
+    }
+
+    /// Makes sure that somebody watches when we do not.
+    pub fn pass_on(&mut self, crowd: &Crowd, now: Time) {
+        if self.fewest(crowd, now).is_some_and(|(slot, _)| !crowd.board.watching(slot)) {
+            self.decline(crowd, now);
+        }
+    }
+
+    /// When to look whether those who were poked have done something.
+    pub fn due(&self) -> Option<Time> {
+        let asked = self.peers.iter().filter_map(|peer| match peer {
+            Peer::Asked { until, .. } => Some(*until),
+            Peer::Fine | Peer::Silent { .. } => None,
+        });
+        asked.min()
+    }
+
+    /// Draws the conclusion about those whose time is over. `is_waiting`: a client waits now.
+    pub fn judge(&mut self, crowd: &Crowd, is_waiting: bool, now: Time) {
+        for (slot, peer) in self.peers.iter_mut().enumerate() {
+            let Peer::Asked { clients, until } = *peer else { continue };
+            if until > now {
+                continue;
+            }
+            let idle = is_waiting && crowd.board.connections(slot) == clients;
+            *peer = match idle {
+                true => Peer::Silent { clients, until: now.after(SILENCE_US) },
+                false => Peer::Fine,
+            };
+        }
+    }
+
+    fn fewest(&self, crowd: &Crowd, now: Time) -> Option<(usize, u32)> {
+        crowd.fewest(|slot, clients| match self.peers.get(slot) {
+            Some(Peer::Silent { clients: then, until }) => *then != clients || *until <= now,
+            _ => true,
+        })
+    }
+}
+
+/// Clients that a worker may have more than the least loaded one and still take another …
+const SLACK: u32 = 1;
+/// … and for every so many of these, one more: where there are many, exactness is not worth a poke.
+const LEAST_SHARE: u32 = 32;
+/// A worker that is poked looks at the listeners within this time, microseconds.
+const ANSWER_US: u64 = 100_000;
+/// One that does not is left out of the count for so long.
+const SILENCE_US: u64 = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::crowd;
+    use super::*;
+
+    /// Deals `clients` one by one to whichever worker within the gate comes last, as a kernel does
+    /// that always wakes the same one.
+    fn deal(workers: usize, clients: u32) -> Vec<u32> {
+        let mut counts = vec![0u32; workers];
+        for _ in 0..clients {
+            let least = *counts.iter().min().unwrap();
+            let taker = counts.iter_mut().rev().find(|count| is_open(**count, least));
+            *taker.expect("the least loaded worker is within the gate") += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn the_gate_keeps_to_its_bars_with_the_most_unfair_kernel() {
+        for clients in 1..=64 {
+            let counts = deal(8, clients);
+            assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 2, "{counts:?}");
+        }
+        for clients in [400, 4_000] {
+            let max = *deal(8, clients).iter().max().unwrap();
+            assert!(f64::from(max) / f64::from(clients / 8) <= 1.1, "{max} of {clients}");
+        }
+    }
+
+    #[test]
+    fn the_least_loaded_worker_is_always_within_the_gate() {
+        for least in [0, 1, 2, 31, 32, 1_000, u32::MAX] {
+            assert!(is_open(least, least));
+        }
+        assert!(!is_open(2, 0) && is_open(1, 0) && !is_open(u32::MAX, 0));
+    }
+
+    #[test]
+    fn a_worker_that_does_not_answer_a_poke_holds_the_gate_no_longer() {
+        let crowds = crowd(3);
+        let (us, board) = (&crowds[0], &crowds[0].board);
+        for (slot, clients) in [(0, 9), (1, 3), (2, 8)] {
+            board.set_connections(slot, clients);
+        }
+        let mut gate = Gate::new(3);
+        let mut now = Time(0);
+        assert!(!gate.may_take(us, 9, now));
+        gate.decline(us, now);
+        now = gate.due().expect("slot 1 was asked");
+        gate.judge(us, true, now);
+        assert_eq!(gate.due(), None);
+        assert!(gate.may_take(us, 9, now), "only slot 2 counts, with 8");
+        // It is given another chance after a while, or when its clients change.
+        assert!(!gate.may_take(us, 9, now.after(SILENCE_US)));
+        board.set_connections(1, 4);
+        assert!(!gate.may_take(us, 9, now));
+    }
+
+    #[test]
+    fn a_worker_that_took_the_client_is_not_blamed() {
+        let crowds = crowd(2);
+        let (us, board) = (&crowds[0], &crowds[0].board);
+        let mut gate = Gate::new(2);
+        board.set_connections(0, 5);
+        for (is_waiting, clients_then) in [(true, 1), (false, 0)] {
+            board.set_connections(1, 0);
+            gate.decline(us, Time(0));
+            board.set_connections(1, clients_then);
+            gate.judge(us, is_waiting, Time(ANSWER_US));
+            assert!(!gate.may_take(us, 5, Time(ANSWER_US)));
+        }
+    }
+
+    #[test]
+    fn who_does_not_serve_does_not_count() {
+        let crowds = crowd(2);
+        let (us, board) = (&crowds[0], &crowds[0].board);
+        board.set_connections(0, 5);
+        let gate = Gate::new(2);
+        assert!(!gate.may_take(us, 5, Time(0)));
+        board.set_serving(1, false);
+        assert!(gate.may_take(us, 5, Time(0)));
+        board.set_serving(0, false);
+        assert!(gate.may_take(us, 5, Time(0)), "somebody must");
+    }
+}

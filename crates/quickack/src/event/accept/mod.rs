@@ -1,0 +1,433 @@
+//! The door: listening sockets, who of the workers takes what knocks at them, and what becomes of
+//! clients for whom there is no room.
+//!
+//! ```text
+//!                     alone       gate           reuseport     mutex
+//!   sockets           own         shared         one each      shared
+//!   watched           always      within gate    always        with the lock
+//!   a client wakes    us          one worker     its worker    the holder
+//! ```
+//!
+//! With `reuseport` the kernel deals: each worker has its own sockets, and those of workers that
+//! there are no more are among the others' lists, so that no queue is forgotten.
+//!
+//! A bounded number is taken a pass. A listener that is taken away is first accepted empty: closed
+//! with clients in its queue, it would reset them.
+
+mod choice;
+mod crowd;
+mod gate;
+mod mutex;
+mod place;
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::OwnedFd;
+
+use proxy::Time;
+use rustix::io::{self, Errno};
+use rustix::net::{RecvFlags, SendFlags};
+
+use gate::Gate;
+use mutex::Mutex;
+use place::{Place, State, waiting};
+
+pub use choice::{CALLS, Choice, choose};
+pub use crowd::Crowd;
+pub(super) use place::Arrival;
+pub use place::Listener;
+
+/// How the workers share what knocks.
+pub enum Policy {
+    /// Nobody else listens at the same sockets, or the kernel deals.
+    Alone,
+    Gate,
+    Mutex(OwnedFd),
+}
+
+/// All listeners of a worker.
+pub(super) struct Door {
+    /// By token; empty where one has gone.
+    places: Vec<Option<Place>>,
+    way: Way,
+    crowd: Option<Crowd>,
+    /// Clients that came in and have not left.
+    clients: u32,
+    /// Listeners that are ready in this pass …
+    knocking: Vec<usize>,
+    /// … and what the last of them has brought so far.
+    taken: usize,
+    /// A descriptor to give up when there is no other, so that a client can be told so.
+    reserve: Option<OwnedFd>,
+    /// When to look at the listeners unasked.
+    look_due: Time,
+}
+
+/// A policy at work.
+enum Way {
+    Alone,
+    Gate(Gate),
+    Mutex(Mutex),
+}
+
+impl Door {
+    pub fn new(epoll: &OwnedFd) -> io::Result<Door> {
+        Ok(Door {
+            places: Vec::new(),
+            way: Way::Alone,
+            crowd: None,
+            clients: 0,
+            knocking: Vec::new(),
+            taken: 0,
+            reserve: Some(reserve(epoll)?),
+            look_due: Time(0),
+        })
+    }
+
+    /// From now on, clients are shared in this way. Before the first listener.
+    pub fn share(&mut self, crowd: Crowd, policy: Policy) {
+        assert!(self.places.is_empty(), "the way is chosen once");
+        self.way = match policy {
+            Policy::Alone => Way::Alone,
+            Policy::Gate => Way::Gate(Gate::new(crowd.board.slots())),
+            Policy::Mutex(lock) => Way::Mutex(Mutex::new(lock)),
+        };
+        self.crowd = Some(crowd);
+        self.publish();
+    }
+
+    pub fn set_epoll_timeout(&mut self, us: u64) {
+        if let Way::Mutex(mutex) = &mut self.way {
+            mutex.set_epoll_timeout(us);
+        }
+    }
+
+    pub fn crowd(&self) -> Option<&Crowd> {
+        self.crowd.as_ref()
+    }
+
+    /// Takes clients from these listeners and, when the others are empty, no others.
+    pub fn set_listeners(&mut self, epoll: &OwnedFd, listeners: Vec<Listener>) {
+        let mut kept = Vec::new();
+        for mut listener in listeners {
+            let known = self.places.iter().position(|place| {
+                place.as_ref().is_some_and(|place| place.listener.id == listener.id)
+            });
+            match (known, listener.fd.take()) {
+                (Some(at), _) => {
+                    kept.push(at);
+                    self.places[at].as_mut().expect("it was found").listener = listener;
+                }
+                (None, Some(fd)) => {
+                    kept.push(self.add(Place { listener, fd, state: State::Aside }))
+                }
+                (None, None) => {}
+            }
+        }
+        for at in 0..self.places.len() {
+            if !kept.contains(&at) {
+                self.remove(epoll, at);
+            }
+        }
+        if !matches!(self.way, Way::Mutex(_)) {
+            self.watch_all(epoll);
+        }
+    }
+
+    fn add(&mut self, place: Place) -> usize {
+        let at = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
+        if at == self.places.len() {
+            self.places.push(None);
+        }
+        self.places[at] = Some(place);
+        at
+    }
+
+    fn remove(&mut self, epoll: &OwnedFd, at: usize) {
+        if let Some(place) = &mut self.places[at] {
+            place.unwatch(epoll);
+            place.state = State::Leaving;
+            self.knock(at);
+        }
+    }
+
+    /// No more clients. What waits is for the others, who may have slept through it because the
+    /// kernel told us.
+    pub fn close(&mut self, epoll: &OwnedFd) {
+        // To close is not enough: as long as another process has the socket, the kernel would go
+        // on telling us of it.
+        self.stand_aside(epoll);
+        self.places.clear();
+        self.knocking.clear();
+        self.way = Way::Alone;
+        if let Some(crowd) = &self.crowd {
+            crowd.poke_all();
+        }
+    }
+
+    /// A client came, but not through the door.
+    pub fn entered(&mut self) {
+        self.clients += 1;
+        self.publish();
+    }
+
+    /// A client has left.
+    pub fn left(&mut self) {
+        self.clients -= 1;
+        self.publish();
+    }
+
+    /// No client is here.
+    pub fn is_empty(&self) -> bool {
+        self.clients == 0
+    }
+
+    fn publish(&self) {
+        if let Some(crowd) = &self.crowd {
+            crowd.board.set_connections(crowd.slot, self.clients);
+        }
+    }
+
+    /// The kernel says that somebody knocks.
+    pub fn knock(&mut self, at: usize) {
+        if !self.knocking.contains(&at) {
+            self.knocking.push(at);
+        }
+    }
+
+    /// Whether what has come to be done must be done before anything else.
+    pub fn is_first(&self) -> bool {
+        matches!(self.way, Way::Mutex(_))
+    }
+
+    /// Before a wait: who has rested is looked at again, and the policy says what is watched.
+    pub fn before_wait(&mut self, epoll: &OwnedFd, now: Time) {
+        self.wake(epoll, now);
+        if self.crowd.is_some() && self.look_due <= now {
+            self.look_due = now.after(LOOK_US);
+            self.poked(epoll, now);
+        }
+        match (&mut self.way, &self.crowd) {
+            (Way::Gate(gate), Some(crowd)) => {
+                if gate.due().is_some_and(|due| due <= now) {
+                    let waiting = waiting(&self.places);
+                    gate.judge(crowd, !waiting.is_empty(), now);
+                    self.knocking.extend(waiting);
+                } else if self.is_aside() && self.is_least(now) {
+                    self.watch_all(epoll);
+                }
+            }
+            (Way::Mutex(mutex), _) => match mutex.begin() {
+                true => self.watch_all(epoll),
+                false => self.stand_aside(epoll),
+            },
+            _ => {}
+        }
+    }
+
+    /// Whether there is something to do without waiting for the kernel.
+    pub fn is_knocked(&self) -> bool {
+        !self.knocking.is_empty()
+    }
+
+    /// When to wake without an event.
+    pub fn due(&self, now: Time) -> Option<Time> {
+        let rests = self.places.iter().flatten().filter_map(|place| match place.state {
+            State::Resting(until) => Some(until),
+            _ => None,
+        });
+        let way = match &self.way {
+            Way::Alone => None,
+            Way::Gate(gate) => gate.due(),
+            Way::Mutex(mutex) => mutex.wake_by(now),
+        };
+        // It bounds the sleep of all who share: their hearts beat once a turn.
+        let look = self.crowd.as_ref().map(|_| self.look_due);
+        rests.chain(way).chain(look).min()
+    }
+
+    /// Somebody wants us to look at the listeners, or nothing has happened for long.
+    pub fn poked(&mut self, epoll: &OwnedFd, now: Time) {
+        match (&mut self.way, &self.crowd) {
+            (Way::Gate(gate), Some(crowd)) => {
+                let waiting = waiting(&self.places);
+                if gate.may_take(crowd, self.clients, now) {
+                    self.watch_all(epoll);
+                } else if waiting.is_empty() {
+                    gate.pass_on(crowd, now);
+                }
+                waiting.into_iter().for_each(|at| self.knock(at));
+            }
+            (Way::Mutex(mutex), Some(crowd)) => mutex.poked(crowd, self.clients),
+            _ => waiting(&self.places).into_iter().for_each(|at| self.knock(at)),
+        }
+    }
+
+    /// The next client of this pass.
+    pub fn next(&mut self, epoll: &OwnedFd, now: Time) -> Option<Arrival> {
+        while let Some(at) = self.knocking.last().copied() {
+            if let Some(arrival) = self.take(epoll, at, now) {
+                return Some(arrival);
+            }
+            self.knocking.pop();
+            self.taken = 0;
+        }
+        if let (Way::Mutex(mutex), Some(crowd)) = (&mut self.way, &self.crowd) {
+            mutex.end(crowd, self.clients);
+        }
+        None
+    }
+
+    /// The next client of a listener, unless it is not for us.
+    fn take(&mut self, epoll: &OwnedFd, at: usize, now: Time) -> Option<Arrival> {
+        loop {
+            let place = self.places.get(at)?.as_ref()?;
+            let is_leaving = place.state == State::Leaving;
+            if !is_leaving && (self.taken == ACCEPTS_MAX || !self.may_take(epoll, at, now)) {
+                return None;
+            }
+            match self.places[at].as_ref()?.accept() {
+                Ok(arrival) => return Some(self.count(arrival)),
+                Err(Errno::AGAIN) if is_leaving => {
+                    self.places[at] = None;
+                    return None;
+                }
+                Err(Errno::AGAIN) => return None,
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    if !self.refuse_for_want_of_descriptors(epoll, at) {
+                        self.rest(epoll, at, now);
+                        return None;
+                    }
+                    self.taken += 1;
+                }
+                // The client has gone again; the next may be waiting.
+                Err(Errno::CONNABORTED | Errno::INTR) => {}
+                Err(_) => {
+                    self.rest(epoll, at, now);
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn count(&mut self, arrival: Arrival) -> Arrival {
+        self.taken += 1;
+        self.entered();
+        if let Way::Mutex(mutex) = &mut self.way {
+            mutex.took();
+        }
+        arrival
+    }
+
+    /// Whether a client that may wait at a listener is for us. If it is not, others are told.
+    fn may_take(&mut self, epoll: &OwnedFd, at: usize, now: Time) -> bool {
+        match (&mut self.way, &self.crowd) {
+            (Way::Gate(gate), Some(crowd)) => {
+                let may = gate.may_take(crowd, self.clients, now);
+                // After a first one it is not known whether more wait: the kernel says if so.
+                if !may && self.taken == 0 {
+                    gate.decline(crowd, now);
+                    crowd.board.set_watching(crowd.slot, false);
+                    if let Some(place) = &mut self.places[at] {
+                        place.unwatch(epoll);
+                    }
+                }
+                may
+            }
+            (Way::Mutex(mutex), Some(crowd)) => mutex.may_take(crowd, self.clients),
+            _ => true,
+        }
+    }
+
+    fn is_aside(&self) -> bool {
+        self.places.iter().flatten().any(|place| place.state == State::Aside)
+    }
+
+    fn is_least(&self, now: Time) -> bool {
+        match (&self.way, &self.crowd) {
+            (Way::Gate(gate), Some(crowd)) => gate.is_least(crowd, self.clients, now),
+            _ => true,
+        }
+    }
+
+    /// Watches every listener that neither rests nor leaves.
+    fn watch_all(&mut self, epoll: &OwnedFd) {
+        let exclusive = matches!(self.way, Way::Gate(_));
+        for (at, place) in self.places.iter_mut().enumerate() {
+            if let Some(place) = place
+                && place.state == State::Aside
+            {
+                place.watch(epoll, at, exclusive, Time(0));
+            }
+        }
+        if let Some(crowd) = &self.crowd {
+            crowd.board.set_watching(crowd.slot, true);
+        }
+    }
+
+    fn stand_aside(&mut self, epoll: &OwnedFd) {
+        self.places.iter_mut().flatten().for_each(|place| place.unwatch(epoll));
+        if let Some(crowd) = &self.crowd {
+            crowd.board.set_watching(crowd.slot, false);
+        }
+    }
+
+    /// The descriptor kept for this is given up for a moment: the client reads why, and is closed.
+    fn refuse_for_want_of_descriptors(&mut self, epoll: &OwnedFd, at: usize) -> bool {
+        let Some(spare) = self.reserve.take() else { return false };
+        drop(spare);
+        let accepted = self.places[at].as_ref().and_then(|place| place.accept().ok());
+        if let Some(arrival) = &accepted {
+            refuse(&arrival.fd, OUT_OF_DESCRIPTORS);
+        }
+        let progress = accepted.is_some();
+        drop(accepted);
+        // A moment ago there was room for one; if that has gone, a rest brings it back.
+        self.reserve = reserve(epoll).ok();
+        progress
+    }
+
+    /// Does not look at a listener for a while, rather than fail at it in circles.
+    fn rest(&mut self, epoll: &OwnedFd, at: usize, now: Time) {
+        if let Some(place) = &mut self.places[at] {
+            place.unwatch(epoll);
+            place.state = State::Resting(now.after(place::REST_US));
+        }
+    }
+
+    /// Looks again at listeners that have rested.
+    fn wake(&mut self, epoll: &OwnedFd, now: Time) {
+        let exclusive = matches!(self.way, Way::Gate(_));
+        for (at, place) in self.places.iter_mut().enumerate() {
+            if let Some(place) = place
+                && matches!(place.state, State::Resting(until) if until <= now)
+            {
+                if self.reserve.is_none() {
+                    self.reserve = reserve(epoll).ok();
+                }
+                place.watch(epoll, at, exclusive, now);
+            }
+        }
+    }
+}
+
+/// A descriptor that stands for nothing.
+fn reserve(any: &OwnedFd) -> io::Result<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(any, 0)
+}
+
+/// Says why, and reads what the client has sent already: left unread, it would make the kernel
+/// reset the connection, and the sentence might never arrive. A client that has gone needs no word.
+pub(super) fn refuse(fd: &OwnedFd, why: &[u8]) {
+    let _ = rustix::net::send(fd, why, SendFlags::NOSIGNAL);
+    let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
+    let _ = rustix::net::recv(fd, &mut [0; 4096], RecvFlags::empty());
+}
+
+/// Connections taken from one listener in one pass.
+const ACCEPTS_MAX: usize = 64;
+/// Whoever shares looks at the listeners at least so often, microseconds: another may have been
+/// woken for a client, and stopped.
+const LOOK_US: u64 = 1_000_000;
+/// What the last client reads; every protocol of ours shows an error line to a person.
+const OUT_OF_DESCRIPTORS: &[u8] = b"SERVER_ERROR too many open connections\r\n";

@@ -1,0 +1,124 @@
+//! Clients that come in: through the door, with or without a PROXY header, or from another worker.
+
+use std::os::fd::OwnedFd;
+
+use proxy::Time;
+use rustix::event::epoll;
+
+use super::accept::{Arrival, refuse};
+use super::blocks::BLOCK;
+use super::conn::{self, Conn, Read};
+use super::errands::Note;
+use super::header::{Greeter, Verdict};
+use super::{GREETER, Loop, token};
+
+impl Loop<'_> {
+    /// New connections, as many as are for us. False: none.
+    pub(super) fn accept_waiting(&mut self) -> bool {
+        let mut came = false;
+        while let Some(arrival) = self.door.next(&self.epoll, self.now) {
+            came = true;
+            match arrival.has_header {
+                true => self.greet(arrival),
+                false => self.welcome(arrival.fd, arrival.pool, arrival.tcp, b""),
+            }
+        }
+        came
+    }
+
+    /// Makes a socket a client of the mind's, which has said `first` already.
+    fn welcome(&mut self, fd: OwnedFd, pool: u32, tcp: bool, first: &[u8]) {
+        match self.mind.handle_accept(pool, self.now) {
+            Ok(id) => {
+                self.conns.insert(Conn::new(id, fd, tcp, false));
+                if !first.is_empty() {
+                    self.blocks.writable()[..first.len()].copy_from_slice(first);
+                    self.mind.handle_received(id, self.blocks.current(), first.len(), self.now);
+                    self.run_actions(None);
+                }
+                self.watch(id);
+            }
+            Err(refusal) => {
+                refuse(&fd, &refusal);
+                self.door.left();
+            }
+        }
+    }
+
+    /// A client from another worker.
+    pub(super) fn adopt(&mut self, fd: OwnedFd, pool: u32) {
+        let tcp = sys::listen::local_address(&fd).is_ok();
+        self.door.entered();
+        self.welcome(fd, pool, tcp, b"");
+    }
+
+    /// A client that must begin with a PROXY header.
+    fn greet(&mut self, arrival: Arrival) {
+        let at = self.greeters.add(arrival, self.now);
+        let Some(greeter) = self.greeters.find(at) else { return };
+        let data = token(GREETER + at as u64);
+        if epoll::add(&self.epoll, &greeter.fd, data, epoll::EventFlags::IN).is_err() {
+            self.dismiss(at);
+        }
+    }
+
+    /// Something has come from a client whose header has not.
+    pub(super) fn hear(&mut self, at: usize) {
+        let Some(greeter) = self.greeters.find(at) else { return };
+        let block = self.blocks.writable();
+        match conn::read(&greeter.fd, block) {
+            Read::Bytes(n) => match greeter.hear(&block[..n]) {
+                Verdict::Partial => {}
+                Verdict::Whole(used) => {
+                    let rest = block[used..n].to_vec();
+                    self.introduce(at, &rest);
+                }
+                Verdict::Broken(why) => self.turn_away(at, why),
+            },
+            Read::Nothing => {}
+            // A balancer that looks whether we are there says nothing, or not all of it.
+            Read::End | Read::Gone => self.dismiss(at),
+        }
+    }
+
+    /// The header is whole; what came behind it is the client's.
+    fn introduce(&mut self, at: usize, rest: &[u8]) {
+        debug_assert!(rest.len() <= BLOCK);
+        let Some(Greeter { fd, pool, tcp, .. }) = self.greeters.remove(at) else { return };
+        // It is watched anew, as a connection.
+        let _ = epoll::delete(&self.epoll, &fd);
+        self.welcome(fd, pool, tcp, rest);
+    }
+
+    fn turn_away(&mut self, at: usize, why: &'static str) {
+        if let Some(greeter) = self.greeters.find(at) {
+            self.errands.note(Note::HeaderBroken { from: greeter.from, why });
+        }
+        self.dismiss(at);
+    }
+
+    fn dismiss(&mut self, at: usize) {
+        if self.greeters.remove(at).is_some() {
+            self.door.left();
+        }
+    }
+
+    /// Clients that did not send their header in time are closed.
+    pub(super) fn give_up_greeters(&mut self) {
+        let now: Time = self.now;
+        while let Some(greeter) = self.greeters.overdue(now) {
+            if !greeter.is_silent() {
+                let why = "a PROXY header whose end did not come";
+                self.errands.note(Note::HeaderBroken { from: greeter.from, why });
+            }
+            self.door.left();
+        }
+    }
+
+    /// All clients whose header has not come are closed: they have asked nothing.
+    pub(super) fn dismiss_greeters(&mut self) {
+        for _ in 0..self.greeters.clear() {
+            self.door.left();
+        }
+    }
+}

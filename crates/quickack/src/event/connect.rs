@@ -1,0 +1,186 @@
+//! Outgoing connections: where servers are, how a connect begins, and the pace that all workers
+//! keep together when many begin at once.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use metrics::Worker;
+use proxy::{Closed, ConnId, Time};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::Loop;
+use super::conn::Conn;
+use crate::board::Board;
+
+/// Where a server is, ready to be connected to, with the options of its links.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub address: TargetAddress,
+    pub nodelay: bool,
+    pub keepalive: bool,
+}
+
+/// A resolved address.
+#[derive(Clone, Debug)]
+pub enum TargetAddress {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+/// What connects need.
+#[derive(Default)]
+pub struct Connects {
+    /// By the server's row.
+    targets: BTreeMap<u32, Target>,
+    /// The bucket that all workers take from.
+    board: Option<Board>,
+    /// For all workers together; 0 is any number.
+    per_second: u64,
+    /// Links in the order of their turn; one that was closed meanwhile is not in `servers`.
+    waiting: VecDeque<ConnId>,
+    servers: HashMap<ConnId, u32>,
+    /// When the first of them is to ask again.
+    due: Option<Time>,
+}
+
+impl Connects {
+    pub fn share(&mut self, board: Board) {
+        self.board = Some(board);
+    }
+
+    /// Servers are there from now on. Those of before stay: what has left the plan may still be
+    /// answering.
+    pub fn set_targets(&mut self, targets: BTreeMap<u32, Target>, per_second: u64) {
+        self.targets.extend(targets);
+        self.per_second = per_second;
+    }
+
+    pub fn due(&self) -> Option<Time> {
+        self.due
+    }
+
+    /// A link that waits no more.
+    pub fn forget(&mut self, link: ConnId) {
+        self.servers.remove(&link);
+    }
+
+    /// Leave to connect now, or how long to wait.
+    fn take_token(&self) -> Result<(), u64> {
+        let Some(board) = &self.board else { return Ok(()) };
+        if self.per_second == 0 {
+            return Ok(());
+        }
+        // A clock that all workers share.
+        let clock = clock_gettime(ClockId::Monotonic);
+        let now_us = clock.tv_sec as u64 * 1_000_000 + clock.tv_nsec as u64 / 1_000;
+        board.take_connect_token(now_us, self.per_second)
+    }
+}
+
+impl Loop<'_> {
+    /// Begins to connect, or waits for its turn.
+    pub(super) fn connect(&mut self, link: ConnId, server: u32) {
+        if !self.connects.waiting.is_empty() {
+            return self.queue(link, server);
+        }
+        match self.connects.take_token() {
+            Ok(()) => self.begin(link, server),
+            Err(wait) => {
+                self.connects.due = Some(self.now.after(wait));
+                self.queue(link, server);
+            }
+        }
+    }
+
+    fn queue(&mut self, link: ConnId, server: u32) {
+        if self.connects.waiting.len() == WAITING_MAX {
+            return self.mind.handle_closed(link, Closed::Own, self.now);
+        }
+        if let Some(counters) = &self.counters {
+            counters.add(Worker::ConnectsWaited, 1);
+        }
+        self.connects.waiting.push_back(link);
+        self.connects.servers.insert(link, server);
+    }
+
+    /// Begins those whose turn it is.
+    pub(super) fn connect_waiting(&mut self) {
+        if self.connects.due.is_none_or(|due| due > self.now) {
+            return;
+        }
+        self.connects.due = None;
+        while let Some(link) = self.connects.waiting.front().copied() {
+            if self.connects.servers.contains_key(&link)
+                && let Err(wait) = self.connects.take_token()
+            {
+                self.connects.due = Some(self.now.after(wait));
+                break;
+            }
+            self.connects.waiting.pop_front();
+            if let Some(server) = self.connects.servers.remove(&link) {
+                self.mind.handle_connecting(link, self.now);
+                self.begin(link, server);
+            }
+        }
+        self.run_actions(None);
+    }
+
+    fn begin(&mut self, link: ConnId, server: u32) {
+        let target = self.connects.targets.get(&server);
+        match begin(target.expect("each server of a plan has a target")) {
+            Ok((fd, established, tcp)) => {
+                self.conns.insert(Conn::new(link, fd, tcp, !established));
+                self.watch(link);
+                if established {
+                    self.mind.handle_connected(link, self.now);
+                }
+            }
+            Err(error) => {
+                let how = if is_ours(error) { Closed::Own } else { Closed::Reset };
+                self.mind.handle_closed(link, how, self.now);
+            }
+        }
+    }
+}
+
+/// Whether a connect failed for want of something of our own.
+fn is_ours(error: Errno) -> bool {
+    let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
+    ours.contains(&error)
+}
+
+/// A socket that connects to `target`, whether it has already, and whether it is of TCP.
+fn begin(target: &Target) -> rustix::io::Result<(OwnedFd, bool, bool)> {
+    match &target.address {
+        TargetAddress::Tcp(address) => {
+            let fd = sys::connect::tcp_socket(address)?;
+            sys::tcp::set_nodelay(&fd, target.nodelay)?;
+            if target.keepalive {
+                sys::tcp::set_keepalive(&fd, KEEPALIVE_IDLE, KEEPALIVE_EVERY, KEEPALIVE_COUNT)?;
+            }
+            sys::tcp::set_user_timeout(&fd, USER_TIMEOUT)?;
+            let established = sys::connect::tcp(&fd, address)?;
+            Ok((fd, established, true))
+        }
+        TargetAddress::Unix(path) => {
+            let fd = sys::connect::unix_socket()?;
+            let established = sys::connect::unix(&fd, path)?;
+            Ok((fd, established, false))
+        }
+    }
+}
+
+/// Connects that may wait for their turn; one more fails.
+const WAITING_MAX: usize = 16_384;
+/// A silent link is probed after this long …
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+/// … every so often …
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+/// … and given up after so many probes.
+const KEEPALIVE_COUNT: u32 = 3;
+/// A link whose bytes stay unacknowledged for this long is given up; deadlines come long before.
+const USER_TIMEOUT: Duration = Duration::from_secs(20);

@@ -1,0 +1,284 @@
+//! PROXY headers: a balancer says in its first bytes who the client behind it is (versions 1 and 2,
+//! <https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>).
+//!
+//! Where the header ends is found here, so that it may come in any pieces and stays bounded; what
+//! it says is judged by a parser once it is whole. Until then the mind does not know the client:
+//! a balancer that connects only to see whether we are there costs nothing.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use proxy::Time;
+
+/// A client whose header has not come yet.
+pub struct Greeter {
+    pub fd: OwnedFd,
+    pub pool: u32,
+    pub tcp: bool,
+    pub from: Option<IpAddr>,
+    /// What has come of the header.
+    said: Vec<u8>,
+    /// Tells this one from another that had its place before.
+    number: u64,
+}
+
+/// All of them, by place.
+#[derive(Default)]
+pub struct Greeters {
+    places: Vec<Option<Greeter>>,
+    free: Vec<usize>,
+    /// Place, number and end of patience, in the order in which they came.
+    due: VecDeque<(usize, u64, Time)>,
+    next: u64,
+}
+
+/// What is known after some bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// More must come.
+    Partial,
+    /// So many of the new bytes belonged to the header; the rest is the client's.
+    Whole(usize),
+    /// It is none.
+    Broken(&'static str),
+}
+
+impl Greeters {
+    pub fn add(&mut self, arrival: super::accept::Arrival, now: Time) -> usize {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        self.next += 1;
+        let number = self.next;
+        let super::accept::Arrival { fd, pool, tcp, from, .. } = arrival;
+        self.places[at] = Some(Greeter { fd, pool, tcp, from, said: Vec::new(), number });
+        self.due.push_back((at, number, now.after(PATIENCE_US)));
+        at
+    }
+
+    pub fn find(&mut self, at: usize) -> Option<&mut Greeter> {
+        self.places.get_mut(at)?.as_mut()
+    }
+
+    pub fn remove(&mut self, at: usize) -> Option<Greeter> {
+        let greeter = self.places.get_mut(at)?.take()?;
+        self.free.push(at);
+        Some(greeter)
+    }
+
+    /// Those who have gone on are forgotten here, not earlier.
+    pub fn due(&mut self) -> Option<Time> {
+        while let Some((at, number, due)) = self.due.front().copied() {
+            if self.find(at).is_some_and(|greeter| greeter.number == number) {
+                return Some(due);
+            }
+            self.due.pop_front();
+        }
+        None
+    }
+
+    /// One whose time is over.
+    pub fn overdue(&mut self, now: Time) -> Option<Greeter> {
+        self.due().filter(|due| *due <= now)?;
+        let (at, ..) = self.due.pop_front()?;
+        self.remove(at)
+    }
+
+    /// All of them leave; how many those were.
+    pub fn clear(&mut self) -> usize {
+        let count = self.places.len() - self.free.len();
+        *self = Greeters::default();
+        count
+    }
+}
+
+impl Greeter {
+    /// It has not said anything yet.
+    pub fn is_silent(&self) -> bool {
+        self.said.is_empty()
+    }
+
+    /// Some bytes have come.
+    pub fn hear(&mut self, bytes: &[u8]) -> Verdict {
+        let before = self.said.len();
+        // Never more than a header can be: what follows it is not ours to keep.
+        let room = (HEADER_LEN_MAX - before).min(bytes.len());
+        self.said.extend_from_slice(&bytes[..room]);
+        match judge(&self.said) {
+            Verdict::Whole(len) => {
+                assert!(len > before, "a header that was whole before would not be heard");
+                Verdict::Whole(len - before)
+            }
+            verdict => verdict,
+        }
+    }
+}
+
+/// Whether `said` begins with a header.
+fn judge(said: &[u8]) -> Verdict {
+    if said.starts_with(&V2_START[..said.len().min(V2_START.len())]) {
+        judge_v2(said)
+    } else if said.starts_with(&V1_START[..said.len().min(V1_START.len())]) {
+        judge_v1(said)
+    } else {
+        Verdict::Broken("no PROXY header")
+    }
+}
+
+fn judge_v1(said: &[u8]) -> Verdict {
+    let line = &said[..said.len().min(V1_LEN_MAX)];
+    let Some(end) = line.windows(2).position(|pair| pair == b"\r\n") else {
+        let is_short = said.len() < V1_LEN_MAX;
+        return if is_short { Verdict::Partial } else { Verdict::Broken("a line without an end") };
+    };
+    match ppp::v1::Header::try_from(&said[..end + 2]) {
+        Ok(_) => Verdict::Whole(end + 2),
+        Err(_) => Verdict::Broken("a line that is no PROXY header"),
+    }
+}
+
+fn judge_v2(said: &[u8]) -> Verdict {
+    let Some(len) = said.get(V2_HEAD - 2..V2_HEAD) else { return Verdict::Partial };
+    let whole = V2_HEAD + usize::from(u16::from_be_bytes([len[0], len[1]]));
+    if whole > HEADER_LEN_MAX {
+        return Verdict::Broken("a binary header that is too long");
+    }
+    if said.len() < whole {
+        return Verdict::Partial;
+    }
+    match ppp::v2::Header::try_from(&said[..whole]) {
+        Ok(_) => Verdict::Whole(whole),
+        Err(_) => Verdict::Broken("a binary header that makes no sense"),
+    }
+}
+
+/// How version 1 begins.
+const V1_START: &[u8] = b"PROXY ";
+/// The longest line of version 1, its end included.
+const V1_LEN_MAX: usize = 107;
+/// How version 2 begins.
+const V2_START: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+/// Its fixed part, with the length of the rest in its last two bytes.
+const V2_HEAD: usize = 16;
+/// The longest header that is listened to: one with long TLVs of version 2.
+const HEADER_LEN_MAX: usize = 2048;
+/// How long a client may take to send it, microseconds.
+const PATIENCE_US: u64 = 5_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
+        let mut header = V2_START.to_vec();
+        header.extend([0x20 | command, family]);
+        header.extend((rest.len() as u16).to_be_bytes());
+        header.extend(rest);
+        header
+    }
+
+    fn greeter() -> Greeter {
+        let fd = std::fs::File::open("/dev/null").unwrap().into();
+        Greeter { fd, pool: 1, tcp: true, from: None, said: Vec::new(), number: 1 }
+    }
+
+    /// Hears `bytes` in pieces of `size`. How many bytes were the header, or why it is none.
+    fn hear(bytes: &[u8], size: usize) -> Result<usize, &'static str> {
+        let mut greeter = greeter();
+        let mut heard = 0;
+        for piece in bytes.chunks(size) {
+            match greeter.hear(piece) {
+                Verdict::Partial => heard += piece.len(),
+                Verdict::Whole(used) => return Ok(heard + used),
+                Verdict::Broken(why) => return Err(why),
+            }
+        }
+        Err("partial")
+    }
+
+    /// In every size of pieces the same.
+    fn check(bytes: &[u8], expected: Result<usize, &'static str>) {
+        for size in 1..=bytes.len() {
+            assert_eq!(hear(bytes, size), expected, "{bytes:?} in pieces of {size}");
+        }
+    }
+
+    fn with_request(mut header: Vec<u8>) -> Vec<u8> {
+        header.extend(b"get foo\r\n");
+        header
+    }
+
+    #[test]
+    fn whole_headers_in_all_pieces() {
+        let lines = [
+            "PROXY TCP4 192.0.2.1 198.51.100.2 56324 11211\r\n",
+            "PROXY TCP6 2001:db8::1 2001:db8::2 56324 11211\r\n",
+            "PROXY UNKNOWN\r\n",
+            "PROXY UNKNOWN ffff:f...f:ffff ffff:f...f:ffff 65535 65535\r\n",
+        ];
+        for line in lines {
+            check(&with_request(line.into()), Ok(line.len()));
+        }
+        let four = [&[192, 0, 2, 1, 198, 51, 100, 2][..], &[220, 4, 43, 203]].concat();
+        let tlv = [&four[..], &[0x04, 0, 3, 0, 0, 0]].concat();
+        let (six, unix) = ([7; 36], [0; 216]);
+        let headers = [
+            v2(1, 0x11, &four),
+            v2(1, 0x11, &tlv),
+            v2(1, 0x21, &six),
+            v2(1, 0x31, &unix),
+            v2(0, 0x00, &[]),
+            v2(0, 0x00, &[1; 536]),
+        ];
+        for header in headers {
+            let len = header.len();
+            check(&with_request(header), Ok(len));
+        }
+    }
+
+    #[test]
+    fn what_is_no_header_is_said_so() {
+        check(b"get foo\r\n", Err("no PROXY header"));
+        check(b"PROXIES\r\n", Err("no PROXY header"));
+        check(b"\r\nget", Err("no PROXY header"));
+        for line in [
+            "PROXY TCP4 192.0.2.1 198.51.100.2 56324\r\n",
+            "PROXY TCP4 192.0.2.1 198.51.100.2 56324 99999\r\n",
+            "PROXY TCP4 2001:db8::1 198.51.100.2 1 2\r\n",
+            "PROXY UDP4 192.0.2.1 198.51.100.2 1 2\r\n",
+            "PROXY \r\n",
+        ] {
+            check(line.as_bytes(), Err("a line that is no PROXY header"));
+        }
+        let senseless = "a binary header that makes no sense";
+        check(&v2(2, 0x11, &[0; 12]), Err(senseless));
+        check(&v2(1, 0x41, &[0; 12]), Err(senseless));
+        check(&v2(1, 0x11, &[0; 11]), Err(senseless));
+    }
+
+    #[test]
+    fn a_header_is_bounded() {
+        let endless = [V1_START, &[b'x'; 200][..]].concat();
+        for size in [1, 7, 206] {
+            assert_eq!(hear(&endless, size), Err("a line without an end"));
+        }
+        let longest = v2(0, 0, &[0; HEADER_LEN_MAX - V2_HEAD]);
+        assert_eq!(hear(&with_request(longest), 4096), Ok(HEADER_LEN_MAX));
+        let longer = v2(0, 0, &[0; HEADER_LEN_MAX - V2_HEAD + 1]);
+        for size in [1, 100, 4096] {
+            assert_eq!(hear(&longer, size), Err("a binary header that is too long"));
+        }
+    }
+
+    #[test]
+    fn any_start_of_a_header_is_only_partial() {
+        for header in [b"PROXY TCP4 192.0.2.1 198.51.100.2 56324 11211\r\n".to_vec(), v2(0, 0, b"")]
+        {
+            for len in 1..header.len() {
+                check(&header[..len], Err("partial"));
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What comes from above: signals, standing orders and orders, each carried out between events.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::event::epoll;
+
+use super::errands::{Install, Order};
+use super::{ERRANDS, Loop, token};
+
+impl Loop<'_> {
+    /// What holds from now on. Before anything is read.
+    pub(super) fn heed_standing_orders(&mut self) {
+        let mut orders = Vec::new();
+        self.errands.standing_orders(&mut orders);
+        if !orders.is_empty() {
+            self.heed(orders);
+        }
+    }
+
+    /// What was said to us alone. After everything that was ready with it has been read.
+    pub(super) fn heed_orders(&mut self) {
+        let mut orders = Vec::new();
+        self.errands.listen(&mut orders);
+        self.heed(orders);
+    }
+
+    fn heed(&mut self, orders: Vec<Order>) {
+        for order in orders {
+            match order {
+                Order::Install(install) => self.install(*install),
+                Order::Eject { server, ejected } => {
+                    self.mind.set_ejected(server, ejected, self.now);
+                }
+                Order::Adopt { pool, fds } => {
+                    fds.into_iter().for_each(|fd| self.adopt(fd, pool));
+                }
+                Order::Retire => self.retire(),
+                Order::Drain { within } => self.drain(within),
+            }
+            self.run_actions(None);
+        }
+    }
+
+    /// TERM or INT: no new clients, and the others leave when they have their answers. Again: at
+    /// once.
+    pub(super) fn heed_signals(&mut self) {
+        while self.signals.take().is_some() {
+            let within = if self.ends.is_some() { Duration::ZERO } else { self.shutdown_timeout };
+            self.drain(within);
+        }
+    }
+
+    fn install(&mut self, install: Install) {
+        let plan = install.plan.clone();
+        self.take_up(install);
+        self.mind.install(plan, self.now);
+        self.errands.installed(self.mind);
+    }
+
+    /// All of an installation but the plan. Clients in the queues of listeners that go are the old
+    /// plan's still.
+    pub(super) fn take_up(&mut self, install: Install) {
+        let Install { plan: _, listeners, targets, connects_per_second, epoll_timeout } = install;
+        self.connects.set_targets(targets, connects_per_second);
+        self.door.set_epoll_timeout(epoll_timeout.as_micros() as u64);
+        if !self.is_leaving() {
+            self.door.set_listeners(&self.epoll, listeners);
+            self.accept_waiting();
+        }
+    }
+
+    /// No more clients; those who are quiet go to other workers, turn by turn.
+    fn retire(&mut self) {
+        self.door.close(&self.epoll);
+        self.retiring = true;
+    }
+
+    /// Gives clients that have nothing outstanding to other workers.
+    pub(super) fn hand_over(&mut self) {
+        if !self.retiring || self.ends.is_some() {
+            return;
+        }
+        let mut of_pool: BTreeMap<u32, Vec<OwnedFd>> = BTreeMap::new();
+        for (id, pool) in self.mind.hand_over() {
+            if let Some(conn) = self.drop_conn(id) {
+                let _ = epoll::delete(&self.epoll, &conn.fd);
+                of_pool.entry(pool).or_default().push(conn.fd);
+            }
+        }
+        for (pool, fds) in of_pool {
+            // Those that cannot be passed stay for another turn.
+            if let Err(back) = self.errands.hand_over(pool, fds) {
+                back.into_iter().for_each(|fd| self.adopt(fd, pool));
+            }
+        }
+    }
+
+    /// No more clients; those who are here leave when they have been answered.
+    fn drain(&mut self, within: Duration) {
+        self.door.close(&self.epoll);
+        self.dismiss_greeters();
+        self.ends = Some(self.now.after(within.as_micros() as u64));
+        self.mind.drain(self.now);
+        self.run_actions(None);
+    }
+
+    /// The kernel says when the errands' descriptor can be written to, while something waits for it.
+    pub(super) fn watch_errands(&mut self) {
+        let is_blocked = self.errands.is_blocked();
+        if is_blocked == self.is_blocked {
+            return;
+        }
+        if let Some(fd) = self.errands.fd() {
+            let out = if is_blocked { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+            let flags = epoll::EventFlags::IN | out;
+            // Should it fail, the next turn that has something to say tries again.
+            if epoll::modify(&self.epoll, fd, token(ERRANDS), flags).is_ok() {
+                self.is_blocked = is_blocked;
+            }
+        }
+    }
+}

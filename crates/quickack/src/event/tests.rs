@@ -1,0 +1,1 @@
+//! The loop with real sockets and a mind that only notes.

@@ -1,0 +1,223 @@
+//! What passes through connections: bytes in, bytes out, and what the mind wants done.
+
+use proxy::{Action, Closed, ConnId, Side, Slices};
+use rustix::event::epoll;
+use rustix::io::Errno;
+
+use super::blocks::BLOCK;
+use super::conn::{Conn, Read, Written};
+use super::{Loop, token};
+
+impl Loop<'_> {
+    pub(super) fn ready(&mut self, id: ConnId, flags: epoll::EventFlags) {
+        let Some(conn) = self.conns.find(id) else { return };
+        if conn.connecting {
+            return self.decide_connect(id);
+        }
+        if conn.paused && flags.contains(epoll::EventFlags::ERR) {
+            // It is not read, and gone: nothing else would say so, again and again.
+            return self.lose(id);
+        }
+        if conn.paused && flags.contains(epoll::EventFlags::HUP) {
+            // It is gone, but what it has sent is there still, to be read when it is resumed.
+            conn.is_gone = true;
+            self.write(id);
+            return self.watch(id);
+        }
+        let failed = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
+        if flags.contains(epoll::EventFlags::IN) || failed {
+            if conn.ended {
+                return self.lose(id);
+            }
+            self.read(id);
+        }
+        if flags.contains(epoll::EventFlags::OUT)
+            && let Some(conn) = self.conns.find(id)
+        {
+            conn.blocked = false;
+            self.write(id);
+            self.watch(id);
+        }
+    }
+
+    /// Reads what a socket has, within bounds: the others wait as well.
+    fn read(&mut self, id: ConnId) {
+        let mut ack_due = false;
+        for _ in 0..READS_MAX {
+            let Some(conn) = self.conns.find(id) else { return };
+            if conn.paused {
+                break;
+            }
+            match conn.read(self.blocks.writable()) {
+                Read::Bytes(n) => {
+                    self.mind.handle_received(id, self.blocks.current(), n, self.now);
+                    ack_due = self.run_actions(Some(id));
+                    if n < BLOCK {
+                        break;
+                    }
+                }
+                Read::Nothing => break,
+                Read::End => {
+                    conn.ended = true;
+                    self.mind.handle_closed(id, Closed::Eof, self.now);
+                    self.run_actions(None);
+                    if !id.is_client() {
+                        self.drop_conn(id);
+                    }
+                    return self.watch(id);
+                }
+                Read::Gone => return self.lose(id),
+            }
+        }
+        if ack_due {
+            self.flush_ack(id);
+        }
+    }
+
+    /// A connection is gone; its mind is told.
+    pub(super) fn lose(&mut self, id: ConnId) {
+        self.drop_conn(id);
+        self.mind.handle_closed(id, Closed::Reset, self.now);
+        self.run_actions(None);
+    }
+
+    fn decide_connect(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.find(id) else { return };
+        if sys::connect::outcome(&conn.fd).is_err() {
+            return self.lose(id);
+        }
+        conn.connecting = false;
+        self.watch(id);
+        self.mind.handle_connected(id, self.now);
+        self.run_actions(None);
+    }
+
+    /// Writes every connection of a side that has something to say.
+    pub(super) fn write_side(&mut self, side: Side) {
+        while let Some(id) = self.mind.poll_transmit(side) {
+            match self.conns.find(id) {
+                Some(conn) if conn.blocked => self.mind.handle_transmitted(id, 0, self.now),
+                Some(_) => self.write(id),
+                None => {}
+            }
+        }
+    }
+
+    fn write(&mut self, id: ConnId) {
+        loop {
+            let mut slices = Slices::default();
+            self.mind.transmit(id, &mut slices);
+            if slices.is_empty() {
+                return;
+            }
+            let offered: usize = slices.iter().map(|slice| slice.len()).sum();
+            let Some(conn) = self.conns.find(id) else { return };
+            let taken = match conn.write(&slices) {
+                // Nobody reads these answers, but what else was asked is still to be done.
+                _ if conn.is_gone => offered,
+                Written::Some(n) => n,
+                Written::Blocked => 0,
+                Written::Gone => return self.lose(id),
+            };
+            conn.blocked = taken < offered;
+            // Told also when it took nothing: what waits now may be kept in another way.
+            self.mind.handle_transmitted(id, taken, self.now);
+            self.run_actions(None);
+            if taken < offered {
+                return self.watch(id);
+            }
+        }
+    }
+
+    /// Carries out what the mind wants. The pending ACK of `reading` is not flushed but reported:
+    /// more may be read from it first.
+    pub(super) fn run_actions(&mut self, reading: Option<ConnId>) -> bool {
+        let mut ack_due = false;
+        while let Some(action) = self.mind.poll_action() {
+            match action {
+                Action::FlushAck(id) if reading == Some(id) => ack_due = true,
+                Action::FlushAck(id) => self.flush_ack(id),
+                Action::Connect { link, server } => self.connect(link, server),
+                Action::Close(id) => self.close(id),
+                Action::Pause(id) => self.set_paused(id, true),
+                Action::Resume(id) => self.set_paused(id, false),
+                Action::Report(report) => self.errands.report(report),
+                Action::Log(event) => self.errands.log(event),
+            }
+        }
+        ack_due
+    }
+
+    fn flush_ack(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.find(id)
+            && conn.tcp
+        {
+            // Nothing is lost if it fails: the ACK goes out later by itself.
+            let _ = sys::tcp::flush_ack(&conn.fd);
+        }
+    }
+
+    fn set_paused(&mut self, id: ConnId, paused: bool) {
+        if let Some(conn) = self.conns.find(id) {
+            conn.paused = paused;
+            self.watch(id);
+        }
+    }
+
+    /// Closes a connection of our own will. What a client sent and nobody read would make the
+    /// kernel reset the connection and throw our last answer away, so it is read first.
+    fn close(&mut self, id: ConnId) {
+        self.connects.forget(id);
+        if let Some(conn) = self.drop_conn(id)
+            && id.is_client()
+            && !conn.ended
+        {
+            let _ = rustix::net::shutdown(&conn.fd, rustix::net::Shutdown::Write);
+            for _ in 0..READS_MAX {
+                let Read::Bytes(_) = conn.read(self.blocks.writable()) else { break };
+            }
+        }
+    }
+
+    /// Forgets a connection, and counts one client less if it was one.
+    pub(super) fn drop_conn(&mut self, id: ConnId) -> Option<Conn> {
+        let conn = self.conns.remove(id);
+        if conn.is_some() && id.is_client() {
+            self.door.left();
+        }
+        conn
+    }
+
+    /// Tells the kernel what to watch a connection for, if that changed.
+    pub(super) fn watch(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.find(id) else { return };
+        if conn.is_gone && conn.paused {
+            // The kernel would say that it is gone again and again, whatever it is asked.
+            let _ = epoll::delete(&self.epoll, &conn.fd);
+            conn.watched = epoll::EventFlags::empty();
+            return;
+        }
+        let wanted = conn.interest();
+        if conn.watched == wanted {
+            return;
+        }
+        let outcome = if conn.watched.is_empty() {
+            // A connection that was never watched, or is not any more: the kernel knows which.
+            match epoll::add(&self.epoll, &conn.fd, token(id.to_u64()), wanted) {
+                Err(Errno::EXIST) => {
+                    epoll::modify(&self.epoll, &conn.fd, token(id.to_u64()), wanted)
+                }
+                other => other,
+            }
+        } else {
+            epoll::modify(&self.epoll, &conn.fd, token(id.to_u64()), wanted)
+        };
+        conn.watched = wanted;
+        if outcome.is_err() {
+            self.lose(id);
+        }
+    }
+}
+
+/// Blocks read from one socket before the others have their turn.
+const READS_MAX: usize = 4;
