@@ -1,4 +1,438 @@
-//! stub
-pub fn run() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+//! The worker: one loop around one `Proxy`, led by the master over a channel and the board. It
+//! never forks, blocks, or opens a file once it serves.
+//!
+//! ```text
+//!   Welcome, Lock, Listeners, Pokes ──▶ Prepare (compile) ──▶ Commit ──▶ the loop
+//!                                            ▲                              │ the same again
+//!                                            └──────────────────────────────┘ for each reload
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use proxy::plan::Plan;
+use proxy::{Event, Proxy, Report, Time};
+use rustix::event::{PollFd, PollFlags, poll};
+use sys::signal::{self, Signals};
+
+use crate::board::Board;
+use crate::config::{self, Affinity, Config, Override, Severity};
+use crate::event::{self, Install, Listener, Loop, Order, Target, TargetAddress};
+use crate::ipc::installation::{AcceptMode, Installation};
+use crate::ipc::{Channel, Fault, Message};
+use crate::log::{self, Level};
+
+/// Serves until the master says otherwise, or is gone.
+pub fn run() -> ExitCode {
+    match sys::process::take_passed().map_err(|error| error.to_string()).and_then(serve) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            log::line(&format!("worker: {why}; workers are started by `quickack run`"));
+            ExitCode::FAILURE
+        }
+    }
 }
+
+fn serve(channel: OwnedFd) -> Result<(), String> {
+    let text = |error: std::io::Error| error.to_string();
+    let mut crew = Crew::new(Channel::new(channel));
+    let first = crew.wait_for_first()?;
+    let board = crew.board.clone().ok_or("no board was passed")?;
+    sys::process::set_title(&format!("quickack: worker {}", crew.slot));
+    pin(&first.affinity, crew.slot);
+    let signals = Signals::new(&[signal::TERM, signal::INT]).map_err(text)?;
+    let place = event::Place {
+        board: board.clone(),
+        slot: crew.slot,
+        mode: first.mode,
+        pokes: crew.pokes.clone(),
+        lock: crew.lock.take(),
+    };
+    let sheet = board.sheet(crew.slot);
+    let install = first.install;
+    let mut mind = Proxy::new(install.plan.clone(), seed(), Time(0), sheet);
+    crew.epoch = first.epoch;
+    let mut looping = Loop::led(&mut mind, &mut crew, place, install, signals).map_err(text)?;
+    looping.run().map_err(text)
+}
+
+/// On a processor of its own, where that was asked for.
+fn pin(affinity: &Affinity, slot: usize) {
+    let processors = match affinity {
+        Affinity::Off => return,
+        Affinity::Auto => sys::process::affinity(),
+        Affinity::List(list) => list.clone(),
+    };
+    if processors.is_empty() {
+        return;
+    }
+    let processor = processors[slot % processors.len()];
+    if let Err(error) = sys::process::set_affinity(&[processor]) {
+        log::line(&format!("worker {slot} cannot be kept on processor {processor}: {error}"));
+    }
+}
+
+/// What leads this worker: the master's channel and the board.
+struct Crew {
+    channel: Channel,
+    slot: usize,
+    board: Option<Board>,
+    lock: Option<OwnedFd>,
+    pokes: Rc<std::cell::RefCell<Vec<OwnedFd>>>,
+    /// Listening sockets that were passed and are not in the loop yet.
+    passed: BTreeMap<u32, OwnedFd>,
+    prepared: Option<Prepared>,
+    /// What is installed.
+    epoch: u64,
+    health: u64,
+    /// Rows of all servers, which the board's health is compared for, and what they are called.
+    names: HashMap<u32, String>,
+    ejected: Vec<u32>,
+    /// Told to the master as still in use.
+    told_in_use: Vec<u32>,
+    lines_lost: u64,
+}
+
+/// A configuration that can be installed.
+struct Prepared {
+    epoch: u64,
+    install: Install,
+    names: HashMap<u32, String>,
+    affinity: Affinity,
+    mode: AcceptMode,
+}
+
+impl Crew {
+    fn new(channel: Channel) -> Crew {
+        Crew {
+            channel,
+            slot: 0,
+            board: None,
+            lock: None,
+            pokes: Rc::default(),
+            passed: BTreeMap::new(),
+            prepared: None,
+            epoch: 0,
+            health: 0,
+            names: HashMap::new(),
+            ejected: Vec::new(),
+            told_in_use: Vec::new(),
+            lines_lost: 0,
+        }
+    }
+
+    /// Before it serves a worker has nothing else to do, and may wait.
+    fn wait_for_first(&mut self) -> Result<Prepared, String> {
+        loop {
+            while let Some(received) = self.channel.receive().map_err(|why| why.to_string())? {
+                self.heed(received.message, received.fds, &mut Vec::new());
+                self.channel.acknowledge().map_err(|why| why.to_string())?;
+            }
+            let holds = self.board.as_ref().map_or(0, Board::config_epoch);
+            if let Some(prepared) = self.prepared.take_if(|prepared| prepared.epoch <= holds) {
+                self.names = prepared.names.clone();
+                return Ok(prepared);
+            }
+            let mut wait = [PollFd::new(&self.channel, PollFlags::IN)];
+            match poll(&mut wait, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    /// What the master says; orders for the loop are appended.
+    fn heed(&mut self, message: Message, mut fds: Vec<OwnedFd>, out: &mut Vec<Order>) {
+        match message {
+            Message::Welcome { slot, release: _ } => {
+                self.slot = slot;
+                self.board = fds.pop().and_then(|fd| {
+                    let memory = sys::memory::map(fd).ok()?;
+                    Board::open(memory).ok()
+                });
+            }
+            Message::Lock {} => self.lock = fds.pop(),
+            Message::Listeners { ids } => self.passed.extend(ids.into_iter().zip(fds)),
+            Message::Pokes { first } => {
+                let mut pokes = self.pokes.borrow_mut();
+                pokes.truncate(first);
+                pokes.extend(fds);
+            }
+            Message::Prepare { epoch } => self.prepare(epoch, fds.pop()),
+            // The board says which epoch holds; this has only woken us.
+            Message::Commit { epoch: _ } => {}
+            Message::Abort { epoch } => {
+                self.prepared.take_if(|prepared| prepared.epoch == epoch);
+                self.passed.clear();
+            }
+            Message::Adopt { pool } => out.push(Order::Adopt { pool, fds }),
+            Message::Retire {} => out.push(Order::Retire),
+            Message::Drain { timeout_us } => {
+                out.push(Order::Drain { within: Duration::from_micros(timeout_us) });
+            }
+            Message::Echo { text } => self.say(Message::Echo { text }),
+            // Only workers say the others.
+            _ => {}
+        }
+    }
+
+    fn prepare(&mut self, epoch: u64, fd: Option<OwnedFd>) {
+        let compiled = fd
+            .ok_or_else(|| "no configuration came with it".to_string())
+            .and_then(|fd| Installation::read(fd).map_err(|error| error.to_string()))
+            .and_then(|installation| self.compile(&installation));
+        match compiled {
+            Ok(prepared) => {
+                self.prepared = Some(prepared);
+                self.say(Message::Prepared { epoch });
+            }
+            Err(why) => {
+                self.passed.clear();
+                self.say(Message::Refused { epoch, why });
+            }
+        }
+    }
+
+    fn compile(&mut self, installation: &Installation) -> Result<Prepared, String> {
+        let overrides: Result<Vec<Override>, String> =
+            installation.overrides.iter().map(|word| Override::parse(word)).collect();
+        let name = &installation.name;
+        let outcome =
+            config::compile_for(name, &installation.text, &overrides?, installation.processors);
+        let Some(mut config) = outcome.config else {
+            let errors = outcome.report.count(Severity::Error);
+            return Err(format!("it has {errors} errors here"));
+        };
+        crate::ipc::installation::number(&mut config.plan, &installation.pools);
+        let targets = targets(&config, installation)?;
+        let listeners = self.listeners(&config, installation)?;
+        let names = names(&config.plan);
+        let process = &config.process;
+        let (connects_per_second, epoll_timeout) =
+            (process.server_connects_max, Duration::from_micros(process.epoll_timeout_us));
+        let affinity = process.affinity.clone();
+        let plan = share(config.plan, installation.workers, listeners.len())?;
+        let install = Install { plan, listeners, targets, connects_per_second, epoll_timeout };
+        let (epoch, mode) = (installation.epoch, installation.accept);
+        Ok(Prepared { epoch, install, names, affinity, mode })
+    }
+
+    /// The listeners that this worker looks at. One that it has already comes without a descriptor.
+    fn listeners(
+        &mut self,
+        config: &Config,
+        installation: &Installation,
+    ) -> Result<Vec<Listener>, String> {
+        let mine = |slot: Option<usize>| slot.is_none_or(|slot| slot == self.slot);
+        let entries = installation.listeners.iter().filter(|entry| mine(entry.slot));
+        let mut listeners = Vec::new();
+        for entry in entries {
+            let written = &config.listeners[entry.pool];
+            let fd = self.passed.get(&entry.id).map(OwnedFd::try_clone).transpose();
+            listeners.push(Listener {
+                id: entry.id,
+                fd: fd.map_err(|error| error.to_string())?,
+                pool: config.plan.pools[entry.pool].row,
+                tcp: matches!(written.address, config::Address::Tcp { .. }),
+                nodelay: written.tcp.nodelay,
+                keepalive: written.tcp.keepalive,
+                shared: entry.slot.is_none(),
+                proxy_protocol: written.proxy_protocol.clone(),
+            });
+        }
+        Ok(listeners)
+    }
+
+    /// Says something to the master. What cannot be said because the channel is full is counted.
+    fn say(&mut self, message: Message) {
+        match self.channel.send(message, &[]) {
+            Ok(_) => {}
+            Err(Fault::Full) => self.lines_lost += 1,
+            // The master is gone; the loop finds out when it listens.
+            Err(Fault::Closed | Fault::Broken(_)) => {}
+        }
+    }
+
+    fn name(&self, server: u32) -> &str {
+        self.names.get(&server).map_or("a server that has left", String::as_str)
+    }
+}
+
+impl event::Errands for Crew {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.channel.as_fd())
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.channel.is_blocked()
+    }
+
+    fn standing_orders(&mut self, out: &mut Vec<Order>) {
+        let Some(board) = &self.board else { return };
+        let (epoch, health) = (board.config_epoch(), board.health_epoch());
+        if epoch == self.epoch && health == self.health {
+            return;
+        }
+        let mut changed = false;
+        if let Some(prepared) = self.prepared.take_if(|prepared| prepared.epoch <= epoch) {
+            self.epoch = prepared.epoch;
+            self.names = prepared.names;
+            self.passed.clear();
+            out.push(Order::Install(Box::new(prepared.install)));
+            changed = true;
+        }
+        if health != self.health || changed {
+            self.health = health;
+            let now: Vec<u32> =
+                self.names.keys().copied().filter(|row| board.is_ejected(*row)).collect();
+            let back = self.ejected.iter().filter(|row| !now.contains(row));
+            out.extend(back.map(|row| Order::Eject { server: *row, ejected: false }));
+            let gone = now.iter().filter(|row| !self.ejected.contains(row));
+            out.extend(gone.map(|row| Order::Eject { server: *row, ejected: true }));
+            self.ejected = now;
+            board.set_installed(self.slot, self.epoch, self.health);
+        }
+    }
+
+    fn listen(&mut self, out: &mut Vec<Order>) {
+        loop {
+            match self.channel.flush().and_then(|()| self.channel.receive()) {
+                Ok(Some(received)) => self.heed(received.message, received.fds, out),
+                Ok(None) => break,
+                // Without a master nobody would start us again or count us: the clients are
+                // served to the end of what they asked.
+                Err(_) => return out.push(Order::Drain { within: ORPHAN_TIMEOUT }),
+            }
+        }
+        let _ = self.channel.acknowledge();
+    }
+
+    fn installed(&mut self, mind: &dyn event::Mind) {
+        self.told_in_use = mind.retired_rows_in_use();
+        let (epoch, rows_in_use) = (self.epoch, self.told_in_use.clone());
+        if let Some(board) = &self.board {
+            board.set_installed(self.slot, self.epoch, self.health);
+        }
+        self.say(Message::Installed { epoch, rows_in_use });
+    }
+
+    fn after_turn(&mut self, mind: &dyn event::Mind) {
+        if !self.told_in_use.is_empty() {
+            let rows = mind.retired_rows_in_use();
+            if rows != self.told_in_use {
+                self.told_in_use = rows.clone();
+                self.say(Message::RowsInUse { rows });
+            }
+        }
+        if self.lines_lost > 0 && !self.channel.is_blocked() {
+            let lines = std::mem::take(&mut self.lines_lost);
+            self.say(Message::LogLost { lines });
+        }
+    }
+
+    fn report(&mut self, report: Report) {
+        match report {
+            Report::Failed { server, failures, why } => {
+                self.say(Message::Failed { server, failures, why: why.to_string() });
+            }
+            Report::Answered { server, probe } => self.say(Message::Answered { server, probe }),
+        }
+    }
+
+    fn log(&mut self, event: Event) {
+        let (level, key, text) = match event {
+            Event::ServerDown { server, why } => {
+                let text = format!("{} is down ({why}); it is probed", self.name(server));
+                (Level::Warning, format!("down {server}"), text)
+            }
+            Event::ServerBack { server } => {
+                let text = format!("{} is back", self.name(server));
+                (Level::Notice, format!("back {server}"), text)
+            }
+            Event::Poisoned { server, why } => {
+                let text = format!("{} sent {why}; its connection is closed", self.name(server));
+                (Level::Error, format!("poisoned {server}"), text)
+            }
+        };
+        self.say(Message::Log { level: level.name().to_string(), key, text });
+    }
+
+    fn note(&mut self, note: event::Note) {
+        let (key, text) = match note {
+            event::Note::HeaderBroken { from, why } => {
+                let from = from.map_or("a client".to_string(), |address| address.to_string());
+                let text = format!("{from} sent no whole PROXY header ({why}) and was closed");
+                (format!("header {from}"), text)
+            }
+        };
+        self.say(Message::Log { level: Level::Warning.name().to_string(), key, text });
+    }
+
+    fn hand_over(&mut self, pool: u32, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+        let mut rest: Vec<Rc<OwnedFd>> = fds.into_iter().map(Rc::new).collect();
+        while !rest.is_empty() {
+            let some = &rest[..rest.len().min(sys::channel::FDS_MAX)];
+            if self.channel.send(Message::Clients { pool }, some).is_err() {
+                return Err(rest.into_iter().filter_map(Rc::into_inner).collect());
+            }
+            rest.drain(..some.len());
+        }
+        Ok(())
+    }
+}
+
+/// Where each server is.
+fn targets(config: &Config, installation: &Installation) -> Result<BTreeMap<u32, Target>, String> {
+    let mut targets = BTreeMap::new();
+    for (pool, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
+        for server in &pool.servers {
+            let place = installation.places.get(&server.row).ok_or("a server has no address")?;
+            let address = match place.strip_prefix('/') {
+                Some(_) => TargetAddress::Unix(PathBuf::from(place)),
+                None => TargetAddress::Tcp(place.parse().map_err(|_| "no address")?),
+            };
+            let (nodelay, keepalive) = (upstream.tcp.nodelay, upstream.tcp.keepalive);
+            targets.insert(server.row, Target { address, nodelay, keepalive });
+        }
+    }
+    Ok(targets)
+}
+
+/// This worker's part of what is limited for the whole proxy or by its own descriptors.
+fn share(mut plan: Plan, workers: usize, listeners: usize) -> Result<Plan, String> {
+    plan.memory_max /= workers;
+    let links: usize =
+        plan.pools.iter().map(|pool| pool.servers.len() * (pool.server_connections + 1)).sum();
+    let own = links + listeners + workers + DESCRIPTORS_OWN;
+    plan.clients_room = sys::process::descriptors_max().saturating_sub(own);
+    match plan.clients_room {
+        0 => Err("the descriptor limit (ulimit -n) leaves no room for clients".to_string()),
+        _ => Ok(plan),
+    }
+}
+
+fn names(plan: &Plan) -> HashMap<u32, String> {
+    let mut names = HashMap::new();
+    for pool in &plan.pools {
+        for server in &pool.servers {
+            names.insert(server.row, format!("server {} of pool {}", server.label, pool.name));
+        }
+    }
+    names
+}
+
+/// Chance for jitter and the random distribution; nothing secret hangs on it.
+fn seed() -> u64 {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    clock.as_nanos() as u64 ^ u64::from(std::process::id()) << 32
+}
+
+/// How long clients may wait for their last answers when the master has gone.
+const ORPHAN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Descriptors beside listeners, links, pokes and clients: the loop, signals, the channel, the
+/// lock, the log, those that are being handed over, a reserve.
+const DESCRIPTORS_OWN: usize = 32;

@@ -12,6 +12,7 @@ use crate::log;
 /// Serves on `listen`, or without one on the socket that the launcher passed, until TERM or INT.
 /// `value_max` is the largest value that the proxy in front lets pass.
 pub fn start(listen: Option<&Address>, memory_max: usize, value_max: usize) -> ExitCode {
+    sys::process::set_title("quickack: cache");
     let options = options(memory_max, value_max);
     let served = listener(listen).and_then(|listener| run(vec![listener], options));
     match served {

@@ -39,10 +39,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use sys::kernel::Kernel;
 use sys::signal::{self, Signals};
 
 use crate::board::Board;
-use crate::config::{Config, WORKERS_MAX};
+use crate::config::{Accept, Config, WORKERS_MAX};
+use crate::event::{self, Choice};
 
 use crate::ipc::Message;
 use crate::ipc::installation::{self, AcceptMode, Installation, ListenerEntry, PoolRows};
@@ -526,11 +528,13 @@ const ROWS_MIN: usize = 256;
 /// The pause before a start that the system refused is tried again.
 const START_AGAIN: Duration = Duration::from_millis(500);
 
-struct Choice {
-    mode: AcceptMode,
-    why: String,
-}
-
-fn choose_accept(_: crate::config::Accept) -> Result<Choice, String> {
-    Ok(Choice { mode: AcceptMode::Gate, why: "stub".to_string() })
+/// The way of accepting that the file asks for, or the best that this kernel has.
+fn choose_accept(wanted: Accept) -> Result<Choice, String> {
+    let wanted = match wanted {
+        Accept::Auto => None,
+        Accept::Gate => Some(AcceptMode::Gate),
+        Accept::Reuseport => Some(AcceptMode::Reuseport),
+        Accept::Mutex => Some(AcceptMode::Mutex),
+    };
+    event::choose(wanted, Kernel::running(), &event::CALLS)
 }
