@@ -39,12 +39,12 @@ use report::{Diagnostic, Place, Spot};
 
 pub use address::{Address, ServerAddress};
 pub use compile::{compile, compile_for};
-pub use difference::{Difference, Moved, difference};
+pub use difference::difference;
 pub use overrides::{Override, set};
-pub use process::{Accept, Admin, Affinity, Process, WORKERS_MAX, Workers, processors};
+pub use process::{Accept, Admin, Affinity, Process, WORKERS_MAX, Workers};
 pub use reference::directives_page;
 pub use report::{Report, Severity, nearest};
-pub use running::{Block, Setting};
+pub use running::Block;
 pub use value::{duration_word, grouped, size_word};
 
 /// Everything the operator decided, checked and complete.

@@ -184,11 +184,6 @@ impl Log {
         Ok(())
     }
 
-    /// Whether a line of that level is written.
-    pub fn wants(&self, level: Level) -> bool {
-        level <= self.level
-    }
-
     fn say(&mut self, now: Now, fact: &Fact, repeated: Option<u64>) {
         if self.lost > 0 {
             let text = format!("{} lines were lost: the log's reader was too slow", self.lost);

@@ -131,11 +131,12 @@ impl Crew {
             while let Some(received) = self.channel.receive().map_err(|why| why.to_string())? {
                 self.heed(received.message, received.fds, &mut Vec::new());
                 self.channel.acknowledge().map_err(|why| why.to_string())?;
-            }
-            let holds = self.board.as_ref().map_or(0, Board::config_epoch);
-            if let Some(prepared) = self.prepared.take_if(|prepared| prepared.epoch <= holds) {
-                self.names = prepared.names.clone();
-                return Ok(prepared);
+                // After each message: what comes next may prepare a change that never holds.
+                let holds = self.board.as_ref().map_or(0, Board::config_epoch);
+                if let Some(prepared) = self.prepared.take_if(|one| one.epoch <= holds) {
+                    self.names = prepared.names.clone();
+                    return Ok(prepared);
+                }
             }
             let mut wait = [PollFd::new(&self.channel, PollFlags::IN)];
             match poll(&mut wait, None) {
@@ -227,8 +228,7 @@ impl Crew {
         config: &Config,
         installation: &Installation,
     ) -> Result<Vec<Listener>, String> {
-        let mine = |slot: Option<usize>| slot.is_none_or(|slot| slot == self.slot);
-        let entries = installation.listeners.iter().filter(|entry| mine(entry.slot));
+        let entries = installation.listeners.iter().filter(|entry| entry.is_of(self.slot));
         let mut listeners = Vec::new();
         for entry in entries {
             let written = &config.listeners[entry.pool];

@@ -62,10 +62,6 @@ pub fn difference(old: &Config, new: &Config) -> Difference {
 }
 
 impl Difference {
-    pub fn is_empty(&self) -> bool {
-        self.lines.is_empty()
-    }
-
     /// Why it needs `--allow-remap`; None if every key stays where it is.
     pub fn remap(&self) -> Option<String> {
         let told: Vec<String> = self.moved.iter().map(Moved::sentence).collect();
@@ -291,7 +287,7 @@ beta:
                      '10.0.0.1:11211:1 one', '10.0.0.2:11211:1 two']\n  hash_tag: '{}'\n  \
                      hash: fnv1a_64\n  listen: 127.0.0.1:1\nglobal: {workers: auto}\n";
         let difference = difference(&config(OLD), &config(other));
-        assert!(difference.is_empty(), "{:?}", difference.lines);
+        assert!(difference.lines.is_empty(), "{:?}", difference.lines);
         assert_eq!(difference.remap(), None);
     }
 

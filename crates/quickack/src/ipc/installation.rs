@@ -58,6 +58,13 @@ pub struct ListenerEntry {
     pub slot: Option<usize>,
 }
 
+impl ListenerEntry {
+    /// Whether the worker in this slot looks at it.
+    pub fn is_of(&self, slot: usize) -> bool {
+        self.slot.is_none_or(|owner| owner == slot)
+    }
+}
+
 impl Installation {
     pub fn seal(&self) -> std::io::Result<OwnedFd> {
         sys::memory::sealed("quickack-configuration", &serde_json::to_vec(self)?)

@@ -15,14 +15,15 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::listeners::Listeners;
+use super::orders::{Desk, Visitor};
 use super::reader::{Reader, Reading};
 use super::rows::Rows;
 use super::say;
 use super::workers::State;
-use super::{Master, Running, orders::Visitor};
+use super::{Master, Running};
 use crate::config::{self, Config, Override};
 use crate::ipc::Message;
-use crate::log::Level;
+use crate::log::{Level, Log};
 
 /// A change under way.
 pub struct Change {
@@ -219,7 +220,22 @@ impl Master {
                 self.board.slots()
             ));
         }
+        self.try_places(config)?;
         Ok(told)
+    }
+
+    /// Whether what only the master opens could be opened.
+    fn try_places(&self, config: &Config) -> Result<(), String> {
+        let (old, new) = (&self.running.config.process, &config.process);
+        if new.log != old.log {
+            Log::open(&new.log, new.log_format, new.log_level)
+                .map_err(|error| format!("cannot open the new log: {error}"))?;
+        }
+        match &new.stats {
+            Some(address) if new.stats != old.stats => Desk::try_stats(address)
+                .map_err(|error| format!("cannot open the stats port {address}: {error}")),
+            _ => Ok(()),
+        }
     }
 
     fn next(
@@ -257,9 +273,13 @@ impl Master {
 
     fn ask_workers(&mut self) {
         let Some(Change { phase: Phase::Preparing(next), .. }) = &mut self.change else { return };
-        let known = |id: &u32| self.running.listeners.iter().any(|entry| entry.id == *id);
-        let all = next.running.listeners.iter().map(|entry| entry.id);
-        let new: Vec<u32> = all.filter(|id| !known(id)).collect();
+        let has = |number: usize, id: u32| {
+            self.running.listeners.iter().any(|it| it.id == id && it.is_of(number))
+        };
+        let new = |number: usize| -> Vec<u32> {
+            let mine = next.running.listeners.iter().filter(|entry| entry.is_of(number));
+            mine.map(|entry| entry.id).filter(|id| !has(number, *id)).collect()
+        };
         let (epoch, sealed) = (next.running.epoch, Rc::clone(&next.running.sealed));
         let deadline = next.deadline;
         let count = next.running.config.process.worker_count();
@@ -269,13 +289,18 @@ impl Master {
             .filter(|slot| slot.worker.is_some())
             .map(|slot| slot.number)
             .collect();
-        next.waiting.extend(&asked);
+        let asked: Vec<(usize, Vec<u32>)> =
+            asked.into_iter().map(|number| (number, new(number))).collect();
+        next.waiting.extend(asked.iter().map(|(number, _)| number));
+        let pokes = self.pokes.len();
         if let Err(error) = self.fill_slots(count) {
             return self.abandon_change(&format!("cannot make room for {count} workers: {error}"));
         }
-        for number in asked {
+        for (number, new) in asked {
             self.pass_listeners(number, &new);
-            self.pass_pokes(number);
+            if self.pokes.len() > pokes {
+                self.pass_pokes(number, pokes);
+            }
             let Some(worker) = self.slots[number].worker.as_mut() else { continue };
             let prepare = Message::Prepare { epoch };
             // One that is gone, or does not read, is found by its end or by the deadline.
@@ -301,12 +326,16 @@ impl Master {
 
     /// A death while a change is prepared ends the change: it may be what the worker died of.
     pub(super) fn note_death(&mut self, number: usize) {
-        match &self.change {
-            Some(Change { phase: Phase::Preparing(_), .. }) => {
-                self.abandon_change(&format!("worker {number} died while it was prepared"));
-            }
-            // Its successor starts with what holds, and says so.
-            _ => {}
+        // Once it holds, the successor starts with it, and says so.
+        if let Some(Change { phase: Phase::Preparing(_), .. }) = &self.change {
+            self.abandon_change(&format!("worker {number} died while it was prepared"));
+        }
+    }
+
+    /// A worker that was to leave has left; nobody waits for it any more.
+    pub(super) fn note_left(&mut self, number: usize) {
+        if let Some(Change { phase: Phase::Preparing(next), .. }) = &mut self.change {
+            next.waiting.remove(&number);
         }
     }
 
@@ -359,10 +388,11 @@ impl Master {
             text += &format!("; {} has not confirmed it yet", name_workers(&waiting));
         }
         self.listeners.keep(&self.running.listeners);
+        let one_line = format!("{text}: {}", told.join("; "));
+        say(&mut self.log, Level::Notice, &one_line);
         for line in &told {
             text += &format!("\n  {line}");
         }
-        say(&mut self.log, Level::Notice, &text);
         self.answer(change.asker, text);
     }
 
@@ -390,7 +420,7 @@ impl Master {
                 }
                 Listeners::keep(&mut self.listeners, &self.running.listeners);
                 let (config, rows) = (&self.running.config, &self.running.rows);
-                self.caches.keep(config, rows, |_| false);
+                self.caches.keep(config, rows, |row| self.rows.is_leaving(row));
             }
             Phase::Reading(_) => {}
         }
@@ -411,7 +441,10 @@ impl Master {
 
     fn refuse(&mut self, asker: Option<Visitor>, why: &str) {
         let epoch = self.running.epoch;
-        say(&mut self.log, Level::Error, &format!("change refused, epoch {epoch} holds: {why}"));
+        let one_line = why.lines().map(str::trim).filter(|line| !line.is_empty());
+        let one_line = one_line.collect::<Vec<_>>().join("; ");
+        let text = format!("change refused, epoch {epoch} holds: {one_line}");
+        say(&mut self.log, Level::Error, &text);
         if let Some(visitor) = asker {
             self.desk.refuse(visitor, why);
             self.want_to_write(visitor);

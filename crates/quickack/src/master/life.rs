@@ -103,7 +103,7 @@ impl Master {
                 continue;
             }
             // Its last words, and the clients it has handed over, may still be in the channel.
-            self.listen_to(number, now);
+            self.listen_to(number);
             let Some((worker, status)) = self.slots[number].reap(now)? else { continue };
             self.board.set_serving(number, false);
             self.board.clear_worker(number);
@@ -111,10 +111,15 @@ impl Master {
             self.poke_all();
             if worker.state == State::Leaving {
                 say(&mut self.log, Level::Notice, &format!("worker {number} has left ({status})"));
+                self.note_left(number);
                 continue;
             }
             let pid = worker.pid();
-            let text = format!("worker {number} (pid {pid}) ended by itself: {status}");
+            let again = match self.slots[number].not_before.saturating_duration_since(now) {
+                Duration::ZERO => "at once".to_string(),
+                pause => format!("in {} ms", pause.as_millis()),
+            };
+            let text = format!("worker {number} (pid {pid}) died: {status}; started again {again}");
             say(&mut self.log, Level::Error, &text);
             self.note_death(number);
         }
@@ -137,12 +142,16 @@ impl Master {
         self.next_look = now + LOOK_EVERY;
         self.desk.tidy(now);
         let hang = Duration::from_micros(self.running.config.process.hang_timeout_us);
+        let shutdown = Duration::from_micros(self.running.config.process.shutdown_timeout_us);
         let looks = (hang.as_millis() / LOOK_EVERY.as_millis()).max(2) as u32;
         for slot in &mut self.slots {
             let number = slot.number;
             let Some(worker) = slot.worker.as_mut() else { continue };
             if was_late {
                 worker.forget_pulse();
+            }
+            if worker.leaves_late(now, shutdown) {
+                worker.send(Message::Drain { timeout_us: 0 }, &[]);
             }
             let is_still = worker.stands_still(self.board.beats(number), looks) && !hang.is_zero();
             let why = match worker.channel.overdue(now) && !was_late {

@@ -28,7 +28,7 @@ pub struct Open {
     /// Of several with one address, which.
     share: usize,
     /// The file of a unix socket, to be removed at the end, and which file that was.
-    path: Option<(PathBuf, u64)>,
+    file: Option<(PathBuf, u64)>,
 }
 
 impl Listeners {
@@ -94,7 +94,7 @@ impl Listeners {
             return Ok(open.id);
         }
         let first = self.open.iter().find(of_address).map(|open| open.bound.clone());
-        let (fd, bound, path) = bind(listener, first.as_deref(), reuse).map_err(|error| {
+        let bound = bind(listener, first.as_deref(), reuse).map_err(|error| {
             let hint = match error.kind() {
                 io::ErrorKind::AddrInUse => "; something else is bound there",
                 io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
@@ -103,8 +103,9 @@ impl Listeners {
             io::Error::other(format!("cannot listen on {}: {error}{hint}", listener.address))
         })?;
         self.next_id += 1;
-        let fd = Rc::new(fd);
-        self.open.push(Open { id: self.next_id, written, bound, fd, share, path });
+        let Bound { fd, at, file } = bound;
+        let (id, fd) = (self.next_id, Rc::new(fd));
+        self.open.push(Open { id, written, bound: at, fd, share, file });
         Ok(self.next_id)
     }
 
@@ -123,7 +124,7 @@ impl Listeners {
             std::mem::take(&mut self.open).into_iter().partition(|it| is_closed(it));
         self.open = kept;
         let closed: Vec<Open> = closed;
-        for (path, inode) in closed.iter().filter_map(|open| open.path.as_ref()) {
+        for (path, inode) in closed.iter().filter_map(|open| open.file.as_ref()) {
             // Whoever has removed or replaced it meanwhile knows what they are doing.
             if inode_of(path).is_ok_and(|now| now == *inode) {
                 let _ = std::fs::remove_file(path);
@@ -137,17 +138,21 @@ impl Listeners {
     }
 }
 
-/// A socket, where it is bound, and its file. `first` is where another of the same address is
+/// A new listening socket, where it is, and its file if it has one.
+struct Bound {
+    fd: OwnedFd,
+    at: String,
+    file: Option<(PathBuf, u64)>,
+}
+
+/// `first` is where another of the same address is
 /// bound: port 0 means any free one only once.
-fn bind(
-    listener: &Listener,
-    first: Option<&str>,
-    reuse: bool,
-) -> io::Result<(OwnedFd, String, Option<(PathBuf, u64)>)> {
+fn bind(listener: &Listener, first: Option<&str>, reuse: bool) -> io::Result<Bound> {
     match &listener.address {
         Address::Unix { path, mode } => {
             let fd = sys::listen::unix(path, *mode, listener.backlog)?;
-            Ok((fd, path.display().to_string(), Some((path.clone(), inode_of(path)?))))
+            let file = Some((path.clone(), inode_of(path)?));
+            Ok(Bound { fd, at: path.display().to_string(), file })
         }
         address @ Address::Tcp { .. } => {
             let none = || io::Error::other("no address");
@@ -163,7 +168,7 @@ fn bind(
             }
             let fd = sys::listen::tcp(resolved, listener.backlog, reuse)?;
             let bound = sys::listen::local_address(&fd)?;
-            Ok((fd, bound.to_string(), None))
+            Ok(Bound { fd, at: bound.to_string(), file: None })
         }
     }
 }

@@ -11,6 +11,7 @@
 //!
 //! | file | what it decides |
 //! |---|---|
+//! | `briefing` | what a worker is told and passed |
 //! | `workers`, `life` | when a worker is started, believed dead, ended; signals, the end |
 //! | `listeners`, `rows`, `caches` | what a configuration needs, and what of it is there already |
 //! | `change` | one configuration becomes another, for all workers or for none |
@@ -18,6 +19,7 @@
 //! | `orders` | what the operator asks by the admin socket |
 //! | `reader` | a process of its own that reads files and looks up hosts |
 
+mod briefing;
 mod caches;
 mod change;
 mod events;
@@ -231,6 +233,7 @@ impl Master {
         loop {
             if let Some(code) = self.turn()? {
                 self.caches.end();
+                self.log.finish(Now::read());
                 return Ok(ExitCode::from(code));
             }
         }
@@ -243,7 +246,7 @@ impl Master {
         for source in sources {
             match source {
                 Source::Signals => self.heed_signals(now)?,
-                Source::Channel(slot) => self.listen_to(slot, now),
+                Source::Channel(slot) => self.listen_to(slot),
                 Source::Desk(visitor) => self.serve_desk(visitor, now),
             }
         }
@@ -278,79 +281,13 @@ impl Master {
         next.saturating_duration_since(Instant::now())
     }
 
-    /// Makes places for `count` workers and what wakes them.
-    fn fill_slots(&mut self, count: usize) -> io::Result<()> {
-        while self.pokes.len() < count {
-            self.pokes.push(Rc::new(sys::poke::new()?));
-        }
-        while self.slots.len() < count {
-            self.slots.push(Slot::new(self.slots.len()));
-        }
-        self.board.set_used(self.slots.len());
-        Ok(())
-    }
-
-    /// Fills the places that are vacant and whose pause is over.
-    fn start_what_is_due(&mut self, now: Instant) -> io::Result<()> {
-        let count = self.running.config.process.worker_count();
-        for number in 0..count.min(self.slots.len()) {
-            let slot = &mut self.slots[number];
-            if slot.worker.is_some() || now < slot.not_before {
-                continue;
-            }
-            if let Err(error) = slot.start() {
-                slot.not_before = now + START_AGAIN;
-                let text = format!("cannot start worker {number}: {error}; trying again");
-                say(&mut self.log, Level::Error, &text);
-                continue;
-            }
-            self.brief(number);
-        }
-        Ok(())
-    }
-
-    /// Tells a new worker everything it needs.
-    fn brief(&mut self, number: usize) {
-        let Some(worker) = self.slots[number].worker.as_mut() else { return };
-        // A descriptor that cannot be watched is that of a worker that cannot be led.
-        if self.events.add(&worker.channel, Source::Channel(number)).is_err() {
-            return worker.signal(Signal::KILL);
-        }
-        let release = env!("CARGO_PKG_VERSION").to_string();
-        worker.send(Message::Welcome { slot: number, release }, &[Rc::clone(&self.memory)]);
-        worker.send(Message::Lock {}, &[Rc::clone(&self.lock)]);
-        let ids: Vec<u32> = self.running.listeners.iter().map(|entry| entry.id).collect();
-        self.pass_listeners(number, &ids);
-        self.pass_pokes(number);
-        let epoch = self.running.epoch;
-        let Some(worker) = self.slots[number].worker.as_mut() else { return };
-        worker.send(Message::Prepare { epoch }, &[Rc::clone(&self.running.sealed)]);
-        worker.send(Message::Commit { epoch }, &[]);
-    }
-
-    fn pass_listeners(&mut self, number: usize, ids: &[u32]) {
-        let Some(worker) = self.slots[number].worker.as_mut() else { return };
-        for ids in ids.chunks(sys::channel::FDS_MAX) {
-            let fds: Vec<_> =
-                ids.iter().map(|id| Rc::clone(&self.listeners.find(*id).fd)).collect();
-            worker.send(Message::Listeners { ids: ids.to_vec() }, &fds);
-        }
-    }
-
-    fn pass_pokes(&mut self, number: usize) {
-        let Some(worker) = self.slots[number].worker.as_mut() else { return };
-        for (at, fds) in self.pokes.chunks(sys::channel::FDS_MAX).enumerate() {
-            worker.send(Message::Pokes { first: at * sys::channel::FDS_MAX }, fds);
-        }
-    }
-
     /// What a worker says.
-    fn listen_to(&mut self, number: usize, now: Instant) {
+    fn listen_to(&mut self, number: usize) {
         loop {
             let Some(worker) = self.slots[number].worker.as_mut() else { return };
             let received = worker.channel.flush().and_then(|()| worker.channel.receive());
             match received {
-                Ok(Some(received)) => self.heed_worker(number, received.message, received.fds, now),
+                Ok(Some(received)) => self.heed_worker(number, received.message, received.fds),
                 Ok(None) => break,
                 Err(crate::ipc::Fault::Closed) => {
                     // It is ending; its end is found by the signal that comes with it.
@@ -375,7 +312,7 @@ impl Master {
         }
     }
 
-    fn heed_worker(&mut self, number: usize, message: Message, fds: Vec<OwnedFd>, now: Instant) {
+    fn heed_worker(&mut self, number: usize, message: Message, fds: Vec<OwnedFd>) {
         match message {
             Message::Prepared { epoch } => self.note_prepared(number, epoch),
             Message::Refused { epoch, why } => self.note_refused(number, epoch, &why),
@@ -427,21 +364,9 @@ impl Master {
         self.note_applied(number, epoch);
     }
 
-    /// Clients of a worker that leaves, for the serving one that has the fewest.
-    fn pass_clients(&mut self, pool: u32, fds: Vec<OwnedFd>) {
-        let Some((number, _)) = self.board.least() else {
-            let text = format!("{} clients had nobody to go to and were closed", fds.len());
-            return say(&mut self.log, Level::Warning, &text);
-        };
-        let fds: Vec<_> = fds.into_iter().map(Rc::new).collect();
-        if let Some(worker) = self.slots[number].worker.as_mut() {
-            worker.send(Message::Adopt { pool }, &fds);
-        }
-    }
-
     /// Rows that nobody answers for any more are wiped and may be used again.
     fn settle_rows(&mut self) {
-        if self.change.is_some() {
+        if self.change.is_some() || !self.rows.is_anything_leaving() {
             return;
         }
         let workers = self.slots.iter().filter_map(|slot| slot.worker.as_ref());
@@ -515,6 +440,7 @@ impl Running {
     }
 }
 
+const _: () = assert!(WORKERS_MAX <= sys::channel::FDS_MAX);
 /// The running image: a replaced file on disk never mixes versions.
 const OWN_IMAGE: &str = "/proc/self/exe";
 /// Places reserved for each worker of the first configuration, so that there may be more …
@@ -525,8 +451,6 @@ const SLOTS_MIN: usize = 16;
 const ROWS_SPARE: usize = 4;
 /// … and at least so many.
 const ROWS_MIN: usize = 256;
-/// The pause before a start that the system refused is tried again.
-const START_AGAIN: Duration = Duration::from_millis(500);
 
 /// The way of accepting that the file asks for, or the best that this kernel has.
 fn choose_accept(wanted: Accept) -> Result<Choice, String> {

@@ -71,15 +71,18 @@ impl Desk {
         }
         self.stats = None;
         if let Some(address) = address {
-            let resolved = address.resolve()?.into_iter().next();
-            let resolved = resolved.ok_or_else(|| io::Error::other("no address"))?;
-            let fd = sys::listen::tcp(resolved, BACKLOG, false).map_err(|error| {
+            let fd = open_stats(address).map_err(|error| {
                 io::Error::other(format!("cannot open the stats port {address}: {error}"))
             })?;
             events.add(&fd, Source::Desk(STATS))?;
             self.stats = Some((fd, address.to_string()));
         }
         Ok(())
+    }
+
+    /// Whether `listen_for_stats` could open this one.
+    pub fn try_stats(address: &Address) -> io::Result<()> {
+        open_stats(address).map(drop)
     }
 
     pub fn path(&self) -> Option<&Path> {
@@ -301,6 +304,12 @@ impl Master {
             (true, true) => config.diff_json(),
         }
     }
+}
+
+fn open_stats(address: &Address) -> io::Result<OwnedFd> {
+    let resolved = address.resolve()?.into_iter().next();
+    let resolved = resolved.ok_or_else(|| io::Error::other("no address"))?;
+    Ok(sys::listen::tcp(resolved, BACKLOG, false)?)
 }
 
 fn verbs() -> String {

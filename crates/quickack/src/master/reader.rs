@@ -73,7 +73,7 @@ impl Drop for Reader {
 pub fn run(file: &Path) -> ExitCode {
     let reading = read(file);
     let written = sys::process::take_passed()
-        .and_then(|fd| Ok(File::from(fd).write_all_at(&serde_json::to_vec(&reading)?, 0)?));
+        .and_then(|fd| File::from(fd).write_all_at(&serde_json::to_vec(&reading)?, 0));
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => {

@@ -62,6 +62,15 @@ impl Rows {
         Ok(rows)
     }
 
+    pub fn is_anything_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Whether a row has left the configuration and may still be answered for.
+    pub fn is_leaving(&self, row: u32) -> bool {
+        self.leaving.contains(&row)
+    }
+
     fn keep_or_take(&mut self, old: Option<&u32>) -> Result<u32, String> {
         if let Some(row) = old {
             return Ok(*row);

@@ -33,6 +33,8 @@ pub struct Worker {
     pub started: Instant,
     /// When it began to serve.
     served_since: Option<Instant>,
+    /// Since when it is to leave, until it has been told that its time is over.
+    leaving_since: Option<Instant>,
     /// The configuration it has installed.
     pub epoch: u64,
     /// Rows that have left the configuration and that it still answers for.
@@ -79,6 +81,7 @@ impl Slot {
             state: State::Starting,
             started: Instant::now(),
             served_since: None,
+            leaving_since: None,
             epoch: 0,
             rows_in_use: Vec::new(),
             pulse: Pulse::default(),
@@ -114,10 +117,6 @@ impl Slot {
         self.early_deaths = 0;
         self.not_before = now;
     }
-
-    pub fn is_serving(&self) -> bool {
-        self.worker.as_ref().is_some_and(|worker| worker.state == State::Serving)
-    }
 }
 
 impl Worker {
@@ -133,9 +132,16 @@ impl Worker {
         );
         assert!(legal, "a worker goes from {:?} to no {next:?}", self.state);
         self.state = next;
-        if next == State::Serving {
-            self.served_since = Some(Instant::now());
+        match next {
+            State::Serving => self.served_since = Some(Instant::now()),
+            State::Leaving => self.leaving_since = Some(Instant::now()),
+            State::Starting | State::Hung => {}
         }
+    }
+
+    /// Whether the time is over that clients have who do not come to rest; true once.
+    pub fn leaves_late(&mut self, now: Instant, patience: Duration) -> bool {
+        self.leaving_since.take_if(|since| now - *since > patience).is_some()
     }
 
     /// Sends, or kills a worker that has not read a thousand messages.

@@ -1,0 +1,97 @@
+//! What a worker is told and passed: at its start everything, later what is new.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::events::Source;
+use super::workers::Slot;
+use super::{Master, say};
+use crate::ipc::Message;
+use crate::log::Level;
+
+impl Master {
+    /// Makes places for `count` workers and what wakes them.
+    pub(super) fn fill_slots(&mut self, count: usize) -> io::Result<()> {
+        while self.pokes.len() < count {
+            self.pokes.push(Rc::new(sys::poke::new()?));
+        }
+        while self.slots.len() < count {
+            self.slots.push(Slot::new(self.slots.len()));
+        }
+        self.board.set_used(self.slots.len());
+        Ok(())
+    }
+
+    /// Fills the places that are vacant and whose pause is over.
+    pub(super) fn start_what_is_due(&mut self, now: Instant) -> io::Result<()> {
+        let count = self.running.config.process.worker_count();
+        for number in 0..count.min(self.slots.len()) {
+            let slot = &mut self.slots[number];
+            if slot.worker.is_some() || now < slot.not_before {
+                continue;
+            }
+            if let Err(error) = slot.start() {
+                slot.not_before = now + START_AGAIN;
+                let text = format!("cannot start worker {number}: {error}; trying again");
+                say(&mut self.log, Level::Error, &text);
+                continue;
+            }
+            self.brief(number);
+        }
+        Ok(())
+    }
+
+    /// Tells a new worker everything it needs.
+    fn brief(&mut self, number: usize) {
+        let Some(worker) = self.slots[number].worker.as_mut() else { return };
+        // A descriptor that cannot be watched is that of a worker that cannot be led.
+        if self.events.add(&worker.channel, Source::Channel(number)).is_err() {
+            return worker.signal(Signal::KILL);
+        }
+        let release = env!("CARGO_PKG_VERSION").to_string();
+        worker.send(Message::Welcome { slot: number, release }, &[Rc::clone(&self.memory)]);
+        worker.send(Message::Lock {}, &[Rc::clone(&self.lock)]);
+        let mine = self.running.listeners.iter().filter(|entry| entry.is_of(number));
+        let ids: Vec<u32> = mine.map(|entry| entry.id).collect();
+        self.pass_listeners(number, &ids);
+        self.pass_pokes(number, 0);
+        let epoch = self.running.epoch;
+        let Some(worker) = self.slots[number].worker.as_mut() else { return };
+        worker.send(Message::Prepare { epoch }, &[Rc::clone(&self.running.sealed)]);
+        worker.send(Message::Commit { epoch }, &[]);
+    }
+
+    pub(super) fn pass_listeners(&mut self, number: usize, ids: &[u32]) {
+        let Some(worker) = self.slots[number].worker.as_mut() else { return };
+        for ids in ids.chunks(sys::channel::FDS_MAX) {
+            let fds: Vec<_> =
+                ids.iter().map(|id| Rc::clone(&self.listeners.find(*id).fd)).collect();
+            worker.send(Message::Listeners { ids: ids.to_vec() }, &fds);
+        }
+    }
+
+    /// What wakes the workers from `first` on; all of them fit one message.
+    pub(super) fn pass_pokes(&mut self, number: usize, first: usize) {
+        let Some(worker) = self.slots[number].worker.as_mut() else { return };
+        worker.send(Message::Pokes { first }, &self.pokes[first..]);
+    }
+
+    /// Clients of a worker that leaves, for the serving one that has the fewest.
+    pub(super) fn pass_clients(&mut self, pool: u32, fds: Vec<OwnedFd>) {
+        let Some((number, _)) = self.board.least() else {
+            let text = format!("{} clients had nobody to go to and were closed", fds.len());
+            return say(&mut self.log, Level::Warning, &text);
+        };
+        let fds: Vec<_> = fds.into_iter().map(Rc::new).collect();
+        if let Some(worker) = self.slots[number].worker.as_mut() {
+            worker.send(Message::Adopt { pool }, &fds);
+        }
+    }
+}
+
+/// The pause before a start that the system refused is tried again.
+const START_AGAIN: Duration = Duration::from_millis(500);
