@@ -87,7 +87,8 @@ pub enum Closed {
 /// What the driver must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Open a connection to a server, which is named by its row; answer with `handle_connected` or `handle_closed`.
+    /// Open a connection to a server, which is named by its row; answer with `handle_connected` or
+    /// `handle_closed`.
     Connect { link: ConnId, server: u32 },
     /// Close the connection; its id is dead already.
     Close(ConnId),

@@ -141,11 +141,7 @@ fn take_pool(book: &Book, plan: &PoolPlan, health: &dyn Fn(u32) -> Health) -> Po
 
 fn take_server(book: &Book, plan: &ServerPlan, health: &dyn Fn(u32) -> Health) -> ServerStats {
     let health = health(plan.row);
-    let of_all_slots =
-        |counter| (0..book.slots()).map(move |slot| book.value(slot, plan.row, counter));
     let value = |counter| match (counter, health) {
-        // Decided once for all workers, and counted by each.
-        (Server::Ejections, _) => of_all_slots(counter).max().unwrap_or(0),
         (Server::EjectedAt, Health::Ejected { since_us }) => since_us,
         (Server::EjectedAt, _) => 0,
         _ => book.total(plan.row, counter),

@@ -42,8 +42,8 @@ impl Proxy {
         Ok(self.desk.clients.insert(Client::new(pool as u32, &self.desk.limits)))
     }
 
-    /// Whether one client more is too many. Two limits are of all workers together, and workers that
-    /// accept at the same moment may pass them by one client each.
+    /// Whether one client more is too many. Two limits are of all workers together, and workers
+    /// that accept at the same moment may pass them by one client each.
     fn is_full(&self, pool: usize) -> bool {
         let (sheet, plan) = (&self.desk.sheet, &self.desk.pools[pool].plan);
         let within =

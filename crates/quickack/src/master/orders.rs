@@ -160,7 +160,8 @@ impl Desk {
                 Err(_) => break,
             }
         }
-        // It says no more. Who has asked still reads; looked at further, it would be ready for ever.
+        // It says no more. Who has asked still reads; looked at further, it would be ready for
+        // ever.
         if guest.is_served {
             events.forget(&guest.fd);
         } else {
