@@ -99,6 +99,7 @@ table! {
         Turns "turns_total" "Turns of the loop.",
         Accepts "accepts_total" "Clients accepted.",
         AcceptsRefused "accepts_refused_total" "Clients refused because of a limit, or a drain.",
+        HeadersBroken "headers_broken_total" "Clients closed because their PROXY header was none.",
         Connects "connects_total" "Connects to servers that were begun.",
         ConnectsWaited "connects_waited_total" "Connects that waited for their turn in a storm.",
         Installs "installs_total" "Configurations that it took up while it ran.",

@@ -47,7 +47,7 @@ pub static VERBS: &[Verb] = &[
     Verb {
         name: "workers",
         words: "[--json]",
-        text: "The processes: their ids, states, clients, and the configuration each has installed.",
+        text: "The processes: ids, states, clients, and the configuration each has installed.",
     },
     Verb { name: "log-level", words: "LEVEL", text: "The same as `set log_level=LEVEL`." },
     Verb {

@@ -3,7 +3,7 @@
 //! ```text
 //!   line 0      header           master   magic, version, slots, rows
 //!   line 1      epochs           master   configuration, health
-//!   line 2      connect tokens   anybody  the one word with several writers; not in a request's path
+//!   line 2      connect tokens   anybody  one word of several writers; not in a request's path
 //!   then        one line a slot  master   whether its worker serves
 //!   then        one line a slot  worker   heartbeat, clients, whether it watches the listeners, …
 //!   then        health bits      master   one bit a row: ejected

@@ -46,7 +46,7 @@ mod tests {
     fn ask_another_process(fd: &OwnedFd) -> Option<i32> {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--ignored", "--exact", "lock::tests::contender"]).stdout(Stdio::null());
-        process::prepare_child(&mut command, "holder", Some(fd.try_clone().unwrap()));
+        process::prepare_child(&mut command, "contender", Some(fd.try_clone().unwrap()));
         let status = command.status().unwrap();
         // The command's copy of the descriptor is closed with it, and the lock given up by that:
         // the callers below take it again.

@@ -13,9 +13,8 @@ pub fn new() -> io::Result<OwnedFd> {
 
 /// Wakes whoever waits on `fd`.
 pub fn poke(fd: impl AsFd) {
-    // It can fail in no other way: the descriptor is open and of the right kind.
+    // It fails for one reason: nobody has read 2^64 pokes. Begin anew, so that this one is seen.
     if io::write(&fd, &1u64.to_ne_bytes()) == Err(io::Errno::AGAIN) {
-        // Nobody has read 2^64 pokes: begin anew, so that this one is seen too.
         let _ = io::read(&fd, &mut [0; 8]);
         let _ = io::write(&fd, &1u64.to_ne_bytes());
     }

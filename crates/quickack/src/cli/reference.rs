@@ -65,8 +65,9 @@ fn class(class: Class) -> &'static str {
 fn admin() -> String {
     let mut page = heading(
         "Admin socket",
-        "What a running proxy answers, by `quickack VERB` or one line to its unix socket, which only\n\
-         its owner may open. An answer that begins with `error: ` is one; `--json` gives an object.",
+        "What a running proxy answers, by `quickack VERB` or one line to its unix socket, which\n\
+         only its owner may open. An answer that begins with `error: ` is one; `--json` gives an\n\
+         object.",
     );
     page += "\n| verb | words | what it does |\n|---|---|---|\n";
     for verb in VERBS {
@@ -81,8 +82,9 @@ fn channel() -> String {
     let mut page = heading(
         "Channel messages",
         "What the master and a worker say to each other over a `SOCK_SEQPACKET` socket pair. Each\n\
-         message is a JSON envelope: the version, its number, the number of the last message that was\n\
-         received, and the body. A number that does not follow the last one breaks the channel.",
+         message is a JSON envelope: the version, its number, the number of the last message that\n\
+         was received, and the body. A number that does not follow the last one breaks the\n\
+         channel.",
     );
     page += &format!("\nVersion {}.\n\n| message | from | fields | what it says |\n", ipc::VERSION);
     page += "|---|---|---|---|\n";

@@ -1,7 +1,9 @@
 //! Clients that come in: through the door, with or without a PROXY header, or from another worker.
 
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
+use metrics::Worker;
 use proxy::Time;
 use rustix::event::epoll;
 
@@ -91,10 +93,16 @@ impl Loop<'_> {
     }
 
     fn turn_away(&mut self, at: usize, why: &'static str) {
-        if let Some(greeter) = self.greeters.find(at) {
-            self.errands.note(Note::HeaderBroken { from: greeter.from, why });
-        }
+        let from = self.greeters.find(at).and_then(|greeter| greeter.from);
+        self.tell_broken(from, why);
         self.dismiss(at);
+    }
+
+    fn tell_broken(&mut self, from: Option<IpAddr>, why: &'static str) {
+        if let Some(counters) = &self.counters {
+            counters.add(Worker::HeadersBroken, 1);
+        }
+        self.errands.note(Note::HeaderBroken { from, why });
     }
 
     fn dismiss(&mut self, at: usize) {
@@ -109,7 +117,7 @@ impl Loop<'_> {
         while let Some(greeter) = self.greeters.overdue(now) {
             if !greeter.is_silent() {
                 let why = "a PROXY header whose end did not come";
-                self.errands.note(Note::HeaderBroken { from: greeter.from, why });
+                self.tell_broken(greeter.from, why);
             }
             self.door.left();
         }

@@ -1,10 +1,10 @@
 //! The loop: sockets and the clock on one side, a [`Mind`] on the other, orders from above.
 //!
 //! ```text
-//!   wait ─▶ orders ─▶ read what is ready ─▶ actions ─▶ write clients ─▶ look again, without waiting
-//!              ▲                                              │ something    │ nothing
-//!              └──────────────────────────────────────────────┘              ▼
-//!                                              timers ─▶ end of turn ─▶ write links ─▶ wait
+//!   wait ─▶ orders ─▶ read what is ready ─▶ actions ─▶ write clients ─▶ look, without waiting
+//!              ▲                                                │ something    │ nothing
+//!              └────────────────────────────────────────────────┘              ▼
+//!                                                timers ─▶ end of turn ─▶ write links ─▶ wait
 //! ```
 //!
 //! Links are written only when nothing more is ready: what came in together leaves together, in one
@@ -120,7 +120,7 @@ impl<'m> Loop<'m> {
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
             epoll::add(&looping.epoll, own, token(POKE), flags)?;
         }
-        looping.counters = Some(board.book().sheet(slot).counters(0));
+        looping.counters = Some(board.sheet(slot).counters(0));
         looping.connects.share(board.clone());
         let policy = match (mode, lock) {
             (AcceptMode::Gate, _) => Policy::Gate,

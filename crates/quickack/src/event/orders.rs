@@ -106,8 +106,7 @@ impl Loop<'_> {
         self.run_actions(None);
     }
 
-    /// The kernel says when the errands' descriptor can be written to, while something waits for
-    /// it.
+    /// While something waits for it, the kernel says when the errands' descriptor can be written to.
     pub(super) fn watch_errands(&mut self) {
         let is_blocked = self.errands.is_blocked();
         if is_blocked == self.is_blocked {

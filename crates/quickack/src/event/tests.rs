@@ -1,1 +1,331 @@
-//! The loop with real sockets and a mind that only notes.
+//! The loop with real sockets, a real data plane, and a test that leads it.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use metrics::Book;
+use proxy::{Event, Proxy, Report};
+
+use super::*;
+
+/// Makes an order, in the loop's thread.
+type Make = Box<dyn FnOnce() -> Order + Send>;
+
+/// What the loop's leader was told.
+#[derive(Debug)]
+enum Told {
+    Installed,
+    Note(Note),
+    Handed(u32, Vec<OwnedFd>),
+}
+
+/// A test that leads a loop in another thread.
+struct Leader {
+    wake: OwnedFd,
+    orders: Sender<Make>,
+    told: Receiver<Told>,
+    book: Book,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The loop's side of it.
+struct Script {
+    wake: OwnedFd,
+    orders: Receiver<Make>,
+    told: Sender<Told>,
+}
+
+impl Errands for Script {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.wake.as_fd())
+    }
+
+    fn is_blocked(&self) -> bool {
+        false
+    }
+
+    fn standing_orders(&mut self, _out: &mut Vec<Order>) {}
+
+    fn listen(&mut self, out: &mut Vec<Order>) {
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        out.extend(self.orders.try_iter().map(|make| make()));
+    }
+
+    fn installed(&mut self, _mind: &dyn Mind) {
+        let _ = self.told.send(Told::Installed);
+    }
+
+    fn after_turn(&mut self, _mind: &dyn Mind) {}
+
+    fn report(&mut self, _report: Report) {}
+
+    fn log(&mut self, _event: Event) {}
+
+    fn note(&mut self, note: Note) {
+        let _ = self.told.send(Told::Note(note));
+    }
+
+    fn hand_over(&mut self, pool: u32, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+        let _ = self.told.send(Told::Handed(pool, fds));
+        Ok(())
+    }
+}
+
+impl Leader {
+    /// Starts a loop with the pools of `text`, each listening at one of `listeners`.
+    fn start(text: &str, listeners: Vec<Listener>, per_second: u64) -> Leader {
+        let memory = sys::memory::shared("test", Board::words(1, 64)).unwrap();
+        let board = Board::create(sys::memory::map(&memory).unwrap(), 1, 64);
+        let book = board.book().clone();
+        let (orders, take_orders) = channel();
+        let (tell, told) = channel();
+        let wake = sys::poke::new().unwrap();
+        let script = Script { wake: wake.try_clone().unwrap(), orders: take_orders, told: tell };
+        let text = text.to_string();
+        let thread = std::thread::spawn(move || run(board, script, &text, listeners, per_second));
+        let leader = Leader { wake, orders, told, book, thread: Some(thread) };
+        assert!(matches!(leader.hear(), Told::Installed));
+        leader
+    }
+
+    fn order(&self, make: impl FnOnce() -> Order + Send + 'static) {
+        self.orders.send(Box::new(make)).unwrap();
+        sys::poke::poke(&self.wake);
+    }
+
+    fn hear(&self) -> Told {
+        self.told.recv().unwrap()
+    }
+
+    fn counted(&self, counter: Worker) -> u64 {
+        self.book.total(0, counter)
+    }
+
+    /// Ends the loop; what it told and nobody heard.
+    fn end(mut self) -> Vec<Told> {
+        self.order(|| Order::Drain { within: Duration::from_secs(10) });
+        self.thread.take().unwrap().join().unwrap();
+        self.told.try_iter().collect()
+    }
+}
+
+fn run(board: Board, mut script: Script, text: &str, listeners: Vec<Listener>, per_second: u64) {
+    let install = install(text, listeners, per_second);
+    let place = Place {
+        board: board.clone(),
+        slot: 0,
+        mode: AcceptMode::Gate,
+        pokes: Rc::new(RefCell::new(vec![sys::poke::new().unwrap()])),
+        lock: None,
+    };
+    let signals = Signals::new(&[]).unwrap();
+    let mut mind = Proxy::new(install.plan.clone(), 1, Time(0), board.sheet(0));
+    Loop::led(&mut mind, &mut script, place, install, signals).unwrap().run().unwrap();
+}
+
+/// Servers stand in the file as `127.0.0.1:port:1` or as the path of a socket.
+fn install(text: &str, listeners: Vec<Listener>, connects_per_second: u64) -> Install {
+    let config = crate::config::compile("test", text, &[]).config.expect("a good file");
+    let mut targets = std::collections::BTreeMap::new();
+    for (pool, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
+        for (plan, address) in pool.servers.iter().zip(&upstream.servers) {
+            let address = TargetAddress::Tcp(address.resolve().unwrap()[0]);
+            targets.insert(plan.row, Target { address, nodelay: true, keepalive: false });
+        }
+    }
+    let epoll_timeout = Duration::from_millis(50);
+    Install { plan: config.plan, listeners, targets, connects_per_second, epoll_timeout }
+}
+
+fn text(server: u16, more: &str) -> String {
+    format!(
+        "alpha:\n  listen: 127.0.0.1:1\n  distribution: modula\n{more}  servers:\n   - 127.0.0.1:{server}:1\n"
+    )
+}
+
+/// A listener, and where it is.
+fn tcp_listener(id: u32, believes: &[&str]) -> (Listener, std::net::SocketAddr) {
+    let fd = sys::listen::tcp("127.0.0.1:0".parse().unwrap(), 64, false).unwrap();
+    let address = sys::listen::local_address(&fd).unwrap();
+    (listener(id, fd, true, believes), address)
+}
+
+fn listener(id: u32, fd: OwnedFd, tcp: bool, believes: &[&str]) -> Listener {
+    let proxy_protocol = believes.iter().map(|net| net.parse().unwrap()).collect();
+    let (pool, nodelay, keepalive, shared) = (1, true, false, true);
+    Listener { id, fd: Some(fd), pool, tcp, nodelay, keepalive, shared, proxy_protocol }
+}
+
+/// A server that answers each `set` with STORED, as soon as it may; it says how many it has had.
+fn server(may_answer: Receiver<()>) -> (u16, Receiver<usize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (say, heard) = channel();
+    std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let _ = may_answer.recv();
+        let (mut line, mut count) = (String::new(), 0);
+        while reader.read_line(&mut line).is_ok_and(|len| len > 0) {
+            if line.starts_with("set ") {
+                count += 1;
+                let _ = say.send(count);
+                if (&stream).write_all(b"STORED\r\n").is_err() {
+                    return;
+                }
+            }
+            line.clear();
+        }
+    });
+    (port, heard)
+}
+
+fn ask_version(mut stream: impl Read + Write) {
+    stream.write_all(b"version\r\n").unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    assert!(line.starts_with("VERSION "), "{line}");
+}
+
+/// The other side has closed, and said nothing.
+fn assert_closed(mut stream: TcpStream) {
+    match stream.read(&mut [0; 64]) {
+        Ok(0) => {}
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+const NOWHERE: u16 = 9;
+
+#[test]
+fn a_client_behind_a_balancer_is_heard_from_the_end_of_its_header_on() {
+    let (listener, address) = tcp_listener(1, &["127.0.0.0/8"]);
+    let leader = Leader::start(&text(NOWHERE, ""), vec![listener], 0);
+    let header = b"PROXY TCP4 192.0.2.1 198.51.100.2 56324 11211\r\n";
+    let whole = [&header[..], b"version\r\n"].concat();
+    for size in [1, 7, header.len() - 1, header.len(), header.len() + 3, whole.len()] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        whole.chunks(size).for_each(|piece| stream.write_all(piece).unwrap());
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        assert!(line.starts_with("VERSION "), "pieces of {size}: {line}");
+    }
+    assert!(leader.end().is_empty());
+}
+
+#[test]
+fn a_balancer_that_connects_and_closes_costs_no_line() {
+    let (listener, address) = tcp_listener(1, &["127.0.0.1/32"]);
+    let leader = Leader::start(&text(NOWHERE, ""), vec![listener], 0);
+    drop(TcpStream::connect(address).unwrap());
+    // LOCAL, and nothing else.
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_closed(stream);
+    let mut cut_short = TcpStream::connect(address).unwrap();
+    cut_short.write_all(b"PROXY TCP4 192.").unwrap();
+    drop(cut_short);
+    assert!(leader.end().is_empty());
+}
+
+#[test]
+fn what_is_no_header_is_closed_and_told() {
+    let (listener, address) = tcp_listener(1, &["127.0.0.1/32", "::1/128"]);
+    let leader = Leader::start(&text(NOWHERE, ""), vec![listener], 0);
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"get foo\r\n").unwrap();
+    assert_closed(stream);
+    let why = "no PROXY header";
+    let from = Some("127.0.0.1".parse().unwrap());
+    assert!(matches!(leader.hear(), Told::Note(note) if note == Note::HeaderBroken { from, why }));
+    assert_eq!(leader.counted(Worker::HeadersBroken), 1);
+    assert!(leader.end().is_empty());
+}
+
+#[test]
+fn a_client_from_elsewhere_needs_no_header() {
+    let (listener, address) = tcp_listener(1, &["192.0.2.0/24"]);
+    let leader = Leader::start(&text(NOWHERE, ""), vec![listener], 0);
+    ask_version(TcpStream::connect(address).unwrap());
+    leader.end();
+}
+
+#[test]
+fn listeners_come_and_go_and_clients_stay() {
+    let (first, old) = tcp_listener(1, &[]);
+    let leader = Leader::start(&text(NOWHERE, ""), vec![first], 0);
+    let client = TcpStream::connect(old).unwrap();
+    ask_version(&client);
+    let (second, new) = tcp_listener(2, &[]);
+    leader.order(move || Order::Install(Box::new(install(&text(NOWHERE, ""), vec![second], 0))));
+    assert!(matches!(leader.hear(), Told::Installed));
+    ask_version(TcpStream::connect(new).unwrap());
+    assert!(TcpStream::connect(old).is_err(), "nobody else had it open");
+    ask_version(&client);
+    leader.end();
+}
+
+#[test]
+fn a_worker_that_retires_hands_its_quiet_clients_over_and_they_notice_nothing() {
+    let (listener, address) = tcp_listener(1, &[]);
+    let leader = Leader::start(&text(NOWHERE, ""), vec![listener], 0);
+    let clients: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    clients.iter().for_each(|client| ask_version(client));
+    let (other_listener, _) = tcp_listener(1, &[]);
+    let other = Leader::start(&text(NOWHERE, ""), vec![other_listener], 0);
+    leader.order(|| Order::Retire);
+    let mut handed = 0;
+    while handed < 20 {
+        let Told::Handed(pool, fds) = leader.hear() else { panic!("something else") };
+        handed += fds.len();
+        other.order(move || Order::Adopt { pool, fds });
+    }
+    clients.iter().for_each(|client| ask_version(client));
+    let mut leader = leader;
+    leader.thread.take().unwrap().join().unwrap();
+    drop(clients);
+    other.end();
+}
+
+#[test]
+fn what_a_client_sent_before_it_hung_up_is_done_even_if_it_was_not_read_at_once() {
+    const SETS: usize = 10_000;
+    let (go, may_answer) = channel();
+    let (port, stored) = server(may_answer);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let fd = sys::listen::unix(&path, None, 8).unwrap();
+    let more = "  timeout: 10000\n";
+    let leader = Leader::start(&text(port, more), vec![listener(1, fd, false, &[])], 0);
+    let mut stream = UnixStream::connect(&path).unwrap();
+    // More than may be outstanding for one client: it is paused, and then it is gone.
+    stream.write_all("set k 0 0 1\r\nv\r\n".repeat(SETS).as_bytes()).unwrap();
+    drop(stream);
+    go.send(()).unwrap();
+    assert_eq!(stored.iter().find(|count| *count == SETS), Some(SETS));
+    leader.end();
+}
+
+#[test]
+fn many_connects_keep_the_common_pace_and_all_are_made() {
+    const LINKS: usize = 30;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let more = format!("  server_connections: {LINKS}\n  preconnect: true\n");
+    // Ten at once, then one each ten milliseconds.
+    let leader = Leader::start(&text(port, &more), Vec::new(), 100);
+    let began = Instant::now();
+    let links: Vec<TcpStream> = (0..LINKS).map(|_| listener.accept().unwrap().0).collect();
+    assert!(began.elapsed() > Duration::from_millis(100), "{:?}", began.elapsed());
+    assert_eq!(links.len(), LINKS);
+    let waited = leader.counted(Worker::ConnectsWaited);
+    assert!((15..LINKS as u64).contains(&waited), "{waited}");
+    leader.end();
+}

@@ -1,10 +1,10 @@
 //! One configuration becomes another, for all workers or for none: two-phase commit.
 //!
 //! ```text
-//!   Reading ──text──▶ Preparing ──all Prepared──▶ one store on the board ──▶ Committing ──▶ answer
-//!      │ errors, a remap    │ Refused, a death,                                │ deadline: says who
-//!      ▼ not allowed        ▼ the deadline                                     ▼ has not said so
-//!   refused, nothing changed                                             it holds all the same
+//!   Reading ──text──▶ Preparing ──all Prepared──▶ a store on the board ──▶ Committing ──▶ answer
+//!      │ errors, a remap    │ Refused, a death,                               │ deadline: says who
+//!      ▼ not allowed        ▼ the deadline                                    ▼ has not said so
+//!   refused, nothing changed                                            it holds all the same
 //! ```
 //!
 //! The store is the moment: each worker looks at the board before it reads anything in a turn, so

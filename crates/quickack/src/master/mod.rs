@@ -3,9 +3,9 @@
 //! of a client's.
 //!
 //! ```text
-//!   signals ──┐                                ┌── worker 0 ── clients, servers
-//!   admin   ──┼──▶ one ladder of questions ──▶ ├── worker 1     each by a channel; all by the board
-//!   channels ─┤      (`Master::turn`)          └── …
+//!   signals ──┐                               ┌── worker 0 ── clients, servers
+//!   admin   ──┼──▶ one ladder of questions ──▶├── worker 1     each by a channel, all by the board
+//!   channels ─┤      (`Master::turn`)         └── …
 //!   timers  ──┘                                    cache processes
 //! ```
 //!

@@ -117,8 +117,7 @@ const EPOLL_TIMEOUT_US: u64 = 50_000;
 const SLACK: u32 = 1;
 /// … and for every so many of these, one more.
 const LEAST_SHARE: u32 = 8;
-/// Turns for which the lock is not tried, at most: a stopped worker has the fewest clients for
-/// ever.
+/// Turns without trying for the lock, at most: a stopped worker has the fewest clients for ever.
 const SKIPS_MAX: u32 = 16;
 
 #[cfg(test)]
