@@ -7,7 +7,7 @@
 //!                                            └──────────────────────────────┘ for each reload
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,14 +16,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use proxy::plan::Plan;
 use proxy::{Event, Proxy, Report, Time};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sys::signal::{self, Signals};
 
 use crate::board::Board;
 use crate::config::{self, Affinity, Config, Override, Severity};
 use crate::event::{self, Install, Listener, Loop, Order, Target, TargetAddress};
 use crate::ipc::installation::{AcceptMode, Installation};
-use crate::ipc::{Channel, Fault, Message};
+use crate::ipc::{Channel, Message};
 use crate::log::{self, Level};
 
 /// Serves until the master says otherwise, or is gone.
@@ -56,8 +56,10 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
     let install = first.install;
     let mut mind = Proxy::new(install.plan.clone(), seed(), Time(0), sheet);
     crew.epoch = first.epoch;
-    let mut looping = Loop::led(&mut mind, &mut crew, place, install, signals).map_err(text)?;
-    looping.run().map_err(text)
+    let ended = Loop::led(&mut mind, &mut crew, place, install, signals)
+        .and_then(|mut looping| looping.run());
+    crew.finish();
+    ended.map_err(text)
 }
 
 /// On a processor of its own, where that was asked for.
@@ -94,6 +96,10 @@ struct Crew {
     ejected: Vec<u32>,
     /// Told to the master as still in use.
     told_in_use: Vec<u32>,
+    /// What the channel had no room for and must be said: the last word about each server, …
+    owed_of_servers: BTreeMap<u32, Message>,
+    /// … and everything else but lines for the log, which are only counted.
+    owed: VecDeque<Message>,
     lines_lost: u64,
 }
 
@@ -121,6 +127,8 @@ impl Crew {
             names: HashMap::new(),
             ejected: Vec::new(),
             told_in_use: Vec::new(),
+            owed_of_servers: BTreeMap::new(),
+            owed: VecDeque::new(),
             lines_lost: 0,
         }
     }
@@ -247,13 +255,51 @@ impl Crew {
         Ok(listeners)
     }
 
-    /// Says something to the master. What cannot be said because the channel is full is counted.
+    /// Says something to the master, now or when the channel has room again.
     fn say(&mut self, message: Message) {
-        match self.channel.send(message, &[]) {
-            Ok(_) => {}
-            Err(Fault::Full) => self.lines_lost += 1,
-            // The master is gone; the loop finds out when it listens.
-            Err(Fault::Closed | Fault::Broken(_)) => {}
+        if self.channel.has_room() {
+            // If the master is gone the loop finds out when it listens.
+            let _ = self.channel.send(message, &[]);
+            return;
+        }
+        match message {
+            Message::Log { .. } => self.lines_lost += 1,
+            Message::Failed { server, .. } | Message::Answered { server, .. } => {
+                self.owed_of_servers.insert(server, message);
+            }
+            // A few for each configuration.
+            other => self.owed.push_back(other),
+        }
+    }
+
+    fn say_what_is_owed(&mut self) {
+        while self.channel.has_room()
+            && let Some(message) = self.owed.pop_front()
+        {
+            self.say(message);
+        }
+        while self.channel.has_room()
+            && let Some((_, message)) = self.owed_of_servers.pop_first()
+        {
+            self.say(message);
+        }
+        if self.lines_lost > 0 && self.channel.has_room() {
+            let lines = std::mem::take(&mut self.lines_lost);
+            self.say(Message::LogLost { lines });
+        }
+    }
+
+    /// Nothing is served any more: the last words, and clients that were handed over, leave before
+    /// the process does.
+    fn finish(&mut self) {
+        let patience = Timespec { tv_sec: 1, tv_nsec: 0 };
+        while self.channel.is_blocked() {
+            let mut wait = [PollFd::new(&self.channel, PollFlags::OUT)];
+            match poll(&mut wait, Some(&patience)) {
+                Ok(0) => return,
+                Ok(_) | Err(rustix::io::Errno::INTR) if self.channel.flush().is_ok() => {}
+                Ok(_) | Err(_) => return,
+            }
         }
     }
 
@@ -328,10 +374,7 @@ impl event::Errands for Crew {
                 self.say(Message::RowsInUse { rows });
             }
         }
-        if self.lines_lost > 0 && !self.channel.is_blocked() {
-            let lines = std::mem::take(&mut self.lines_lost);
-            self.say(Message::LogLost { lines });
-        }
+        self.say_what_is_owed();
     }
 
     fn report(&mut self, report: Report) {

@@ -91,7 +91,7 @@ impl Channel {
 
     /// Queues a message and sends what the kernel takes. Its number is the answer.
     pub fn send(&mut self, message: Message, fds: &[Rc<OwnedFd>]) -> Result<u64, Fault> {
-        if self.queue.len() >= QUEUE_MAX {
+        if !self.has_room() {
             return Err(Fault::Full);
         }
         self.sent += 1;
@@ -135,6 +135,11 @@ impl Channel {
             }
         }
         Ok(())
+    }
+
+    /// Whether one more message can be queued.
+    pub fn has_room(&self) -> bool {
+        self.queue.len() < QUEUE_MAX
     }
 
     /// Whether to wait until the kernel takes more.
