@@ -24,6 +24,7 @@ fn ten_thousand_seeds_find_nothing() {
     // A run that meets no trouble proves nothing.
     let met = [sum.hits, sum.misses, sum.updates, sum.pauses, sum.refused_clients];
     assert!(met.iter().all(|count| *count > 10_000), "{sum:?}");
+    assert!(sum.installs > 10_000, "{sum:?}");
     assert!(sum.ejections > 1_000 && sum.orphans > 1_000, "{sum:?}");
     for (fault, count) in sum.by_fault() {
         assert!(count > 100, "{fault} was met {count} times");

@@ -36,8 +36,8 @@ pub(crate) struct Pool {
     pub(crate) reads: Recorder,
     pub(crate) updates: Recorder,
     ring: Ring,
-    /// The servers of the ring, by place.
-    members: Vec<bool>,
+    /// By place: the row of the server that stands there, if it is in the ring.
+    members: Vec<Option<u32>>,
 }
 
 /// A server at work.
@@ -122,7 +122,7 @@ impl Pool {
 
     /// The server that a key belongs to. `random` is used where the distribution is.
     pub(crate) fn route(&self, key: &[u8], random: impl FnOnce() -> u32) -> Option<usize> {
-        if self.servers.len() == 1 && self.members[0] {
+        if self.servers.len() == 1 && self.members[0].is_some() {
             return Some(0);
         }
         let hash = match self.plan.distribution {
@@ -204,7 +204,14 @@ impl Server {
         }
     }
 
-    /// As if it had never failed.
+    /// It is back in the plan, and nothing is known of it.
+    pub(crate) fn begin_anew(&mut self) {
+        self.ejected = false;
+        self.failures = 0;
+        self.forgive();
+    }
+
+    /// It can be asked, and its next pause is a short one.
     pub(crate) fn forgive(&mut self) {
         self.health = Health::Ready;
         self.pause = limits::BACKOFF_FIRST_US;
@@ -243,13 +250,14 @@ impl Server {
     }
 }
 
-fn members(servers: &[Server]) -> Vec<bool> {
+fn members(servers: &[Server]) -> Vec<Option<u32>> {
     let is_in = |one: &Server| one.stage == Stage::Planned && !one.ejected;
-    servers.iter().map(is_in).collect()
+    servers.iter().map(|one| is_in(one).then_some(one.plan.row)).collect()
 }
 
-fn ring(distribution: Distribution, servers: &[Server], members: &[bool]) -> Ring {
+fn ring(distribution: Distribution, servers: &[Server], members: &[Option<u32>]) -> Ring {
     let node = |one: &Server| Node { name: one.plan.name.clone(), weight: one.plan.weight };
     let nodes: Vec<Node> = servers.iter().map(node).collect();
-    Ring::build(distribution, &nodes, members)
+    let alive: Vec<bool> = members.iter().map(Option::is_some).collect();
+    Ring::build(distribution, &nodes, &alive)
 }

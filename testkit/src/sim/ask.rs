@@ -1,5 +1,7 @@
 //! What model clients ask: a random mix of everything that the protocol has, good and bad.
 
+use proxy::plan::PoolPlan;
+
 use super::book::{Book, UpdateKind};
 use super::client::{Asked, Client};
 use super::random::Random;
@@ -10,6 +12,7 @@ use super::server::put_number;
 pub struct Asker<'a> {
     pub client: &'a mut Client,
     pub keys: &'a [Key],
+    pub plan: &'a PoolPlan,
     pub book: &'a mut Book,
     pub random: &'a mut Random,
     pub scene: &'a Scene,
@@ -196,7 +199,7 @@ impl Asker<'_> {
     }
 
     fn item_size_max(&self) -> usize {
-        self.scene.plan.pools[self.client.pool].item_size_max
+        self.plan.item_size_max
     }
 
     fn keyed_number(&mut self, word: &str, kind: UpdateKind) {
@@ -229,7 +232,7 @@ impl Asker<'_> {
 
     fn flush(&mut self) {
         let quiet = self.is_quiet();
-        let allowed = !self.scene.plan.pools[self.client.pool].allow.is_empty();
+        let allowed = !self.plan.allow.is_empty();
         let before = self.client.unsent.len();
         if !allowed {
             self.client.unsent.extend_from_slice(b"flush_all 0");

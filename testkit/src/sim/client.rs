@@ -167,6 +167,17 @@ impl Client {
         self.arrived = 0;
     }
 
+    /// The proxy was told to let it go: it has been answered so far, and is not read further.
+    pub fn drain(&mut self) {
+        let looked_at = if self.is_paused { 0 } else { self.sent };
+        self.drained_at.get_or_insert(looked_at);
+        self.unsent.clear();
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.drained_at.is_some()
+    }
+
     /// Nothing that arrived waits for an answer.
     pub fn is_answered(&self) -> bool {
         self.expects.iter().take(self.arrived).all(|one| one.is_quiet)

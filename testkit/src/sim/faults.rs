@@ -11,6 +11,7 @@ impl World {
         let pool = self.random.below(self.pools.len());
         let server = self.random.below(self.pools[pool].servers.len());
         let kind = *self.random.pick(&self.scene.faults);
+        self.hearsay(pool, server);
         tell!(self, "FAULT {kind:?} on server {pool}.{server}");
         let until = self.now.after(self.random.range(500, 90_000) as u64);
         let event = self.book.event();
@@ -29,6 +30,7 @@ impl World {
             FaultKind::Reset => self.reset_one(pool, server),
             FaultKind::Close => self.close_one(pool, server),
             FaultKind::Restart => self.restart(pool, server),
+            FaultKind::NoSocket => model.trick = Trick::NoSocket,
             FaultKind::Unasked => self.say_unasked(pool, server),
         }
     }

@@ -1,7 +1,7 @@
 //! The end of a run: faults stop, everything is answered, the servers come back, the clients leave,
 //! and nothing is left behind.
 
-use proxy::{Closed, Time};
+use proxy::{Closed, Time, limits};
 
 use super::ask::Asker;
 use super::server::{Server, Trick};
@@ -15,6 +15,9 @@ impl World {
             self.drain();
         } else {
             self.quiesce();
+            // The pause after a socket that could not be made.
+            self.now = self.now.after(limits::BACKOFF_LAST_US);
+            self.fire_timers();
             self.wait_for_health();
             self.orphans.clear();
             self.over = self.book.event();
@@ -27,6 +30,10 @@ impl World {
         assert_eq!(self.clients.iter().flatten().count(), 0, "a client is never closed");
         let (rows, clients, _) = self.proxy.census();
         assert_eq!((rows, clients), (0, 0), "rows and clients left behind");
+        self.proxy.end_turn(self.now);
+        self.carry_out();
+        assert_eq!(self.proxy.retired_rows_in_use(), [], "what has left the plan is still needed");
+        self.check_rows();
     }
 
     fn heal(&mut self) {
@@ -77,11 +84,13 @@ impl World {
     fn round(&mut self) -> bool {
         self.now = self.now.after(20);
         self.fire_timers();
-        let mut moved = false;
+        let mut moved = !self.verdicts.is_empty();
+        self.decide();
         for at in 0..self.clients.len() {
             let Some(client) = self.clients[at].as_ref() else { continue };
             let (id, len) = (client.id, client.unsent.len().min(BLOCK_LEN));
-            if len > 0 && !client.is_paused && !client.is_half_closed && !self.is_draining {
+            let is_read = !client.is_paused && !client.is_half_closed && !client.is_gone();
+            if len > 0 && is_read && !self.is_draining {
                 moved = true;
                 self.send(id, len);
             }
@@ -116,7 +125,10 @@ impl World {
     /// A server that answers is found to be back, without any client's request.
     fn wait_for_health(&mut self) {
         for _ in 0..ROUNDS_MAX {
-            if !self.pools.iter().flat_map(|pool| &pool.servers).any(|server| server.is_down) {
+            let pools = self.pools.iter().filter(|pool| pool.is_planned);
+            let mut servers =
+                pools.flat_map(|pool| pool.servers.iter().filter(|one| pool.has(one.row)));
+            if !servers.any(|server| server.is_down) {
                 return;
             }
             let due = self.proxy.poll_timeout();
@@ -137,11 +149,13 @@ impl World {
             let model = &self.pools[update.pool];
             let in_trouble =
                 |server: &Server| server.was_in_trouble(update.arrived, update.arrived_at);
-            let owner = update.key.and_then(|key| model.owner(key));
-            let excused = match owner {
-                Some(owner) => in_trouble(&model.servers[owner]),
+            let excused = match update.key {
+                Some(key) => {
+                    model.owners(key, update.arrived).any(|at| in_trouble(&model.servers[at]))
+                }
                 None => model.servers.iter().any(in_trouble),
             };
+            let excused = excused || model.rings.was_empty(update.arrived);
             let is_tight = self.scene.tight_memory || self.scene.tight_queues;
             let is_late = self.queue_timeouts(update.pool) > 0;
             assert!(excused || is_tight || is_late, "quiet update {number} was forgotten");
@@ -158,12 +172,13 @@ impl World {
     fn ask_for_everything(&mut self) {
         for at in 0..self.clients.len() {
             let Some(client) = self.clients[at].as_mut() else { continue };
-            if client.is_leaving || client.is_half_closed {
+            if client.is_leaving || client.is_half_closed || client.is_gone() {
                 continue;
             }
             let keys = &self.pools[client.pool].keys;
             let (book, random, scene) = (&mut self.book, &mut self.random, &self.scene);
-            Asker { client, keys, book, random, scene }.read_all();
+            let plan = &self.pools[client.pool].plan;
+            Asker { client, keys, plan, book, random, scene }.read_all();
         }
         self.quiesce();
     }
@@ -171,7 +186,7 @@ impl World {
     fn say_goodbye(&mut self) {
         for at in 0..self.clients.len() {
             let Some(client) = self.clients[at].as_mut() else { continue };
-            if client.is_half_closed {
+            if client.is_half_closed || client.is_gone() {
                 continue;
             }
             assert!(!client.is_paused, "a client with nothing outstanding is paused");
@@ -188,12 +203,14 @@ impl World {
         self.is_draining = true;
         for client in self.clients.iter_mut().flatten() {
             // Who is not read may have sent requests that nobody has looked at.
-            client.drained_at = Some(if client.is_paused { 0 } else { client.sent });
+            client.drain();
         }
         self.proxy.drain(self.now);
         self.carry_out();
-        let refused = self.proxy.handle_accept(self.scene.plan.pools[0].row, self.now);
-        assert!(refused.is_err(), "a client is accepted while draining");
+        if let Some(pool) = self.pools.iter().find(|pool| pool.is_planned) {
+            let refused = self.proxy.handle_accept(pool.plan.row, self.now);
+            assert!(refused.is_err(), "a client is accepted while draining");
+        }
         self.quiesce();
         assert!(self.proxy.is_drained(), "all clients have gone, and it is not drained");
     }

@@ -5,9 +5,9 @@
 //! it executed this very update. An error must name a fault that happened, and if it says that
 //! nothing was sent, nothing may ever be executed.
 
-use proxy::Time;
 use proxy::fault::{FAULTS, Fault};
 use proxy::plan::{Partial, PoolPlan};
+use proxy::{Time, limits};
 
 use super::book::{Book, Outcome, Update, UpdateKind};
 use super::client::{Asked, Client, Expect, Floor};
@@ -129,11 +129,13 @@ impl Judge<'_> {
     /// Whether a fault may have kept a key's server from answering.
     fn may_have_failed(&self, expect: &Expect, key: usize) -> bool {
         let waited = self.now.since(expect.arrived_at);
-        let is_late = !self.is_calm && waited >= self.plan.timeouts.queue;
+        let queue = self.pool.deadlines_since(expect.arrived_at).queue;
+        let is_late = !self.is_calm && waited >= queue;
         let in_trouble = |server: usize| {
             self.pool.servers[server].was_in_trouble(expect.arrived, expect.arrived_at)
         };
-        is_late || self.owners(key).any(in_trouble)
+        let was_empty = self.pool.rings.was_empty(expect.arrived);
+        is_late || was_empty || self.owners(expect, key).any(in_trouble)
     }
 
     /// The version of a key that a read may have seen; the oldest, if there are several.
@@ -144,18 +146,15 @@ impl Judge<'_> {
         is_it: impl FnMut(&&Version) -> bool + Copy,
     ) -> Option<(u64, Option<u32>)> {
         let since = self.since(expect, key);
-        let stores = self.owners(key).map(|server| &self.pool.servers[server].store);
+        let stores = self.owners(expect, key).map(|server| &self.pool.servers[server].store);
         let fitting = stores.filter_map(|store| store.since(key, since).filter(is_it).last());
         let oldest = fitting.min_by_key(|version| version.from)?;
         Some((oldest.from, oldest.by))
     }
 
-    /// The servers where a key may live.
-    fn owners(&self, key: usize) -> std::ops::Range<usize> {
-        match self.pool.owner(key) {
-            Some(owner) => owner..owner + 1,
-            None => 0..self.pool.servers.len(),
-        }
+    /// The servers where a key may have lived since a request arrived.
+    fn owners(&self, expect: &Expect, key: usize) -> impl Iterator<Item = usize> {
+        self.pool.owners(key, expect.arrived)
     }
 
     /// The event before which nothing may be older: a request's arrival, or what the client knew of
@@ -218,8 +217,8 @@ impl Judge<'_> {
         assert!(at > expect.arrived, "update {number} was executed before it arrived");
         self.summary.updates += 1;
         let Some(key) = key else {
-            let all = (1 << self.pool.servers.len()) - 1;
-            assert_eq!(update.executed, all, "a broadcast goes to all servers");
+            let all = self.pool.rings.had_members(update.executed, expect.arrived);
+            assert!(all, "a broadcast goes to all servers, not to {:#b}", update.executed);
             return;
         };
         let since = self.since(expect, key);
@@ -264,16 +263,13 @@ impl Judge<'_> {
         self.summary.faults[row.fault as usize] += 1;
         if row.fault == Fault::NoServer {
             assert_eq!(label, self.plan.name);
-            let out = |at: usize| {
-                let server = &self.pool.servers[at];
-                server.is_ejected || server.trouble.back > expect.arrived
-            };
-            assert!((0..self.pool.servers.len()).all(out), "{line:?}, but one is in the ring");
+            let was_empty = self.pool.rings.was_empty(expect.arrived);
+            assert!(was_empty, "{line:?}, but one is in the ring");
             return Explained::NeverDone;
         }
         let server = self.pool.servers.iter().position(|server| server.label == label);
         let server = server.unwrap_or_else(|| panic!("{line:?} names no server"));
-        let owns = |key: &u8| self.owners(usize::from(*key)).contains(&server);
+        let owns = |key: &u8| self.owners(expect, usize::from(*key)).any(|at| at == server);
         assert!(keys.is_empty() || keys.iter().any(owns), "{line:?} is not the key's server");
         let happened = self.happened(row.fault, server, expect);
         assert!(happened, "{line:?}, but that did not happen since {}", expect.arrived);
@@ -291,14 +287,20 @@ impl Judge<'_> {
         match fault {
             Fault::ConnectFailed => trouble.refused > since,
             Fault::ConnectTimeout => trouble.hung > since,
-            Fault::QueueTimeout => self.now.since(expect.arrived_at) >= self.plan.timeouts.queue,
+            Fault::QueueTimeout => {
+                let queue = self.pool.deadlines_since(expect.arrived_at).queue;
+                self.now.since(expect.arrived_at) >= queue
+            }
             Fault::QueueFull => self.tight_queues,
             Fault::ReplyTimeout => trouble.silent > since,
             Fault::LinkLost => trouble.lost > since,
             Fault::Poisoned => trouble.poisoned > since,
             Fault::Down => server.is_down || trouble.back > since,
             Fault::OutOfMemory => self.tight_memory,
-            Fault::Unable => false,
+            Fault::Unable => {
+                let until = trouble.unable_time.after(limits::BACKOFF_LAST_US);
+                trouble.unable != 0 && (trouble.unable > since || until >= expect.arrived_at)
+            }
             Fault::NoServer => unreachable!("it names no server"),
         }
     }

@@ -4,13 +4,18 @@ use std::ops::RangeInclusive;
 
 use proxy::limits::Limits;
 use proxy::plan::{OnFailure, Partial, Plan, PoolPlan, QuickAck, ServerPlan, Timeouts};
-use shard::{Distribution, Hash, Node, Ring};
+use shard::{Distribution, Hash};
 
 use super::random::Random;
 
 /// A run's conditions.
 pub struct Scene {
+    /// As installed last.
     pub plan: Plan,
+    /// By pool: every server that may ever be in a plan.
+    pub universe: Vec<Vec<ServerPlan>>,
+    /// Other plans in a thousand steps.
+    pub install_permille: usize,
     /// Model clients at the same time.
     pub clients: usize,
     /// Faults in a thousand steps.
@@ -54,6 +59,8 @@ pub enum FaultKind {
     ErrorLine,
     /// It writes a byte at a time for a while.
     Dribble,
+    /// Nothing of a server's: the next socket to it cannot be made.
+    NoSocket,
 }
 
 const ALL_FAULTS: &[FaultKind] = &[
@@ -67,13 +74,12 @@ const ALL_FAULTS: &[FaultKind] = &[
     FaultKind::Unasked,
     FaultKind::ErrorLine,
     FaultKind::Dribble,
+    FaultKind::NoSocket,
 ];
 
 /// One key of a pool; its place in the list is written in its first two bytes.
 pub struct Key {
     pub text: String,
-    /// The server it lives on while the ring is whole; `None` where the ring is random.
-    pub owner: Option<usize>,
 }
 
 impl Scene {
@@ -84,11 +90,16 @@ impl Scene {
         let large_permille = *random.pick(&[0, 0, 5, 30]);
         let pools = 1 + usize::from(random.permille(250));
         let pools = (0..pools).map(|at| pool(random, at, calm, large_permille > 0)).collect();
+        let mut plan = Plan::new(pools);
+        let universe = plan.pools.iter().map(|pool| pool.servers.clone()).collect();
+        for pool in &mut plan.pools {
+            let count = random.range(1, pool.servers.len().min(5));
+            pool.servers.truncate(count);
+        }
         let memory_max = if tight_memory { random.range(2_000, 40_000) } else { usize::MAX };
         let clients = random.range(1, 7);
         let clients_max = if random.permille(100) { random.range(1, 4) } else { usize::MAX };
         let limits = limits(random);
-        let mut plan = Plan::new(pools);
         (plan.memory_max, plan.limits) = (memory_max, limits);
         if random.permille(500) {
             plan.clients_max = clients_max
@@ -97,6 +108,8 @@ impl Scene {
         }
         Scene {
             plan,
+            universe,
+            install_permille: *random.pick(&[0, 0, 3, 15]),
             clients,
             fault_permille: *random.pick(&[3, 10, 30]),
             faults,
@@ -133,7 +146,7 @@ fn some_faults(random: &mut Random) -> Vec<FaultKind> {
 
 fn pool(random: &mut Random, at: usize, calm: bool, large: bool) -> PoolPlan {
     let name = ["alpha", "beta"][at];
-    let servers = (0..random.range(1, 5)).map(|server| server_plan(random, name, server)).collect();
+    let servers = (0..random.range(1, 7)).map(|server| server_plan(random, name, server)).collect();
     let text = proto::protocol("memcached").expect("the table has the protocol");
     let mut plan = PoolPlan::new(name, text, servers);
     plan.hash = *random.pick(&[Hash::Fnv64a, Hash::Md5, Hash::Crc16, Hash::Murmur]);
@@ -143,7 +156,7 @@ fn pool(random: &mut Random, at: usize, calm: bool, large: bool) -> PoolPlan {
         (1, Distribution::Random),
     ]);
     plan.server_connections = *random.pick(&[1, 1, 2, 3]);
-    plan.preconnect = random.permille(300);
+    switches(random, &mut plan);
     plan.timeouts = timeouts(random, calm);
     plan.on_failure = *random.pick(&[OnFailure::FailFast, OnFailure::FailFast, OnFailure::Eject]);
     plan.server_failure_limit = random.range(1, 3) as u32;
@@ -151,15 +164,20 @@ fn pool(random: &mut Random, at: usize, calm: bool, large: bool) -> PoolPlan {
     if random.permille(50) {
         plan.client_connections = random.range(1, 3);
     }
-    plan.merge_gets = random.permille(750);
     plan.partial = *random.pick(&[Partial::Error, Partial::Error, Partial::Miss]);
     if random.permille(500) {
         plan.allow.push("flush_all".to_string());
     }
     plan.item_size_max = if large { 50_000 } else { *random.pick(&[200, 2_000]) };
+    plan
+}
+
+/// What makes no difference to any answer.
+pub fn switches(random: &mut Random, plan: &mut PoolPlan) {
+    plan.preconnect = random.permille(300);
+    plan.merge_gets = random.permille(750);
     plan.quickack = *random.pick(&[QuickAck::Partial, QuickAck::Always, QuickAck::Off]);
     plan.server_quickack = *random.pick(&[QuickAck::Partial, QuickAck::Always, QuickAck::Off]);
-    plan
 }
 
 fn server_plan(random: &mut Random, pool: &str, server: usize) -> ServerPlan {
@@ -168,7 +186,7 @@ fn server_plan(random: &mut Random, pool: &str, server: usize) -> ServerPlan {
 }
 
 /// In a calm run nothing may time out, so that any failure is the proxy's.
-fn timeouts(random: &mut Random, calm: bool) -> Timeouts {
+pub fn timeouts(random: &mut Random, calm: bool) -> Timeouts {
     if calm {
         let long = 60_000_000;
         return Timeouts { connect: long, queue: long, reply: long };
@@ -193,16 +211,5 @@ pub fn keys(random: &mut Random, plan: &PoolPlan) -> Vec<Key> {
             format!("{at:02}{}:{}", &plan.name, "k".repeat(pad))
         })
         .collect();
-    let ring = ring(plan);
-    let owner = |text: &str| match plan.distribution {
-        Distribution::Random => None,
-        _ => ring.locate(plan.hash.hash(text.as_bytes())),
-    };
-    texts.into_iter().map(|text| Key { owner: owner(&text), text }).collect()
-}
-
-fn ring(plan: &PoolPlan) -> Ring {
-    let node = |server: &ServerPlan| Node { name: server.name.clone(), weight: server.weight };
-    let nodes: Vec<Node> = plan.servers.iter().map(node).collect();
-    Ring::build(plan.distribution, &nodes, &vec![true; nodes.len()])
+    texts.into_iter().map(|text| Key { text }).collect()
 }

@@ -12,10 +12,13 @@ use super::book::{Book, Injected, Outcome, UpdateKind};
 use super::conn::Conn;
 use super::history::{Store, Value};
 use super::random::Random;
+use super::rings::Rings;
 use super::scene::Key;
 
 pub struct Server {
     pub row: u32,
+    /// What the ring hashes.
+    pub name: String,
     pub label: String,
     pub store: Store,
     pub stalled_until: Time,
@@ -41,6 +44,8 @@ pub enum Trick {
     ErrorLine,
     /// Executed, then closed without an answer.
     Die,
+    /// Not even connected to: the next socket cannot be made.
+    NoSocket,
 }
 
 /// The last event of each kind of trouble: an error is legal only if one explains it.
@@ -51,6 +56,9 @@ pub struct Trouble {
     pub lost: u64,
     pub poisoned: u64,
     pub silent: u64,
+    /// The last socket to it that could not be made, and when that was.
+    pub unable: u64,
+    pub unable_time: Time,
     /// It was believed to be down until then.
     pub back: u64,
     /// Any of these, and stalls.
@@ -63,8 +71,7 @@ pub struct Place<'a> {
     pub pool: usize,
     pub server: usize,
     pub keys: &'a [Key],
-    /// The ring is whole and always was, so that each key has one owner.
-    pub is_fixed: bool,
+    pub rings: &'a Rings,
     /// The proxy still has the link.
     pub is_live: bool,
     pub book: &'a mut Book,
@@ -89,6 +96,7 @@ impl Server {
     pub fn new(plan: &ServerPlan, keys: usize) -> Server {
         Server {
             row: plan.row,
+            name: plan.name.clone(),
             label: plan.label.clone(),
             store: Store::new(keys),
             stalled_until: Time(0),
@@ -112,9 +120,12 @@ impl Server {
         };
         let used = frame.len;
         let start = conn.output.len();
-        let trick = std::mem::replace(&mut self.trick, Trick::None);
+        let trick = match self.trick {
+            Trick::NoSocket => Trick::None,
+            _ => std::mem::replace(&mut self.trick, Trick::None),
+        };
         match trick {
-            Trick::None => self.execute(&frame, conn, place),
+            Trick::None | Trick::NoSocket => self.execute(&frame, conn, place),
             Trick::ErrorLine => self.refuse(&frame, conn, place),
             Trick::Die => {
                 self.execute(&frame, conn, place);
@@ -168,6 +179,7 @@ impl Server {
                 let number = number(frame.words[1]);
                 let at = (place.pool, place.server, Some(key));
                 place.book.execute(number, UpdateKind::GetAndTouch, at, place.is_live);
+                place.check_update(number, key);
             } else {
                 place.book.event();
             }
@@ -190,6 +202,7 @@ impl Server {
         let (outcome, bytes) = stored(words[0], old.as_ref(), cas, frame.data);
         let at = (place.pool, place.server, Some(key));
         let event = place.book.execute(id, UpdateKind::Store, at, place.is_live);
+        place.check_update(id, key);
         place.book.updates[id as usize].outcome = Outcome::Words(outcome);
         if let Some(bytes) = bytes {
             let appended = matches!(words[0], "append" | "prepend");
@@ -207,6 +220,7 @@ impl Server {
         let id = number(words[2]);
         let at = (place.pool, place.server, Some(key));
         let event = place.book.execute(id, UpdateKind::Delta, at, place.is_live);
+        place.check_update(id, key);
         let old = self.store.value(key).cloned();
         let text = old.as_ref().map(|old| std::str::from_utf8(&old.bytes).expect("ASCII values"));
         let outcome = match text.map(|text| text.parse::<u64>()) {
@@ -234,6 +248,7 @@ impl Server {
         let id = number(frame.words[2]);
         let at = (place.pool, place.server, Some(key));
         place.book.execute(id, UpdateKind::Touch, at, place.is_live);
+        place.check_update(id, key);
         let found = self.store.value(key).is_some();
         let outcome = if found { "TOUCHED" } else { "NOT_FOUND" };
         place.book.updates[id as usize].outcome = Outcome::Words(outcome);
@@ -290,13 +305,20 @@ impl Place<'_> {
         let key = text.get(..2).and_then(|digits| digits.parse::<usize>().ok());
         let key = key.filter(|key| self.keys.get(*key).is_some_and(|key| key.text == text));
         let key = key.unwrap_or_else(|| panic!("nobody asked for the key {text:?}"));
-        let owner = self.keys[key].owner;
-        assert!(
-            !self.is_fixed || owner.is_none_or(|owner| owner == self.server),
-            "key {key} lives on server {owner:?}, not on {}",
-            self.server
-        );
+        self.check_way(key, 0);
         key
+    }
+
+    /// A request that arrived after that event may bring this key here.
+    fn check_way(&self, key: usize, arrived: u64) {
+        let owners = self.rings.owners(key, arrived);
+        let is_one = owners & 1 << self.server != 0;
+        assert!(is_one, "key {key} lives on {owners:#b} since {arrived}, not on {}", self.server);
+    }
+
+    /// That update brings this key here.
+    fn check_update(&self, number: u64, key: usize) {
+        self.check_way(key, self.book.updates[number as usize].arrived);
     }
 }
 

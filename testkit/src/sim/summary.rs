@@ -16,6 +16,8 @@ pub struct Summary {
     pub pauses: u64,
     pub refused_clients: u64,
     pub ejections: u64,
+    /// Plans that were taken up, the same ones again among them.
+    pub installs: u64,
     /// Updates executed although their client's link had gone.
     pub orphans: u64,
     /// Error lines by the fault they name.
@@ -36,6 +38,7 @@ impl Summary {
         self.pauses += other.pauses;
         self.refused_clients += other.refused_clients;
         self.ejections += other.ejections;
+        self.installs += other.installs;
         self.orphans += other.orphans;
         self.faults.iter_mut().zip(other.faults).for_each(|(sum, one)| *sum += one);
     }

@@ -32,12 +32,16 @@ impl World {
 
     fn accept(&mut self) {
         let pool = self.random.below(self.pools.len());
+        if !self.pools[pool].is_planned {
+            return;
+        }
         let plan = &self.scene.plan;
+        let model = &self.pools[pool].plan;
         let all = self.clients.iter().flatten().count();
         let own = self.clients.iter().flatten().filter(|one| one.pool == pool).count();
         let most = plan.clients_max.min(plan.clients_room);
-        let is_full = all >= most || own >= plan.pools[pool].client_connections;
-        match self.proxy.handle_accept(plan.pools[pool].row, self.now) {
+        let is_full = all >= most || own >= model.client_connections;
+        match self.proxy.handle_accept(model.row, self.now) {
             Ok(id) => {
                 assert!(!is_full, "one client too many is accepted");
                 self.welcome(id, pool);
@@ -68,7 +72,7 @@ impl World {
 
     fn let_client_ask(&mut self, id: ConnId) {
         let client = self.clients[id.index()].as_mut().expect("the caller found it");
-        if !client.unsent.is_empty() && self.random.permille(700) {
+        if client.is_gone() || !client.unsent.is_empty() && self.random.permille(700) {
             return;
         }
         let count = match self.random.below(20) {
@@ -78,7 +82,8 @@ impl World {
         };
         let keys = &self.pools[client.pool].keys;
         let (book, random, scene) = (&mut self.book, &mut self.random, &self.scene);
-        let mut asker = Asker { client, keys, book, random, scene };
+        let plan = &self.pools[client.pool].plan;
+        let mut asker = Asker { client, keys, plan, book, random, scene };
         for _ in 0..count {
             if asker.client.is_leaving || asker.client.is_half_closed {
                 break;
@@ -92,7 +97,7 @@ impl World {
     fn send_piece(&mut self, id: ConnId) {
         let client = self.clients[id.index()].as_ref().expect("the caller found it");
         let len = client.unsent.len();
-        if len == 0 || client.is_paused || client.is_half_closed {
+        if len == 0 || client.is_paused || client.is_half_closed || client.is_gone() {
             return;
         }
         let n = match self.random.below(10) {
@@ -139,13 +144,12 @@ impl World {
         self.flushed.clear();
         self.proxy.handle_received(id, &self.block, n, self.now);
         self.carry_out();
-        let plan = &self.scene.plan;
         let Some(client) = self.clients[id.index()].as_ref() else { return };
         // Behind the end of the conversation, and while it is paused, nothing is looked at.
         if client.is_leaving || client.is_paused || self.scene.tight_memory {
             return;
         }
-        match plan.pools[client.pool].quickack {
+        match self.pools[client.pool].plan.quickack {
             QuickAck::Partial => self.check_ack(id, ends),
             QuickAck::Always => self.check_ack(id, None),
             QuickAck::Off => assert!(self.flushed.is_empty(), "an ACK is sent although `off`"),
@@ -295,12 +299,11 @@ impl World {
     pub fn execute(&mut self, conn: &mut super::conn::Conn, count: usize, is_live: bool) {
         let (pool, server) = (conn.pool, conn.server);
         let model = &mut self.pools[pool];
-        let is_fixed = model.is_fixed();
         let mut place = Place {
             pool,
             server,
             keys: &model.keys,
-            is_fixed,
+            rings: &model.rings,
             is_live,
             book: &mut self.book,
             random: &mut self.random,
@@ -354,7 +357,7 @@ impl World {
         let must_end = conn.poison.is_some_and(|(_, end)| conn.delivered >= end);
         let id = conn.id;
         let ends = conn.ends_with_reply.then_some(true);
-        let quickack = self.scene.plan.pools[conn.pool].server_quickack;
+        let quickack = self.pools[conn.pool].plan.server_quickack;
         self.fill_block(&piece);
         self.flushed.clear();
         self.proxy.handle_received(id, &self.block, n, self.now);

@@ -1,13 +1,13 @@
 //! The driver: carries out the proxy's actions and moves bytes, as the program's event loop does.
 
-use proxy::jury::Verdict;
-use proxy::{Action, ConnId, Event, Report, Side, Slices};
+use proxy::{Action, Closed, ConnId, Event, Side, Slices, limits};
 
 use super::client::Client;
 use super::conn::Conn;
 use super::judge::{Judge, NO_MEMORY};
 use super::reply;
 use super::scene::FaultKind;
+use super::server::Trick;
 use super::world::{World, say};
 
 impl World {
@@ -50,7 +50,7 @@ impl World {
                 Action::Resume(id) => self.set_paused(id, false),
                 Action::FlushAck(id) => self.flushed.push(id),
                 Action::Log(event) => self.note(event),
-                Action::Report(report) => self.hear(&report),
+                Action::Report(report) => self.hear(0, &report),
             }
         }
     }
@@ -60,6 +60,15 @@ impl World {
         let mut conn = Conn::new(id, (pool, server), self.now);
         let model = &mut self.pools[pool].servers[server];
         model.progress = self.now;
+        if model.trick == Trick::NoSocket && !self.is_calm {
+            say!(self, "  no socket for it");
+            model.trick = Trick::None;
+            model.trouble.unable = self.book.event();
+            model.trouble.unable_time = self.now;
+            model.rough_until = model.rough_until.max(self.now.after(limits::BACKOFF_LAST_US));
+            self.proxy.handle_closed(id, Closed::Own, self.now);
+            return;
+        }
         let delay =
             if self.is_calm { 0 } else { self.random.below(3 * self.scene.tick_max) } as u64;
         conn.connects_at = Some(self.now.max(model.stalled_until).after(delay));
@@ -92,15 +101,30 @@ impl World {
     fn close_link(&mut self, id: ConnId) {
         let conn = self.conns[id.index()].take().expect("only what is there is closed");
         assert_eq!(conn.id, id, "a link that is long gone is closed");
-        let timeouts = self.scene.plan.pools[conn.pool].timeouts;
-        let server = &mut self.pools[conn.pool].servers[conn.server];
+        let model = &mut self.pools[conn.pool];
+        let row = model.servers[conn.server].row;
+        let may_retire = !model.is_planned || !model.has(row) || model.has_shrunk;
+        let since = if conn.is_up() { conn.owed_since } else { conn.since };
+        let timeouts = model.deadlines_since(since);
+        let waited = self.now.since(since);
+        let is_late = match conn.is_up() {
+            true => !conn.is_idle() && waited >= timeouts.reply,
+            false => waited >= timeouts.connect,
+        };
+        let waits = !conn.is_idle() && !conn.is_probe;
+        let is_poisoned = conn.poison.is_some_and(|(start, _)| conn.delivered > start);
+        if may_retire && !waits && !is_poisoned && !is_late {
+            // No client waits for anything: that is no failure of anybody's.
+            return;
+        }
+        let server = &mut model.servers[conn.server];
         let event = self.book.event();
         let trouble = &mut server.trouble;
         if !conn.is_up() {
             let waited = self.now.since(conn.since);
             assert!(waited >= timeouts.connect, "gave up connecting after {waited} us");
             trouble.hung = event;
-        } else if conn.poison.is_some_and(|(start, _)| conn.delivered > start) {
+        } else if is_poisoned {
             // Noted when it was delivered; but a piece of it looks like silence.
             if self.now.since(conn.owed_since) >= timeouts.reply {
                 trouble.silent = event;
@@ -139,52 +163,26 @@ impl World {
         assert!(owed.is_none(), "client {} is closed without its answer", client.number);
     }
 
-    /// What the proxy tells the operator is what it believes of its servers.
+    /// What the proxy tells the operator is what it believes of its servers, and has a reason.
     fn note(&mut self, event: Event) {
-        let (server, why) = match &event {
-            Event::ServerDown { server, why } | Event::Poisoned { server, why } => {
-                (*server, Some(*why))
-            }
-            Event::ServerBack { server } => (*server, None),
+        let (server, has_failed) = match &event {
+            Event::ServerDown { server, .. } | Event::Poisoned { server, .. } => (*server, true),
+            Event::ServerBack { server } => (*server, false),
         };
-        let (pool, server) = self.place(server);
-        let number = self.book.event();
-        let model = &mut self.pools[pool];
-        let entry = &mut model.servers[server];
+        let (pool, at) = self.place(server);
+        let entry = &mut self.pools[pool].servers[at];
         let known = entry.trouble.any_time == self.now;
-        assert!(why.is_none() || known, "{event:?}, but nothing happened to it");
+        assert!(!has_failed || known, "{event:?}, but nothing happened to it");
         match event {
             Event::ServerDown { .. } => entry.is_down = true,
             Event::ServerBack { .. } => {
                 entry.is_down = false;
-                entry.trouble.back = number;
+                entry.trouble.back = self.book.event();
             }
             Event::Poisoned { .. } => {}
         }
-        self.pools[pool].servers[server].progress = self.now;
-    }
-
-    /// The model master decides at once.
-    fn hear(&mut self, report: &Report) {
-        let (Report::Failed { server, .. } | Report::Answered { server, .. }) = report;
-        let (pool, at) = self.place(*server);
-        self.pools[pool].servers[at].progress = self.now;
-        let (row, ejected) = match self.jury.hear(0, report) {
-            Some(Verdict::Eject(row)) => (row, true),
-            Some(Verdict::Return(row)) => (row, false),
-            None => return,
-        };
-        let number = self.book.event();
-        let model = &mut self.pools[pool];
-        let entry = &mut model.servers[at];
-        entry.is_down = ejected;
-        entry.is_ejected = ejected;
-        model.epoch += 1;
-        self.summary.ejections += u64::from(ejected);
-        if !ejected {
-            entry.trouble.back = number;
-        }
-        self.proxy.set_ejected(row, ejected, self.now);
+        entry.progress = self.now;
+        self.look_at_health();
     }
 
     /// Writes to a client what its socket takes.
@@ -266,7 +264,7 @@ impl World {
             let mut judge = Judge {
                 pool_at,
                 pool: &self.pools[pool_at],
-                plan: &self.scene.plan.pools[pool_at],
+                plan: &self.pools[pool_at].plan,
                 book: &mut self.book,
                 client,
                 summary: &mut self.summary,

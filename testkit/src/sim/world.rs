@@ -6,8 +6,8 @@
 
 use std::rc::Rc;
 
-use proxy::jury::Jury;
-use proxy::plan::{OnFailure, Plan, PoolPlan, Timeouts};
+use proxy::jury::{Jury, Verdict};
+use proxy::plan::{Plan, PoolPlan, ServerPlan, Timeouts};
 use proxy::{ConnId, Proxy, Time};
 use shard::Distribution;
 
@@ -15,6 +15,7 @@ use super::book::Book;
 use super::client::{Asked, Client};
 use super::conn::Conn;
 use super::random::Random;
+use super::rings::{Rings, View};
 use super::scene::{FaultKind, Key, Scene, keys};
 use super::server::Server;
 use super::summary::Summary;
@@ -23,6 +24,8 @@ pub struct World {
     pub proxy: Proxy,
     pub counters: metrics::Book,
     pub jury: Jury,
+    /// Decisions that are on their way.
+    pub verdicts: Vec<(Time, Verdict)>,
     pub scene: Scene,
     pub random: Random,
     pub now: Time,
@@ -51,35 +54,69 @@ pub struct World {
 
 /// One pool's keys and servers.
 pub struct PoolModel {
+    /// As installed last.
+    pub plan: PoolPlan,
+    /// It is in the plan.
+    pub is_planned: bool,
     pub keys: Vec<Key>,
+    /// All that may ever be in the plan.
     pub servers: Vec<Server>,
-    /// How often the ring has changed.
+    pub rings: Rings,
+    /// How often keys have moved.
     pub epoch: u32,
-    distribution: Distribution,
-    on_failure: OnFailure,
+    /// The deadlines that were, and since when.
+    pub deadlines: Vec<(Time, Timeouts)>,
+    /// A plan has taken links away from its servers.
+    pub has_shrunk: bool,
 }
 
 impl PoolModel {
-    fn new(plan: &PoolPlan, random: &mut Random) -> PoolModel {
+    fn new(plan: &PoolPlan, universe: &[ServerPlan], random: &mut Random) -> PoolModel {
         let keys = keys(random, plan);
-        let servers = plan.servers.iter().map(|one| Server::new(one, keys.len())).collect();
-        let (distribution, on_failure) = (plan.distribution, plan.on_failure);
-        PoolModel { keys, servers, epoch: 0, distribution, on_failure }
+        let servers: Vec<Server> =
+            universe.iter().map(|one| Server::new(one, keys.len())).collect();
+        PoolModel {
+            rings: Rings::new(View::new(plan, &servers, &keys)),
+            deadlines: vec![(Time(0), plan.timeouts)],
+            plan: plan.clone(),
+            is_planned: true,
+            keys,
+            servers,
+            epoch: 0,
+            has_shrunk: false,
+        }
     }
 
-    /// The ring is as the plan has it, and always was.
-    pub fn is_fixed(&self) -> bool {
-        self.on_failure == OnFailure::FailFast || self.epoch == 0
+    /// Whether a server is in the pool's plan.
+    pub fn has(&self, row: u32) -> bool {
+        self.plan.servers.iter().any(|one| one.row == row)
     }
 
-    /// The server of a key, where it has but one.
-    pub fn owner(&self, key: usize) -> Option<usize> {
-        self.keys[key].owner.filter(|_| self.is_fixed())
+    /// The servers that have owned a key at any time since that event.
+    pub fn owners(&self, key: usize, since: u64) -> impl Iterator<Item = usize> {
+        let owners = self.rings.owners(key, since);
+        (0..self.servers.len()).filter(move |at| owners & 1 << at != 0)
+    }
+
+    /// The shortest of each deadline that there was since then.
+    pub fn deadlines_since(&self, time: Time) -> Timeouts {
+        let mut shortest = self.plan.timeouts;
+        let mut end = Time(u64::MAX);
+        for (from, one) in self.deadlines.iter().rev() {
+            if end < time {
+                break;
+            }
+            shortest.connect = shortest.connect.min(one.connect);
+            shortest.queue = shortest.queue.min(one.queue);
+            shortest.reply = shortest.reply.min(one.reply);
+            end = *from;
+        }
+        shortest
     }
 
     /// While the ring stays the same, a client's requests for a key go to one server in order.
     pub fn is_ordered(&self) -> bool {
-        self.distribution != Distribution::Random
+        self.plan.distribution != Distribution::Random
     }
 }
 
@@ -98,8 +135,12 @@ impl World {
         let mut random = Random::new(seed);
         let scene = Scene::new(&mut random);
         let plan: Plan = scene.plan.clone();
-        let pools: Vec<PoolModel> =
-            plan.pools.iter().map(|pool| PoolModel::new(pool, &mut random)).collect();
+        let pools: Vec<PoolModel> = plan
+            .pools
+            .iter()
+            .zip(&scene.universe)
+            .map(|(pool, universe)| PoolModel::new(pool, universe, &mut random))
+            .collect();
         let book = Book::new(pools.iter().map(|pool| pool.keys.len()));
         let start = Time(1_000_000);
         let jury = Jury::new(&plan);
@@ -109,6 +150,7 @@ impl World {
             proxy: Proxy::new(plan, random.next(), start, counters.sheet(0)),
             counters,
             jury,
+            verdicts: Vec::new(),
             scene,
             random,
             now: start,
@@ -144,6 +186,10 @@ impl World {
 
     fn step(&mut self) {
         self.pass_time();
+        self.decide();
+        if self.random.permille(self.scene.install_permille) {
+            return self.reload();
+        }
         if self.random.permille(self.scene.fault_permille) && !self.scene.faults.is_empty() {
             return self.fault();
         }
@@ -189,6 +235,9 @@ impl World {
     /// What must hold after each step.
     fn check(&self) {
         self.proxy.check();
+        if self.summary.installs > 0 && self.turn_age == 0 {
+            self.check_rows();
+        }
         let plan = &self.scene.plan;
         let holders = self.clients.len() + self.conns.len();
         let most = plan.memory_max.saturating_add(holders * HELD_UNASKED_MAX);
@@ -217,13 +266,14 @@ impl World {
         let model = &self.pools[client.pool];
         let progress = |server: usize| model.servers[server].progress;
         let last = match &expect.asked {
-            Asked::Read { keys, .. } if keys.len() == 1 => {
-                model.owner(usize::from(keys[0])).map(progress)
+            Asked::Read { keys, .. } if keys.len() == 1 && model.is_ordered() => {
+                model.owners(usize::from(keys[0]), expect.arrived).map(progress).max()
             }
             _ => (0..model.servers.len()).map(progress).max(),
         };
-        let since = last.unwrap_or(self.now).max(expect.arrived_at);
-        let Timeouts { connect, queue, reply } = self.scene.plan.pools[client.pool].timeouts;
+        let (changed, _) = model.deadlines.last().expect("there are always deadlines");
+        let since = last.unwrap_or(self.now).max(expect.arrived_at).max(*changed);
+        let Timeouts { connect, queue, reply } = model.plan.timeouts;
         let most = connect.max(queue).max(reply) + 10 * self.scene.tick_max as u64;
         let waited = self.now.since(since);
         assert!(
@@ -253,7 +303,7 @@ thread_local! {
 }
 
 /// More than the pools and servers of any run.
-const ROWS: usize = 16;
+const ROWS: usize = 32;
 
 /// The length of a block that reads fill. Smaller than the program's, so that few bytes fill it.
 pub const BLOCK_LEN: usize = 20 * 1024;

@@ -37,7 +37,6 @@ impl Proxy {
                 None => self.add_pool(pool, now),
             }
         }
-        self.vacate();
     }
 
     /// Whether anything here still needs the row of a pool or server.
@@ -130,7 +129,10 @@ impl Proxy {
         assert!(is_same, "a pool with another protocol has another row");
         let servers = plan.servers.clone();
         let old = std::mem::replace(&mut pool.plan, plan);
-        pool.stage = Stage::Planned;
+        if std::mem::replace(&mut pool.stage, Stage::Planned) == Stage::Retired {
+            // What was decided about its servers was forgotten when it went.
+            pool.servers.iter_mut().for_each(Server::begin_anew);
+        }
         for place in 0..pool.servers.len() {
             let server = &self.desk.pools[at].servers[place];
             let stays = servers.iter().any(|one| one.row == server.plan.row);
@@ -172,9 +174,7 @@ impl Proxy {
         server.plan = plan;
         if server.stage == Stage::Retired {
             server.stage = Stage::Planned;
-            server.ejected = false;
-            server.failures = 0;
-            server.forgive();
+            server.begin_anew();
             fresh.push(place);
             for id in server.links.iter().flatten() {
                 let link = self.links.find_mut(*id).expect("a server knows living links only");

@@ -1,0 +1,306 @@
+//! The model master: it decides who is out of the ring, a little later than it is told, and gives
+//! the proxy another plan in the middle of everything.
+
+use proxy::Report;
+use proxy::jury::Verdict;
+use proxy::plan::{OnFailure, PoolPlan, Timeouts};
+
+use super::rings::View;
+use super::scene;
+use super::world::{World, say};
+
+/// What another plan changes.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    RemoveServer,
+    AddServer,
+    Weight,
+    Timeouts,
+    ServerConnections,
+    Clients,
+    Limits,
+    Switches,
+    Ejection,
+    RemovePool,
+    RestorePool,
+}
+
+const CHANGES: &[Change] = &[
+    Change::RemoveServer,
+    Change::RemoveServer,
+    Change::AddServer,
+    Change::AddServer,
+    Change::Weight,
+    Change::Timeouts,
+    Change::ServerConnections,
+    Change::Clients,
+    Change::Limits,
+    Change::Switches,
+    Change::Ejection,
+    Change::RemovePool,
+    Change::RestorePool,
+    Change::RestorePool,
+];
+
+impl World {
+    /// A worker reports; what follows from it is taken up some time later.
+    pub fn hear(&mut self, worker: usize, report: &Report) {
+        let (Report::Failed { server, .. } | Report::Answered { server, .. }) = report;
+        let (pool, at) = self.place(*server);
+        self.pools[pool].servers[at].progress = self.now;
+        let verdict = self.jury.hear(worker, report);
+        self.await_verdicts(verdict);
+        self.look_at_health();
+    }
+
+    fn await_verdicts(&mut self, verdicts: impl IntoIterator<Item = Verdict>) {
+        for verdict in verdicts {
+            let delay = if self.is_calm { 0 } else { self.random.below(20_000) as u64 };
+            self.verdicts.push((self.now.after(delay), verdict));
+        }
+    }
+
+    /// At the start of a turn: decisions that have arrived are taken up, in their order.
+    pub fn decide(&mut self) {
+        while let Some((due, verdict)) = self.verdicts.first().copied() {
+            if due > self.now && !self.is_calm {
+                return;
+            }
+            self.verdicts.remove(0);
+            self.take_up(verdict);
+        }
+    }
+
+    fn take_up(&mut self, verdict: Verdict) {
+        say!(self, "master: {verdict:?}");
+        let (row, ejected) = match verdict {
+            Verdict::Eject(row) => (row, true),
+            Verdict::Return(row) => (row, false),
+        };
+        let (pool, at) = self.place(row);
+        self.pools[pool].servers[at].is_ejected = ejected;
+        self.summary.ejections += u64::from(ejected);
+        self.turn_ring(pool);
+        self.proxy.set_ejected(row, ejected, self.now);
+        self.look_at_health();
+        self.carry_out();
+    }
+
+    /// Servers and plan are as they are now: so is the ring.
+    fn turn_ring(&mut self, pool: usize) {
+        let event = self.book.event();
+        let model = &mut self.pools[pool];
+        let view = View::new(&model.plan, &model.servers, &model.keys);
+        model.epoch += u32::from(model.rings.push(event, view));
+        // Whoever waits for a server that has just gone out of the ring waits for it as before.
+        model.servers.iter_mut().for_each(|one| one.progress = self.now);
+    }
+
+    /// What the proxy believes of its servers.
+    pub fn look_at_health(&mut self) {
+        let down: Vec<(u32, bool)> =
+            self.proxy.servers().map(|view| (view.row, view.health != "ready")).collect();
+        for (row, is_down) in down {
+            let (pool, at) = self.place(row);
+            let server = &mut self.pools[pool].servers[at];
+            if server.is_down && !is_down {
+                server.trouble.back = self.book.event();
+                server.progress = self.now;
+            }
+            server.is_down = is_down;
+        }
+    }
+
+    /// Another worker has met what this one has not.
+    pub fn hearsay(&mut self, pool: usize, server: usize) {
+        let server = self.pools[pool].servers[server].row;
+        if self.random.permille(150) {
+            let verdict = self.jury.failed(1, server, 9);
+            self.await_verdicts(verdict);
+        }
+    }
+
+    /// Another plan, or the same one again.
+    pub fn reload(&mut self) {
+        let changes = *self.random.pick(&[0, 0, 1, 1, 1, 2, 4]);
+        let before: Vec<(bool, PoolPlan)> =
+            self.pools.iter().map(|model| (model.is_planned, model.plan.clone())).collect();
+        let done: Vec<Change> = (0..changes).filter_map(|_| self.change(&before)).collect();
+        say!(self, "RELOAD {done:?}");
+        self.summary.installs += 1;
+        for (pool, (was_planned, old)) in before.into_iter().enumerate() {
+            self.compare(pool, was_planned, old);
+            self.turn_ring(pool);
+        }
+        let mut plan = self.scene.plan.clone();
+        let planned = self.pools.iter().filter(|model| model.is_planned);
+        plan.pools = planned.map(|model| model.plan.clone()).collect();
+        self.scene.plan = plan.clone();
+        let returns = self.jury.install(&plan);
+        // What was decided about a server that is gone means nothing when it is back.
+        let jury = &self.jury;
+        self.verdicts.retain(|(_, verdict)| match verdict {
+            Verdict::Eject(row) => jury.is_out(*row),
+            Verdict::Return(row) => plan_has(&plan.pools, *row),
+        });
+        self.await_verdicts(returns);
+        self.carry_out();
+        self.proxy.install(plan, self.now);
+        if done.is_empty() {
+            let action = self.proxy.poll_action();
+            assert_eq!(action, None, "the same plan again does something");
+        }
+        self.look_at_health();
+        self.carry_out();
+        self.check_rows();
+    }
+
+    /// Rows of the plan are in use; others are, as long as the proxy says so.
+    pub fn check_rows(&self) {
+        let retired = self.proxy.retired_rows_in_use();
+        for model in &self.pools {
+            assert!(!model.is_planned || self.proxy.uses_row(model.plan.row));
+            for server in &model.servers {
+                let is_planned = model.is_planned && model.has(server.row);
+                let is_retired = retired.contains(&server.row);
+                assert_eq!(self.proxy.uses_row(server.row), is_planned || is_retired);
+                assert!(!(is_planned && is_retired), "a server of the plan has retired");
+            }
+        }
+    }
+
+    /// What a pool's plan was before; what follows from the change.
+    fn compare(&mut self, pool: usize, was_planned: bool, old: PoolPlan) {
+        if !self.pools[pool].is_planned {
+            // Nobody will hear of what has changed beside.
+            self.pools[pool].plan = old;
+            if was_planned {
+                self.let_clients_go(pool);
+            }
+            return;
+        }
+        let event = self.book.event();
+        let model = &mut self.pools[pool];
+        for at in 0..model.servers.len() {
+            let row = model.servers[at].row;
+            let was_there = was_planned && old.servers.iter().any(|one| one.row == row);
+            if was_there && model.has(row) {
+                continue;
+            }
+            // Whoever leaves or comes has no past.
+            let server = &mut model.servers[at];
+            server.is_ejected = false;
+            server.is_down = false;
+            server.trouble.back = event;
+        }
+    }
+
+    /// One change to the plan, if it can be made.
+    fn change(&mut self, before: &[(bool, PoolPlan)]) -> Option<Change> {
+        let change = *self.random.pick(CHANGES);
+        let at = self.random.below(self.pools.len());
+        if !self.pools[at].is_planned {
+            let restores = matches!(change, Change::RestorePool) && !before[at].0;
+            self.pools[at].is_planned = restores;
+            return restores.then_some(change);
+        }
+        let random = &mut self.random;
+        let plan = &mut self.pools[at].plan;
+        let done = match change {
+            Change::RemoveServer => self.remove_server(at),
+            Change::AddServer => self.add_server(at),
+            Change::Weight => {
+                let server = random.below(plan.servers.len());
+                let weight = random.range(1, 5) as u32;
+                std::mem::replace(&mut plan.servers[server].weight, weight) != weight
+            }
+            Change::Timeouts => self.change_timeouts(at),
+            Change::ServerConnections => {
+                let count = random.range(1, 3);
+                let before = std::mem::replace(&mut plan.server_connections, count);
+                self.pools[at].has_shrunk |= count < before;
+                count != before
+            }
+            Change::Clients => self.change_clients(at),
+            Change::Limits => {
+                let limits = &mut self.scene.plan.limits;
+                limits.pipeline = random.range(1, 40);
+                limits.client_outbox = random.range(100, 4_000);
+                true
+            }
+            Change::Switches => {
+                scene::switches(random, plan);
+                true
+            }
+            Change::Ejection => {
+                plan.on_failure = *random.pick(&[OnFailure::Eject, OnFailure::FailFast]);
+                plan.server_failure_limit = random.range(1, 3) as u32;
+                plan.server_retry_timeout = random.range(5_000, 60_000) as u64;
+                plan.max_ejected = *random.pick(&[None, Some(0), Some(1), Some(3)]);
+                true
+            }
+            Change::RemovePool => {
+                self.pools[at].is_planned = !before[at].0;
+                before[at].0
+            }
+            Change::RestorePool => false,
+        };
+        done.then_some(change)
+    }
+
+    fn remove_server(&mut self, pool: usize) -> bool {
+        let model = &mut self.pools[pool];
+        if model.plan.servers.len() < 2 {
+            return false;
+        }
+        let at = self.random.below(model.plan.servers.len());
+        model.plan.servers.remove(at);
+        true
+    }
+
+    fn add_server(&mut self, pool: usize) -> bool {
+        let model = &mut self.pools[pool];
+        let mut absent = self.scene.universe[pool].clone();
+        absent.retain(|one| !model.has(one.row));
+        if absent.is_empty() {
+            return false;
+        }
+        let place = self.random.range(0, model.plan.servers.len());
+        model.plan.servers.insert(place, self.random.pick(&absent).clone());
+        true
+    }
+
+    fn change_timeouts(&mut self, pool: usize) -> bool {
+        if self.scene.faults.is_empty() {
+            return false;
+        }
+        let timeouts: Timeouts = scene::timeouts(&mut self.random, false);
+        let model = &mut self.pools[pool];
+        model.plan.timeouts = timeouts;
+        model.deadlines.push((self.now, timeouts));
+        true
+    }
+
+    fn change_clients(&mut self, pool: usize) -> bool {
+        let random = &mut self.random;
+        let mut some = || if random.permille(300) { random.range(1, 4) } else { usize::MAX };
+        self.scene.plan.clients_max = some();
+        self.pools[pool].plan.client_connections = some();
+        true
+    }
+
+    /// The clients of a pool that is gone are answered what they have asked, and closed.
+    fn let_clients_go(&mut self, pool: usize) {
+        for client in self.clients.iter_mut().flatten().filter(|one| one.pool == pool) {
+            // Who is not read may have sent requests that nobody has looked at.
+            if client.is_paused {
+                self.book.excuse(client.number);
+            }
+            client.drain();
+        }
+    }
+}
+
+fn plan_has(pools: &[PoolPlan], row: u32) -> bool {
+    pools.iter().flat_map(|pool| &pool.servers).any(|server| server.row == row)
+}
