@@ -180,6 +180,7 @@ impl Crew {
             }
             Message::Adopt { pool } => out.push(Order::Adopt { pool, fds }),
             Message::Retire {} => out.push(Order::Retire),
+            Message::Share { keep } => out.push(Order::Share { keep }),
             Message::Drain { timeout_us } => {
                 out.push(Order::Drain { within: Duration::from_micros(timeout_us) });
             }

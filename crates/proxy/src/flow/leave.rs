@@ -6,16 +6,18 @@ use crate::client::State;
 use crate::id::ConnId;
 
 impl Proxy {
-    /// Forgets the clients that have nothing outstanding; each with its pool's row. Nobody is told
-    /// to close them: their connections are the caller's, for another worker.
-    pub fn hand_over(&mut self) -> Vec<(ConnId, u32)> {
+    /// Forgets up to `max` clients that have nothing outstanding; each with its pool's row. Nobody
+    /// is told to close them: their connections are the caller's, for another worker.
+    pub fn hand_over(&mut self, max: usize) -> Vec<(ConnId, u32)> {
         let clients = self.desk.clients.iter().filter(|(_, client)| {
             let is_reading = client.state == State::Open && !client.paused && !client.held_back;
             is_reading && client.is_settled() && !client.is_mid_request()
         });
         let rows = &self.desk.pools;
-        let leaving: Vec<(ConnId, u32)> =
-            clients.map(|(id, client)| (id, rows[client.pool as usize].plan.row)).collect();
+        let leaving: Vec<(ConnId, u32)> = clients
+            .take(max)
+            .map(|(id, client)| (id, rows[client.pool as usize].plan.row))
+            .collect();
         leaving.iter().for_each(|(id, _)| self.desk.drop_client(*id));
         leaving
     }

@@ -73,7 +73,7 @@ impl Stage {
     }
 
     pub fn hand_over(&mut self) -> Vec<ConnId> {
-        self.proxy.hand_over().into_iter().map(|(id, _)| id).collect()
+        self.proxy.hand_over(usize::MAX).into_iter().map(|(id, _)| id).collect()
     }
 
     pub fn accept(&mut self) -> Result<ConnId, Vec<u8>> {

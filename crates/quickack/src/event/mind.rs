@@ -34,8 +34,9 @@ pub trait Mind {
         Vec::new()
     }
 
-    /// Clients with nothing outstanding, and the rows of their pools. They are forgotten.
-    fn hand_over(&mut self) -> Vec<(ConnId, u32)> {
+    /// Up to `max` clients with nothing outstanding, and the rows of their pools. They are
+    /// forgotten.
+    fn hand_over(&mut self, _max: usize) -> Vec<(ConnId, u32)> {
         Vec::new()
     }
 
@@ -108,7 +109,7 @@ impl Mind for Proxy {
         Proxy::retired_rows_in_use(self)
     }
 
-    fn hand_over(&mut self) -> Vec<(ConnId, u32)> {
-        Proxy::hand_over(self)
+    fn hand_over(&mut self, max: usize) -> Vec<(ConnId, u32)> {
+        Proxy::hand_over(self, max)
     }
 }

@@ -85,6 +85,8 @@ pub struct Loop<'m> {
     is_blocked: bool,
     /// No more clients are taken; those who are quiet go to other workers.
     retiring: bool,
+    /// Clients beyond so many go to other workers, until then.
+    sharing: Option<(u32, Time)>,
     /// No more clients are taken; it ends then, whoever is still here.
     ends: Option<Time>,
     shutdown_timeout: Duration,
@@ -162,6 +164,7 @@ impl<'m> Loop<'m> {
             is_called: false,
             is_blocked: false,
             retiring: false,
+            sharing: None,
             ends: None,
             shutdown_timeout,
         })

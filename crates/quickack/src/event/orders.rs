@@ -37,6 +37,7 @@ impl Loop<'_> {
                     fds.into_iter().for_each(|fd| self.adopt(fd, pool));
                 }
                 Order::Retire => self.retire(),
+                Order::Share { keep } => self.sharing = Some((keep, self.now.after(SHARE_US))),
                 Order::Drain { within } => self.drain(within),
             }
             self.run_actions(None);
@@ -79,11 +80,12 @@ impl Loop<'_> {
 
     /// Gives clients that have nothing outstanding to other workers.
     pub(super) fn hand_over(&mut self) {
-        if !self.retiring || self.ends.is_some() {
+        let surplus = self.surplus();
+        if surplus == 0 || self.ends.is_some() {
             return;
         }
         let mut of_pool: BTreeMap<u32, Vec<OwnedFd>> = BTreeMap::new();
-        for (id, pool) in self.mind.hand_over() {
+        for (id, pool) in self.mind.hand_over(surplus) {
             if let Some(conn) = self.drop_conn(id) {
                 let _ = epoll::delete(&self.epoll, &conn.fd);
                 of_pool.entry(pool).or_default().push(conn.fd);
@@ -93,6 +95,21 @@ impl Loop<'_> {
             // Those that cannot be passed stay for another turn.
             if let Err(back) = self.errands.hand_over(pool, fds) {
                 back.into_iter().for_each(|fd| self.adopt(fd, pool));
+            }
+        }
+    }
+
+    /// How many clients are too many here.
+    fn surplus(&mut self) -> usize {
+        match self.sharing {
+            _ if self.retiring => usize::MAX,
+            None => 0,
+            Some((keep, until)) => {
+                let surplus = self.door.clients().saturating_sub(keep);
+                if surplus == 0 || self.now >= until {
+                    self.sharing = None;
+                }
+                surplus as usize
             }
         }
     }
@@ -122,3 +139,6 @@ impl Loop<'_> {
         }
     }
 }
+
+/// How long a worker looks for clients that have nothing outstanding, microseconds.
+const SHARE_US: u64 = 2_000_000;

@@ -71,6 +71,8 @@ messages! {
         "Lines that were not sent because the channel was full."
     Master Retire {}
         "Take no more clients, hand over those you have, and end."
+    Master Share { keep: u32 }
+        "Others have fewer: hand over clients that have nothing outstanding until so many are left."
     Worker Clients { pool: u32 }
         "Connections of clients that have nothing outstanding, one descriptor each, to be given to \
          other workers."

@@ -1,5 +1,6 @@
 //! What a worker is told and passed: at its start everything, later what is new.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -80,15 +81,47 @@ impl Master {
         worker.send(Message::Pokes { first }, &self.pokes[first..]);
     }
 
-    /// Clients of a worker that leaves, for the serving one that has the fewest.
+    /// Clients that a worker hands over, each for the serving worker that has the fewest.
     pub(super) fn pass_clients(&mut self, pool: u32, fds: Vec<OwnedFd>) {
-        let Some((number, _)) = self.board.least() else {
-            let text = format!("{} clients had nobody to go to and were closed", fds.len());
-            return say(&mut self.log, Level::Warning, &text);
-        };
-        let fds: Vec<_> = fds.into_iter().map(Rc::new).collect();
-        if let Some(worker) = self.slots[number].worker.as_mut() {
-            worker.send(Message::Adopt { pool }, &fds);
+        let mut counts: Vec<(u32, usize)> = (0..self.slots.len())
+            .filter(|number| self.board.is_serving(*number))
+            .map(|number| (self.board.connections(number), number))
+            .collect();
+        let mut parts: BTreeMap<usize, Vec<Rc<OwnedFd>>> = BTreeMap::new();
+        let mut lost = 0;
+        for fd in fds {
+            match counts.iter_mut().min() {
+                Some((count, number)) => {
+                    *count += 1;
+                    parts.entry(*number).or_default().push(Rc::new(fd));
+                }
+                None => lost += 1,
+            }
+        }
+        if lost > 0 {
+            let text = format!("{lost} clients had nobody to go to and were closed");
+            say(&mut self.log, Level::Warning, &text);
+        }
+        for (number, fds) in parts {
+            if let Some(worker) = self.slots[number].worker.as_mut() {
+                worker.send(Message::Adopt { pool }, &fds);
+            }
+        }
+    }
+
+    /// New workers have no clients: the others give them some of theirs.
+    pub(super) fn share_clients(&mut self) {
+        let serving: Vec<usize> =
+            (0..self.slots.len()).filter(|number| self.board.is_serving(*number)).collect();
+        let count = |number: &usize| self.board.connections(*number);
+        let all: u32 = serving.iter().map(count).sum();
+        let keep = all.div_ceil(serving.len().max(1) as u32);
+        let rich: Vec<usize> =
+            serving.iter().copied().filter(|number| count(number) > keep + 1).collect();
+        for number in rich {
+            if let Some(worker) = self.slots[number].worker.as_mut() {
+                worker.send(Message::Share { keep }, &[]);
+            }
         }
     }
 }

@@ -52,6 +52,8 @@ struct Next {
 struct Applied {
     waiting: BTreeSet<usize>,
     workers: usize,
+    /// There are more workers than before.
+    grew: bool,
     deadline: Instant,
     told: Vec<String>,
 }
@@ -346,6 +348,7 @@ impl Master {
         let next = *next;
         let epoch = next.running.epoch;
         let workers = next.running.config.process.worker_count();
+        let grew = workers > self.running.config.process.worker_count();
         self.prepare_health(&next.running);
         self.board.commit_config(epoch);
         self.running = next.running;
@@ -370,7 +373,8 @@ impl Master {
                 waiting.insert(number);
             }
         }
-        let applied = Applied { waiting, workers, deadline: now + PATIENCE, told: next.told };
+        let deadline = now + PATIENCE;
+        let applied = Applied { waiting, workers, grew, deadline, told: next.told };
         self.change = Some(Change { phase: Phase::Committing(applied), ..change });
     }
 
@@ -378,7 +382,7 @@ impl Master {
     fn conclude(&mut self) {
         let Some(change) = self.change.take() else { return };
         let Phase::Committing(applied) = change.phase else { return };
-        let Applied { waiting, workers, told, .. } = applied;
+        let Applied { waiting, workers, told, grew, .. } = applied;
         let mut text = format!(
             "epoch {} applied by {}/{workers}",
             self.running.epoch,
@@ -388,6 +392,9 @@ impl Master {
             text += &format!("; {} has not confirmed it yet", name_workers(&waiting));
         }
         self.listeners.keep(&self.running.listeners);
+        if grew {
+            self.share_clients();
+        }
         let one_line = format!("{text}: {}", told.join("; "));
         say(&mut self.log, Level::Notice, &one_line);
         for line in &told {

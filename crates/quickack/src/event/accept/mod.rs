@@ -177,6 +177,11 @@ impl Door {
         self.publish();
     }
 
+    /// How many are here.
+    pub fn clients(&self) -> u32 {
+        self.clients
+    }
+
     /// No client is here.
     pub fn is_empty(&self) -> bool {
         self.clients == 0
