@@ -28,8 +28,9 @@ const HEADER: usize = PAGE;
 /// The words of the header, in their order.
 const MAGIC: u64 = u64::from_le_bytes(*b"qa-book\0");
 const HEADER_WORDS: usize = 5;
-/// How many slots have ever been used.
-const USED: usize = 5;
+/// How many slots have ever been used, and how many rows.
+const USED_SLOTS: usize = 5;
+const USED_ROWS: usize = 6;
 
 /// All counters of all processes. Cloning it clones references to the same memory.
 #[derive(Clone, Copy)]
@@ -77,7 +78,8 @@ impl Book {
         assert!(is_aligned(memory), "a book begins at a cache line");
         let header = [MAGIC, LAYOUT, slots as u64, rows as u64, ROW as u64];
         memory.iter().zip(header).for_each(|(word, value)| word.store(value, Relaxed));
-        memory[USED].store(slots as u64, Relaxed);
+        memory[USED_SLOTS].store(slots as u64, Relaxed);
+        memory[USED_ROWS].store(rows as u64, Relaxed);
         Book { memory, slots, rows }
     }
 
@@ -117,16 +119,18 @@ impl Book {
         self.rows
     }
 
-    /// Only the first `slots` have ever been used: no other is looked at, because reading a page
-    /// that nobody wrote would make it.
-    pub fn set_used(&self, slots: usize) {
+    /// Only the first `slots` and `rows` have ever been used: no other is looked at, because
+    /// reading a page that nobody wrote would make it.
+    pub fn set_used(&self, slots: usize, rows: usize) {
         assert!(slots <= self.slots, "slot {slots} of {}", self.slots);
-        self.memory[USED].store(slots as u64, Relaxed);
+        assert!(rows <= self.rows, "row {rows} of {}", self.rows);
+        self.memory[USED_SLOTS].store(slots as u64, Relaxed);
+        self.memory[USED_ROWS].store(rows as u64, Relaxed);
     }
 
     /// The slots that have ever been used.
     fn used(&self) -> std::ops::Range<usize> {
-        0..(self.memory[USED].load(Relaxed) as usize).min(self.slots)
+        0..(self.memory[USED_SLOTS].load(Relaxed) as usize).min(self.slots)
     }
 
     /// What the process in a slot writes. There must be one such process.
@@ -182,7 +186,8 @@ impl Book {
 
     /// What is "now" of a slot whose process has died: it is nothing any more.
     pub fn clear_gauges(&self, slot: usize) {
-        (0..self.rows as u32).for_each(|row| zero(&self.row(slot, row)[..GAUGES]));
+        let rows = self.memory[USED_ROWS].load(Relaxed).min(self.rows as u64) as u32;
+        (0..rows).for_each(|row| zero(&self.row(slot, row)[..GAUGES]));
     }
 
     fn row(&self, slot: usize, row: u32) -> &'static [AtomicU64] {

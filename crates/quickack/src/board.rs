@@ -78,9 +78,9 @@ impl Board {
         self.book.sheet(1 + slot)
     }
 
-    /// So many slots have ever had a worker.
-    pub fn set_used(&self, slots: usize) {
-        self.book.set_used(1 + slots);
+    /// So many slots have ever had a worker, and so many rows a meaning.
+    pub fn set_used(&self, slots: usize, rows: usize) {
+        self.book.set_used(1 + slots, rows);
     }
 
     // What the master says.
@@ -183,12 +183,6 @@ impl Board {
     }
 
     // What all share.
-
-    /// The serving worker with the fewest clients, and how many those are.
-    pub fn least(&self) -> Option<(usize, u32)> {
-        let serving = (0..self.slots).filter(|slot| self.is_serving(*slot));
-        serving.map(|slot| (slot, self.connections(slot))).min_by_key(|(_, count)| *count)
-    }
 
     /// Leave to connect to a server, of which there are `per_second` for the whole proxy; a burst
     /// may use what a tenth of a second allows. The error is how long to wait, microseconds.
@@ -319,18 +313,6 @@ mod tests {
         assert!(Board::open(&board.memory[..board.memory.len() - 1]).is_err());
         board.memory[1].store(VERSION + 1, Ordering::Relaxed);
         assert!(Board::open(board.memory).is_err());
-    }
-
-    #[test]
-    fn the_least_is_among_those_who_serve() {
-        let board = board(3, 1);
-        assert_eq!(board.least(), None);
-        for (slot, count) in [(0, 5), (1, 2), (2, 0)] {
-            board.set_connections(slot, count);
-        }
-        board.set_serving(0, true);
-        board.set_serving(1, true);
-        assert_eq!(board.least(), Some((1, 2)));
     }
 
     #[test]

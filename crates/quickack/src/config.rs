@@ -105,6 +105,8 @@ pub struct Outcome {
     /// None when the report holds an error.
     pub config: Option<Config>,
     pub report: Report,
+    /// Where a proxy that runs by an earlier state of the file answers, as far as it can be read.
+    pub admin: Admin,
 }
 
 /// Reads a file and compiles it.
@@ -142,7 +144,8 @@ const VALUE_LEN_MAX: usize = 200;
 
 fn unreadable(name: &str, text: &str, spot: Spot, message: String) -> Outcome {
     let diagnostic = Diagnostic { severity: Severity::Error, spot, message, suggestion: None };
-    Outcome { config: None, report: Report::new(name, text, vec![diagnostic]) }
+    let report = Report::new(name, text, vec![diagnostic]);
+    Outcome { config: None, report, admin: Admin::Default }
 }
 
 /// The memory of a cache process, as a word of the command line.

@@ -143,6 +143,8 @@ impl Crew {
                 let holds = self.board.as_ref().map_or(0, Board::config_epoch);
                 if let Some(prepared) = self.prepared.take_if(|one| one.epoch <= holds) {
                     self.names = prepared.names.clone();
+                    // The loop has its own copies; ours would keep the sockets open.
+                    self.passed.clear();
                     return Ok(prepared);
                 }
             }

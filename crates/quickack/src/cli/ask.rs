@@ -41,11 +41,13 @@ impl Proxy {
             return Ok(path.clone());
         }
         let Some(file) = &self.config else { return admin::only() };
-        // The file may be wrong by now: that is for the proxy to say. Where the socket is can be
-        // read from one that is right; from another it is where it is by default.
+        // The file may be wrong by now: that is for the proxy to say.
         let outcome = config::read(file);
-        let written = outcome.config.map_or(config::Admin::Default, |it| it.process.admin);
-        let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
-        admin::path(&written, Some(&file)).ok_or("its file says `admin: off`".to_string())
+        let is_valid = outcome.config.is_some();
+        let path = admin::path(&outcome.admin, Some(file)).ok_or("its file says `admin: off`")?;
+        if !is_valid && !path.exists() {
+            return admin::only();
+        }
+        Ok(path)
     }
 }

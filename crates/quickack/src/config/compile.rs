@@ -35,7 +35,8 @@ pub fn compile_for(name: &str, text: &str, overrides: &[Override], processors: u
     }
     let report = Report::new(name, text, findings.diagnostics);
     let valid = report.count(Severity::Error) == 0;
-    Outcome { config: valid.then(|| compiler.config(text)), report }
+    let admin = compiler.global.process.admin.clone();
+    Outcome { config: valid.then(|| compiler.config(text)), report, admin }
 }
 
 struct Compiler<'o> {

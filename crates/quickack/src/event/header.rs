@@ -148,6 +148,11 @@ fn judge_v2(said: &[u8]) -> Verdict {
     if said.len() < whole {
         return Verdict::Partial;
     }
+    // A balancer's own connection: whatever else it says of itself is to be ignored
+    // (proxy-protocol.txt, 2.2).
+    if said[V2_START.len()] == V2_LOCAL {
+        return Verdict::Whole(whole);
+    }
     match ppp::v2::Header::try_from(&said[..whole]) {
         Ok(_) => Verdict::Whole(whole),
         Err(_) => Verdict::Broken("a binary header that makes no sense"),
@@ -160,6 +165,8 @@ const V1_START: &[u8] = b"PROXY ";
 const V1_LEN_MAX: usize = 107;
 /// How version 2 begins.
 const V2_START: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+/// Version 2, command LOCAL.
+const V2_LOCAL: u8 = 0x20;
 /// Its fixed part, with the length of the rest in its last two bytes.
 const V2_HEAD: usize = 16;
 /// The longest header that is listened to: one with long TLVs of version 2.

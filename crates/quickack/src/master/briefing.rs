@@ -23,7 +23,7 @@ impl Master {
         while self.slots.len() < count {
             self.slots.push(Slot::new(self.slots.len()));
         }
-        self.board.set_used(self.slots.len());
+        self.board.set_used(self.slots.len(), self.rows.used());
         Ok(())
     }
 

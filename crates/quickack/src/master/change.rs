@@ -349,6 +349,7 @@ impl Master {
         let epoch = next.running.epoch;
         let workers = next.running.config.process.worker_count();
         let grew = workers > self.running.config.process.worker_count();
+        self.board.set_used(self.slots.len(), next.rows.used());
         self.prepare_health(&next.running);
         self.board.commit_config(epoch);
         self.running = next.running;

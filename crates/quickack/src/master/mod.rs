@@ -450,7 +450,7 @@ const SLOTS_MIN: usize = 16;
 /// Rows reserved for each pool and server of the first configuration, so that it may grow …
 const ROWS_SPARE: usize = 4;
 /// … and at least so many.
-const ROWS_MIN: usize = 256;
+const ROWS_MIN: usize = 4096;
 
 /// The way of accepting that the file asks for, or the best that this kernel has.
 fn choose_accept(wanted: Accept) -> Result<Choice, String> {

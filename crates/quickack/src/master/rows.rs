@@ -71,6 +71,11 @@ impl Rows {
         self.leaving.contains(&row)
     }
 
+    /// Rows that have ever had a meaning.
+    pub fn used(&self) -> usize {
+        self.next as usize
+    }
+
     fn keep_or_take(&mut self, old: Option<&u32>) -> Result<u32, String> {
         if let Some(row) = old {
             return Ok(*row);
