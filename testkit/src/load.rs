@@ -27,8 +27,6 @@ use crate::process::DEADLINE;
 /// What the load asks, and what it takes for true.
 #[derive(Clone)]
 pub struct Options {
-    /// Loads that run side by side have different names, and so different keys.
-    pub name: &'static str,
     /// Keys of each connection; at least three for each request of a batch.
     pub keys: usize,
     /// Requests that a connection sends at once, at most.
@@ -42,7 +40,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { name: "load", keys: 8, depth: 1, value_max: 200, rate: None, trust: Trust::Whole }
+        Options { keys: 8, depth: 1, value_max: 200, rate: None, trust: Trust::Whole }
     }
 }
 

@@ -41,8 +41,9 @@ pub enum State {
 }
 
 impl Conn {
-    pub fn new(place: usize, options: &Options) -> Conn {
-        let key = |n| Key::new(format!("{}-{place}-{n}", options.name), options.value_max);
+    /// `load` tells its keys from those of all other loads.
+    pub fn new(load: usize, place: usize, options: &Options) -> Conn {
+        let key = |n| Key::new(format!("load{load}-{place}-{n}"), options.value_max);
         Conn {
             place,
             socket: None,

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
@@ -25,6 +26,7 @@ struct Driver<'a> {
 /// Runs until it is told to stop, or until a reply is wrong.
 pub fn run(address: SocketAddr, options: &Options, shared: &Shared) {
     let count = shared.lock().tally.connections.len();
+    let load = LOADS.fetch_add(1, Ordering::Relaxed);
     let flags = epoll::CreateFlags::CLOEXEC;
     let (start, seconds) =
         (Instant::now(), options.rate.map(|rate| count as f64 / f64::from(rate)));
@@ -33,7 +35,7 @@ pub fn run(address: SocketAddr, options: &Options, shared: &Shared) {
         address,
         options,
         epoll: epoll::create(flags).expect("the machine has a descriptor left"),
-        conns: (0..count).map(|place| Conn::new(place, options)).collect(),
+        conns: (0..count).map(|place| Conn::new(load, place, options)).collect(),
         // Spread over one pause, so that they do not march in step.
         due: (0..count).map(|n| Reverse((start + pause * n as u32 / count as u32, n))).collect(),
         pause,
@@ -126,6 +128,8 @@ impl Driver<'_> {
     }
 }
 
+/// Loads of this process so far: two never share a key.
+static LOADS: AtomicUsize = AtomicUsize::new(0);
 /// Events of one turn.
 const EVENTS: usize = 256;
 /// Between two looks at what the test wishes, when nothing happens.

@@ -31,7 +31,8 @@ pub struct Answer {
 }
 
 impl Quickack {
-    /// Starts `program` and waits until every TCP pool of `config` has said where it listens.
+    /// Starts `program` and waits until every TCP pool of `config` has said where it listens, and
+    /// its workers are there.
     pub fn start(program: &str, config: &str) -> Quickack {
         Quickack::start_by(Command::new(program), program, config)
     }
@@ -40,7 +41,8 @@ impl Quickack {
     pub fn start_by(mut command: Command, program: &str, config: &str) -> Quickack {
         let folder = tempfile::tempdir().expect("a folder for the configuration");
         let file = folder.path().join(FILE);
-        fs::write(&file, complete(config, folder.path())).expect("a new file in an own folder");
+        let text = complete(config, folder.path());
+        fs::write(&file, &text).expect("a new file in an own folder");
         command.args(["run", "-c"]).arg(&file);
         let mut process = Process::start("quickack", &mut command);
         let expected = config.lines().filter(|line| is_tcp_listener(line)).count();
@@ -48,7 +50,11 @@ impl Quickack {
             let pools: Vec<_> = text.lines().filter_map(parse_listening).collect();
             (pools.len() == expected).then_some(pools)
         });
-        Quickack { process, program: program.into(), pools, folder }
+        let quickack = Quickack { process, program: program.into(), pools, folder };
+        if let Some(count) = text.lines().find_map(|line| line.trim().strip_prefix("workers:")) {
+            quickack.wait_for_workers(count.trim().parse().expect("tests say a number of workers"));
+        }
+        quickack
     }
 
     /// Where its first pool listens.

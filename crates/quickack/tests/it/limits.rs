@@ -54,7 +54,8 @@ fn the_descriptor_limit_refuses_and_does_not_spin_before_memcached() {
     let quickack = Quickack::start_by(command, QUICKACK, &config(&[memcached.address], &[]));
     let mut served = Vec::new();
     let mut refusals = Vec::new();
-    for _ in 0..80 {
+    // Each worker has as many.
+    for _ in 0..80 * quickack.workers().len() {
         match try_client(&quickack) {
             Ok(client) => served.push(client),
             Err(words) => refusals.push(words),

@@ -6,6 +6,7 @@
 // A test that cannot go on says so by panicking, in its helpers as well.
 #![allow(clippy::unwrap_used)]
 
+mod admin;
 mod alloc;
 mod balance;
 mod cache;
@@ -25,6 +26,7 @@ mod soak;
 mod stall;
 mod syscalls;
 mod verbs;
+mod whole_proxy;
 mod words;
 mod workers;
 

@@ -1,10 +1,15 @@
 //! The counters in shared memory beside what the load itself has counted.
 
+use std::io::Read;
+use std::net::SocketAddr;
+use std::process::Command;
+
 use rustix::process::Signal;
 use serde_json::Value;
 use testkit::load::{Counts, Options};
-use testkit::process::{Memcached, Quickack, send, wait_until};
+use testkit::process::{Client, Memcached, Process, Quickack, free_address, send, wait_until};
 
+use super::QUICKACK;
 use super::crew::{self, crew};
 
 /// One number of the first pool's.
@@ -59,4 +64,65 @@ fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() 
     }
     let clients = crew::clients(&quickack);
     assert_eq!(clients, 40, "those of the dead are gone from the gauges");
+}
+
+/// Every name that twemproxy's own statistics have, ours have, and of the same kind.
+#[test]
+fn the_stats_port_speaks_as_nutcrackers_does_before_memcached() {
+    let memcached = Memcached::start();
+    let port = free_address();
+    let text = crew::text(2, &[&format!("stats: {port}")], &[memcached.address], &[]);
+    let quickack = Quickack::start(QUICKACK, &text);
+    let client = || {
+        let mut client = quickack.client();
+        client.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+        client.ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    };
+    (0..5).for_each(|_| client());
+    let ours: Value = serde_json::from_str(&read_all(port)).expect("it is JSON");
+    let theirs = nutcrackers(&memcached);
+    let mut missing = Vec::new();
+    compare(&theirs, &ours, String::new(), &mut missing);
+    assert!(missing.is_empty(), "{missing:?} in {ours:#}");
+    let server = &ours["alpha"][memcached.address.to_string()];
+    assert_eq!(server["requests"], 10, "{ours:#}");
+    assert_eq!(server["responses"], 10, "{ours:#}");
+}
+
+fn read_all(address: SocketAddr) -> String {
+    let mut text = String::new();
+    Client::connect(address).stream.read_to_string(&mut text).expect("it answers and closes");
+    text
+}
+
+/// What nutcracker says about a pool `alpha` before the same server.
+fn nutcrackers(memcached: &Memcached) -> Value {
+    let folder = tempfile::tempdir().expect("a folder for its configuration");
+    let file = folder.path().join("nutcracker.yml");
+    let (listen, stats) = (free_address(), free_address());
+    let text = format!("alpha:\n  listen: {listen}\n  servers:\n   - {}:1\n", memcached.address);
+    std::fs::write(&file, text).expect("a new file in an own folder");
+    let mut command = Command::new("nutcracker");
+    command.env("PATH", "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin");
+    command.arg("-c").arg(&file).args(["-a", "127.0.0.1", "-s", &stats.port().to_string()]);
+    let mut nutcracker = Process::start("nutcracker", &mut command);
+    assert!(nutcracker.wait_to_accept(stats), "{}", nutcracker.said());
+    serde_json::from_str(&read_all(stats)).expect("it is JSON")
+}
+
+/// Notes the paths of `theirs` that `ours` lacks, or has as another kind.
+fn compare(theirs: &Value, ours: &Value, path: String, missing: &mut Vec<String>) {
+    match (theirs, ours) {
+        (Value::Object(theirs), Value::Object(ours)) => {
+            for (name, value) in theirs {
+                let path = format!("{path}/{name}");
+                match ours.get(name) {
+                    Some(other) => compare(value, other, path, missing),
+                    None => missing.push(path),
+                }
+            }
+        }
+        (Value::Number(_), Value::Number(_)) | (Value::String(_), Value::String(_)) => {}
+        _ => missing.push(path),
+    }
 }

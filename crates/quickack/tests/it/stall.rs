@@ -147,7 +147,8 @@ fn check_nodelay(directive: &str, expected: bool) {
         let peer = getpeername(socket).ok().and_then(|peer| SocketAddr::try_from(peer?).ok());
         links += usize::from(peer.is_some_and(|peer| addresses.contains(&peer)));
     }
-    assert_eq!((connected.len(), links), (3 + 2, 2));
+    let each = 2 * quickack.workers().len();
+    assert_eq!((connected.len(), links), (3 + each, each));
 }
 
 #[test]
@@ -166,7 +167,7 @@ fn traced(dialogue: impl Fn(&mut Client)) -> String {
     let folder = tempfile::tempdir().expect("a folder for the trace");
     let trace = folder.path().join("trace");
     let mut command = Command::new("strace");
-    // With -D the tracer is the child, so what we start is quickack itself.
+    // With -D the tracer is the child, so what we start is quickack itself; -f follows its workers.
     command.args(["-D", "-f", "-e", "trace=setsockopt", "-o"]).arg(&trace).arg(QUICKACK);
     let mut quickack = Quickack::start_by(command, QUICKACK, &config(&[memcached.address], &[]));
     dialogue(&mut quickack.client());
@@ -175,7 +176,7 @@ fn traced(dialogue: impl Fn(&mut Client)) -> String {
     let start = Instant::now();
     loop {
         let text = std::fs::read_to_string(&trace).unwrap_or_default();
-        if text.contains("+++ exited with 0 +++") {
+        if text.contains(&format!("{} +++ exited with 0 +++", quickack.process.id())) {
             assert!(text.contains("TCP_NODELAY"), "strace saw nothing:\n{text}");
             return text;
         }

@@ -1,0 +1,125 @@
+//! The admin socket: who may use it, its verbs, and visitors who behave badly.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+use serde_json::Value;
+use testkit::load::Options;
+use testkit::process::{DEADLINE, Quickack, wait_until};
+
+use super::crew::{self, crew};
+
+fn socket(quickack: &Quickack) -> std::path::PathBuf {
+    quickack.folder().join("admin.sock")
+}
+
+fn visitor(quickack: &Quickack) -> UnixStream {
+    let stream = UnixStream::connect(socket(quickack)).expect("it listens");
+    stream.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
+    stream
+}
+
+#[test]
+fn only_the_owner_may_ask_a_proxy_before_memcached() {
+    let (_memcached, mut quickack) = crew::field(1, &[], &[]);
+    let mode = std::fs::metadata(socket(&quickack)).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    quickack.process.signal(rustix::process::Signal::TERM);
+    assert_eq!(quickack.process.wait_for_end().code(), Some(0));
+    assert!(!socket(&quickack).exists(), "it is removed at the end");
+    let answer = quickack.admin(&["workers"]);
+    assert!(!answer.ok && answer.text.contains("does the proxy run?"), "{answer:?}");
+}
+
+#[test]
+fn every_verb_answers_in_text_and_those_that_can_in_json_before_memcached() {
+    let (_memcached, quickack) = crew::field(2, &[], &[]);
+    for verb in ["config", "stats", "workers"] {
+        let text = quickack.admin_ok(&[verb]);
+        assert!(text.lines().count() > 2, "{verb}: {text}");
+        let json: Value = serde_json::from_str(&quickack.admin_ok(&[verb, "--json"])).unwrap();
+        assert!(json.is_object() || json.is_array(), "{verb}: {json}");
+    }
+    let pids: Vec<String> = crew(&quickack).values().map(|one| one.pid.to_string()).collect();
+    let text = quickack.admin_ok(&["workers"]);
+    assert!(pids.iter().all(|pid| text.contains(pid)), "{text}");
+    assert!(text.contains(&quickack.process.id().to_string()), "{text}");
+    quickack.admin_ok(&["log-level", "debug"]);
+    assert!(quickack.admin_ok(&["config", "--diff"]).contains("debug"));
+    assert!(!quickack.admin(&["log-level", "loud"]).ok);
+    for line in ["dance", "", "workers --loud", "reload --now", "set", "log-level"] {
+        let answer = quickack.ask(line);
+        assert!(answer.starts_with("error: "), "{line:?}: {answer}");
+    }
+}
+
+/// Those who knock and say nothing, say half of it, or do not listen keep nobody waiting.
+#[test]
+fn bad_visitors_keep_nobody_from_memcached_or_from_the_desk() {
+    let (_memcached, quickack) = crew::field(2, &[], &[]);
+    let load = crew::load(&quickack, 10, Options { rate: Some(1_000), ..Options::default() });
+    let silent: Vec<UnixStream> = (0..20).map(|_| visitor(&quickack)).collect();
+    let mut half = visitor(&quickack);
+    half.write_all(b"work").expect("it reads");
+    let mut gone = visitor(&quickack);
+    gone.write_all(b"stats --json\n").expect("it reads");
+    drop(gone);
+    let mut endless = visitor(&quickack);
+    let chunk = [b'x'; 16 * 1024];
+    while endless.write_all(&chunk).is_ok() {}
+    let mut rest = String::new();
+    // The refusal may be overtaken by the reset that follows what it did not read.
+    let _ = endless.read_to_string(&mut rest);
+    assert!(rest.is_empty() || rest.starts_with("error: "), "{rest}");
+    assert_eq!(crew(&quickack).len(), 2);
+    half.write_all(b"ers --json\n").expect("it reads");
+    let mut answer = String::new();
+    half.read_to_string(&mut answer).expect("it answers and closes");
+    assert!(answer.contains("\"pid\""), "{answer}");
+    drop(silent);
+    load.wait_for_everybody();
+    load.stop().assert_unharmed();
+}
+
+#[test]
+fn drain_and_quit_end_a_proxy_before_memcached() {
+    for verb in ["drain", "quit"] {
+        let (_memcached, mut quickack) = crew::field(2, &[], &[]);
+        let mut client = quickack.client();
+        client.ask("get a\r\n", "END\r\n");
+        quickack.admin_ok(&[verb]);
+        assert_eq!(quickack.process.wait_for_end().code(), Some(0), "{verb}");
+        let mut rest = Vec::new();
+        let heard = client.stream.read_to_end(&mut rest);
+        assert!(rest.is_empty(), "{verb}: {heard:?} {rest:?}");
+    }
+}
+
+/// Lines for programs are one object each; a fact that repeats is told once with a count.
+#[test]
+fn a_log_in_json_is_an_object_a_line_and_repeats_are_counted_before_memcached() {
+    let folder = tempfile::tempdir().expect("a folder for the log");
+    let log = folder.path().join("log");
+    let nobody = testkit::process::free_address();
+    let text = crew::text(2, &["log_format: json"], &[nobody], &["timeout: 200"]);
+    let quickack = crew::start(2, &[], &[nobody], &["timeout: 200"]);
+    let text = text.replace("  log_format", &format!("  log: {}\n  log_format", log.display()));
+    quickack.rewrite(&text);
+    quickack.admin_ok(&["reload"]);
+    for _ in 0..200 {
+        let mut client = quickack.client();
+        client.send("get a\r\n");
+        assert!(client.line().starts_with("SERVER_ERROR "));
+    }
+    wait_until("it is logged that the server is down", || {
+        std::fs::read_to_string(&log).is_ok_and(|text| text.contains("down"))
+    });
+    let text = std::fs::read_to_string(&log).expect("it is there");
+    for line in text.lines() {
+        let json: Value =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert!(json.is_object(), "{line}");
+    }
+    assert!(text.lines().count() < 40, "200 failed requests are no 200 lines:\n{text}");
+}

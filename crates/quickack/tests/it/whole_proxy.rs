@@ -1,0 +1,113 @@
+//! Limits of the file mean the whole proxy, however many workers share the work.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use testkit::load::Options;
+use testkit::process::{Client, Memcached, wait_until};
+
+use super::crew;
+
+#[test]
+fn memcached_sees_no_more_links_than_the_cap_whatever_the_number_of_workers() {
+    let memcached = Memcached::start();
+    let alone = memcached.stat("curr_connections");
+    let links = ["server_connections: 4", "server_connections_max: 8"];
+    let quickack = crew::start(4, &[], &[memcached.address], &links);
+    let load = crew::load(&quickack, 64, Options { depth: 4, keys: 12, ..Options::default() });
+    load.wait_for_requests(5_000);
+    assert_eq!(memcached.stat("curr_connections") - alone, 8);
+    quickack.rewrite(&crew::text(8, &[], &[memcached.address], &links));
+    quickack.admin_ok(&["reload"]);
+    load.wait_for_everybody();
+    wait_until("eight workers share eight links", || {
+        load.wait_for_requests(500);
+        memcached.stat("curr_connections") - alone == 8
+    });
+    load.stop().assert_unharmed();
+    // More workers than links there may be.
+    quickack.rewrite(&crew::text(9, &[], &[memcached.address], &links));
+    let answer = quickack.admin(&["reload"]);
+    assert!(!answer.ok && answer.text.contains("server_connections_max"), "{answer:?}");
+}
+
+#[test]
+fn clients_of_a_pool_before_memcached_are_counted_over_all_workers() {
+    let (_memcached, quickack) = crew::field(4, &[], &["client_connections: 10"]);
+    let mut served: Vec<Client> = Vec::new();
+    for _ in 0..10 {
+        let mut client = quickack.client();
+        client.ask("get a\r\n", "END\r\n");
+        served.push(client);
+    }
+    for _ in 0..10 {
+        assert!(quickack.client().rest().starts_with("SERVER_ERROR "));
+    }
+    for place in 0..10 {
+        served.remove(place % 3);
+        wait_until("its place is free", || crew::clients(&quickack) == 9);
+        let mut client = quickack.client();
+        client.ask("get a\r\n", "END\r\n");
+        served.push(client);
+        assert!(quickack.client().rest().starts_with("SERVER_ERROR "));
+    }
+}
+
+/// A server that takes every connection, says nothing and hangs up: workers come again and again,
+/// together no faster than the file says.
+#[test]
+fn a_storm_of_connects_is_shared_out_among_all_workers() {
+    const PER_SECOND: u64 = 50;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
+    let address = listener.local_addr().expect("a bound listener has an address");
+    let (count, kept) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let theirs = Arc::clone(&count);
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            theirs.fetch_add(1, Ordering::Relaxed);
+            let kept = Arc::clone(&kept);
+            thread::spawn(move || {
+                let mut stream = stream;
+                let mut bytes = [0; 256];
+                // Whoever asks for its version finds it well, and asks on.
+                while let Ok(n) = stream.read(&mut bytes) {
+                    if n == 0 || !bytes.starts_with(b"version") {
+                        return;
+                    }
+                    if stream.write_all(b"VERSION 1.6.18\r\n").is_err() {
+                        return;
+                    }
+                }
+                kept.lock().expect("nobody panics with it").push(stream);
+            });
+        }
+    });
+    let global = [format!("server_connects_max: {PER_SECOND}")];
+    let quickack = crew::start(
+        4,
+        &[&global[0]],
+        &[address],
+        &["server_retry_timeout: 1", "server_connections: 4", "timeout: 300"],
+    );
+    let mut clients: Vec<Client> = (0..32).map(|_| quickack.client()).collect();
+    let (start, before) = (Instant::now(), count.load(Ordering::Relaxed));
+    while start.elapsed() < Duration::from_secs(2) {
+        for client in &mut clients {
+            client.send("get a\r\n");
+        }
+        for client in &mut clients {
+            client.line();
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let connects = count.load(Ordering::Relaxed) - before;
+    println!("{connects} connects in {seconds:.1} s, of {PER_SECOND} a second");
+    // A tenth of a second's worth may come at once.
+    let most = PER_SECOND as f64 * (seconds + 0.1) + 2.0;
+    assert!(connects as f64 <= most, "{connects} connects in {seconds} s");
+    assert!(connects > 4, "it was never asked");
+}
