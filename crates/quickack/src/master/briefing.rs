@@ -42,6 +42,7 @@ impl Master {
                 continue;
             }
             self.brief(number);
+            self.ask_worker(number);
         }
         Ok(())
     }

@@ -274,40 +274,35 @@ impl Master {
     }
 
     fn ask_workers(&mut self) {
-        let Some(Change { phase: Phase::Preparing(next), .. }) = &mut self.change else { return };
-        let has = |number: usize, id: u32| {
-            self.running.listeners.iter().any(|it| it.id == id && it.is_of(number))
-        };
-        let new = |number: usize| -> Vec<u32> {
-            let mine = next.running.listeners.iter().filter(|entry| entry.is_of(number));
-            mine.map(|entry| entry.id).filter(|id| !has(number, *id)).collect()
-        };
-        let (epoch, sealed) = (next.running.epoch, Rc::clone(&next.running.sealed));
-        let deadline = next.deadline;
+        let Some(Change { phase: Phase::Preparing(next), .. }) = &self.change else { return };
         let count = next.running.config.process.worker_count();
-        let asked: Vec<usize> = self
-            .slots
-            .iter()
-            .filter(|slot| slot.worker.is_some())
-            .map(|slot| slot.number)
-            .collect();
-        let asked: Vec<(usize, Vec<u32>)> =
-            asked.into_iter().map(|number| (number, new(number))).collect();
-        next.waiting.extend(asked.iter().map(|(number, _)| number));
         let pokes = self.pokes.len();
         if let Err(error) = self.fill_slots(count) {
             return self.abandon_change(&format!("cannot make room for {count} workers: {error}"));
         }
-        for (number, new) in asked {
-            self.pass_listeners(number, &new);
-            if self.pokes.len() > pokes {
-                self.pass_pokes(number, pokes);
+        for number in 0..self.slots.len() {
+            if self.slots[number].worker.is_some() {
+                if self.pokes.len() > pokes {
+                    self.pass_pokes(number, pokes);
+                }
+                self.ask_worker(number);
             }
-            let Some(worker) = self.slots[number].worker.as_mut() else { continue };
-            let prepare = Message::Prepare { epoch };
-            // One that is gone, or does not read, is found by its end or by the deadline.
-            let _ = worker.channel.send_by(prepare, &[Rc::clone(&sealed)], deadline);
         }
+    }
+
+    /// Asks one worker about the change under way; one that was started meanwhile as well.
+    pub(super) fn ask_worker(&mut self, number: usize) {
+        let Some(Change { phase: Phase::Preparing(next), .. }) = &mut self.change else { return };
+        let has = |id: u32| self.running.listeners.iter().any(|it| it.id == id && it.is_of(number));
+        let mine = next.running.listeners.iter().filter(|entry| entry.is_of(number));
+        let new: Vec<u32> = mine.map(|entry| entry.id).filter(|id| !has(*id)).collect();
+        let (epoch, sealed) = (next.running.epoch, Rc::clone(&next.running.sealed));
+        let deadline = next.deadline;
+        next.waiting.insert(number);
+        self.pass_listeners(number, &new);
+        let Some(worker) = self.slots[number].worker.as_mut() else { return };
+        // One that is gone, or does not read, is found by its end or by the deadline.
+        let _ = worker.channel.send_by(Message::Prepare { epoch }, &[sealed], deadline);
     }
 
     pub(super) fn note_prepared(&mut self, number: usize, epoch: u64) {
