@@ -20,7 +20,7 @@ pub struct Listeners {
 /// One listening socket.
 pub struct Open {
     pub id: u32,
-    /// As the configuration writes it; what finds it again after a reload.
+    /// What finds it again after a reload.
     written: String,
     /// Where it is bound, for people.
     pub bound: String,
@@ -58,9 +58,9 @@ impl Listeners {
         for listener in &config.listeners {
             let is_tcp = matches!(listener.address, Address::Tcp { .. });
             if mode == AcceptMode::Reuseport && is_tcp {
-                self.open_shares(listener, workers, &mut entries)?;
+                self.open_shares(config, listener, workers, &mut entries)?;
             } else {
-                let id = self.find_or_open(listener, 0, listener.reuseport)?;
+                let id = self.find_or_open(config, listener, 0, listener.reuseport)?;
                 entries.push(ListenerEntry { id, pool: listener.pool, slot: None });
             }
         }
@@ -71,22 +71,29 @@ impl Listeners {
     /// others: closed, a queue's clients would be reset.
     fn open_shares(
         &mut self,
+        config: &Config,
         listener: &Listener,
         workers: usize,
         entries: &mut Vec<ListenerEntry>,
     ) -> io::Result<()> {
-        let written = listener.address.to_string();
+        let written = name(config, listener);
         let there = self.open.iter().filter(|open| open.written == written).count();
         for share in 0..workers.max(there) {
-            let id = self.find_or_open(listener, share, true)?;
+            let id = self.find_or_open(config, listener, share, true)?;
             let slot = Some(share % workers);
             entries.push(ListenerEntry { id, pool: listener.pool, slot });
         }
         Ok(())
     }
 
-    fn find_or_open(&mut self, listener: &Listener, share: usize, reuse: bool) -> io::Result<u32> {
-        let written = listener.address.to_string();
+    fn find_or_open(
+        &mut self,
+        config: &Config,
+        listener: &Listener,
+        share: usize,
+        reuse: bool,
+    ) -> io::Result<u32> {
+        let written = name(config, listener);
         let of_address = |open: &&Open| open.written == written;
         if let Some(open) = self.open.iter().filter(of_address).find(|open| open.share == share) {
             // The length of the queue may be changed at any time.
@@ -135,6 +142,17 @@ impl Listeners {
     pub fn find(&self, id: u32) -> &Open {
         let found = self.open.iter().find(|open| open.id == id);
         found.expect("an entry names an open listener")
+    }
+}
+
+/// What finds a listener again after a reload: its address; where the kernel chooses the port, and
+/// several may be written alike, that of its pool.
+fn name(config: &Config, listener: &Listener) -> String {
+    match listener.address {
+        Address::Tcp { port: 0, .. } => {
+            format!("{} of {}", listener.address, config.plan.pools[listener.pool].name)
+        }
+        _ => listener.address.to_string(),
     }
 }
 

@@ -239,14 +239,14 @@ fn a_cache_that_is_killed_is_started_again_empty() {
     client.ask("set k 3 0 5\r\nagain\r\n", "STORED\r\n");
 }
 
-/// The cache process that a launcher has started.
-fn cache_of(launcher: &Process) -> Pid {
-    let id = launcher.id();
+/// The cache process that a master has started.
+fn cache_of(master: &Process) -> Pid {
+    let id = master.id();
     let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
     let children = children.expect("our own child has a list of its children");
     let is_cache = |id: &i32| {
         let words = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
-        words.split(|byte| *byte == 0).nth(1) == Some(b"cache")
+        words.starts_with(b"quickack: cache\0")
     };
     let found = children.split_whitespace().filter_map(|id| id.parse().ok()).find(is_cache);
     found.and_then(Pid::from_raw).unwrap_or_else(|| panic!("no cache among {children}"))

@@ -50,7 +50,7 @@ fn one_client_too_many_is_refused_with_a_sentence_before_memcached_sees_it() {
 fn the_descriptor_limit_refuses_and_does_not_spin_before_memcached() {
     let memcached = Memcached::start();
     let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -n 48; exec \"$0\" \"$@\"", QUICKACK]);
+    command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\"", QUICKACK]);
     let quickack = Quickack::start_by(command, QUICKACK, &config(&[memcached.address], &[]));
     let mut served = Vec::new();
     let mut refusals = Vec::new();
@@ -61,8 +61,8 @@ fn the_descriptor_limit_refuses_and_does_not_spin_before_memcached() {
             Err(words) => refusals.push(words),
         }
     }
-    assert!(served.len() >= 16, "{} clients with 48 descriptors", served.len());
-    assert!(!refusals.is_empty(), "80 clients with 48 descriptors");
+    assert!(served.len() >= 16, "{} clients with 64 descriptors", served.len());
+    assert!(!refusals.is_empty(), "80 clients with 64 descriptors");
     assert!(refusals.iter().any(|words| words.starts_with("SERVER_ERROR ")), "{refusals:?}");
     // The link came later than the clients and still has its descriptor.
     for client in &mut served {
