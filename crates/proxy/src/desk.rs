@@ -13,8 +13,9 @@ use crate::buffer::{Outbox, Source, Spares};
 use crate::client::{Client, State as ClientState};
 use crate::fault::Fault;
 use crate::id::{ConnId, Side, Slab};
-use crate::limits::{self, Limits};
+use crate::limits::Limits;
 use crate::link::Entry;
+use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::request::{NONE, RowId, Rows, State, UNTIMED};
 use crate::{Action, Closed, Time};
@@ -37,12 +38,6 @@ pub(crate) struct Desk {
     dirty: Vec<ConnId>,
     /// Paused clients that may go on, each once.
     resumable: Vec<ConnId>,
-}
-
-/// The account of all bytes held in buffers.
-pub(crate) struct Memory {
-    pub(crate) held: usize,
-    pub(crate) max: usize,
 }
 
 /// The value of a key, as it came from the server.
@@ -74,31 +69,6 @@ impl Value<'_> {
             Value::Flat(source) => out.keep(source),
             Value::Held(mut held) => out.append(&mut held),
         }
-    }
-}
-
-impl Memory {
-    /// Whether `more` bytes are within the ceiling.
-    pub(crate) fn has_room(&self, more: usize) -> bool {
-        self.held.saturating_add(more) <= self.max
-    }
-
-    /// `limits` as they are now: the nearer the ceiling, the sooner a client that does not read is
-    /// paused.
-    pub(crate) fn narrow(&self, limits: Limits) -> Limits {
-        let outbox = limits.client_outbox;
-        let client_outbox = match self.held {
-            held if held < self.max / 2 => outbox,
-            held if held < self.max => (outbox / 16).max(limits::CLIENT_OUTBOX_SHORT).min(outbox),
-            _ => limits::CLIENT_OUTBOX_SHORT.min(outbox),
-        };
-        Limits { client_outbox, ..limits }
-    }
-
-    /// A holder that held `*told` now holds `now`.
-    pub(crate) fn change(&mut self, told: &mut usize, now: usize) {
-        self.held = self.held + now - *told;
-        *told = now;
     }
 }
 

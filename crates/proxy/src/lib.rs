@@ -33,6 +33,7 @@ mod id;
 pub mod jury;
 pub mod limits;
 mod link;
+mod memory;
 pub mod plan;
 mod pool;
 mod random;
@@ -104,7 +105,8 @@ pub enum Action {
     Log(Event),
 }
 
-/// What an operator should know. Rare: never one for each request. Servers are named by their rows.
+/// What an operator should know. Rare: never one for each request. Servers are named by their
+/// rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A server failed and will be probed.

@@ -274,7 +274,12 @@ impl World {
         if self.scene.faults.is_empty() {
             return false;
         }
-        let timeouts: Timeouts = scene::timeouts(&mut self.random, false);
+        // Often all at once much longer or shorter than before.
+        let timeouts = match self.random.below(3) {
+            0 => scene::timeouts(&mut self.random, false),
+            1 => Timeouts { connect: 3_000, queue: 3_000, reply: 3_000 },
+            _ => Timeouts { connect: 90_000, queue: 90_000, reply: 90_000 },
+        };
         let model = &mut self.pools[pool];
         model.plan.timeouts = timeouts;
         model.deadlines.push((self.now, timeouts));

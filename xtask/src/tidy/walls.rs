@@ -36,7 +36,7 @@ const HOUSES: &[House] = &[
             &["lib"],
             &["flow"],
             &["desk"],
-            &["link", "pool", "timers"],
+            &["link", "pool", "timers", "memory"],
             &["client", "jury"],
             &["request"],
             &["plan", "fault", "buffer", "id", "random"],

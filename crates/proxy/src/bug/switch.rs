@@ -76,6 +76,8 @@ pub enum Bug {
     ForgetRearm,
     /// A client's next request takes another link than the one before, which is outstanding.
     SwitchLane,
+    /// A server is believed down because we could make no socket.
+    BlameServer,
 }
 
 /// All of them.
@@ -115,6 +117,7 @@ pub static BUGS: &[Bug] = &[
     Bug::KeepRetired,
     Bug::ForgetRearm,
     Bug::SwitchLane,
+    Bug::BlameServer,
 ];
 
 thread_local! {

@@ -171,8 +171,9 @@ impl Proxy {
         let is_planned = entry.stage == Stage::Planned;
         match fault.row().blame {
             _ if !is_planned => {}
-            Blame::Own => self.connect_unable(pool, server, probing, now),
+            Blame::Own if !bug!(BlameServer) => self.connect_unable(pool, server, probing, now),
             Blame::Server if !harmless || probing => self.server_failed(pool, server, fault, now),
+            Blame::Own => self.server_failed(pool, server, fault, now),
             _ if probing => self.server_failed(pool, server, fault, now),
             Blame::Server | Blame::Overload => {}
         }

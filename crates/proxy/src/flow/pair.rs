@@ -28,10 +28,8 @@ impl Proxy {
     pub(crate) fn receive_link(&mut self, id: ConnId, source: Source<'_>, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         link.heard(now);
-        let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
-        server.counters.add(Counter::ReplyBytes, source.bytes.len() as u64);
         match self.pair_all(id, source, now) {
-            Ok(()) => self.after_receive(id),
+            Ok(()) => self.after_receive(id, source.bytes.len()),
             Err(why) => {
                 let Some(link) = self.links.find(id) else { return };
                 let server = self.desk.pools[link.pool as usize].row_of(link.server);
@@ -237,18 +235,20 @@ impl Proxy {
     }
 
     /// After a read: the account, and the QUICKACK rule on the server's side.
-    fn after_receive(&mut self, id: ConnId) {
+    fn after_receive(&mut self, id: ConnId, received: usize) {
         let Some(link) = self.links.find_mut(id) else { return };
         let held = link.measure();
         self.desk.memory.change(&mut link.held, held);
         let pool = &mut self.desk.pools[link.pool as usize];
+        let counters = pool.servers[link.server as usize].counters;
+        counters.add(Counter::ReplyBytes, received as u64);
         let flush = match pool.plan.server_quickack {
             QuickAck::Partial => link.is_mid_reply(),
             QuickAck::Always => true,
             QuickAck::Off => false,
         };
         if flush {
-            pool.servers[link.server as usize].counters.add(Counter::AcksFlushed, 1);
+            counters.add(Counter::AcksFlushed, 1);
             self.desk.actions.push_back(Action::FlushAck(id));
         }
         if link.retiring {

@@ -1,5 +1,8 @@
 //! A driver for stories: it carries out what the proxy asks, and keeps what there is to look at.
 
+// Each program of tests uses its own part of it.
+#![allow(dead_code)]
+
 use std::rc::Rc;
 
 use metrics::Book;
@@ -77,7 +80,11 @@ impl Stage {
     }
 
     pub fn accept(&mut self) -> Result<ConnId, Vec<u8>> {
-        self.proxy.handle_accept(POOL, self.now)
+        self.accept_at(POOL)
+    }
+
+    pub fn accept_at(&mut self, pool: u32) -> Result<ConnId, Vec<u8>> {
+        self.proxy.handle_accept(pool, self.now)
     }
 
     pub fn next_timeout(&self) -> Option<Time> {
@@ -127,9 +134,13 @@ impl Stage {
     pub fn connect(&mut self, server: usize) -> ConnId {
         let asked = self.connects.iter().position(|&(_, asked)| asked == server);
         let (link, _) = self.connects.remove(asked.expect("a link to it was asked for"));
+        self.comes_up(link);
+        link
+    }
+
+    pub fn comes_up(&mut self, link: ConnId) {
         self.proxy.handle_connected(link, self.now);
         self.settle();
-        link
     }
 
     pub fn closes(&mut self, conn: ConnId, how: Closed) {
@@ -147,6 +158,10 @@ impl Stage {
     pub fn set_ejected(&mut self, server: u32, ejected: bool) {
         self.proxy.set_ejected(server, ejected, self.now);
         self.settle();
+    }
+
+    pub fn uses(&self, row: u32) -> bool {
+        self.proxy.uses_row(row)
     }
 
     pub fn retired(&self) -> Vec<u32> {

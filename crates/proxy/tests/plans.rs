@@ -1,0 +1,419 @@
+//! Stories of another plan in the middle of everything, and of ejections that are decided outside.
+//! As `stories.rs`: calls, step by step, without sockets.
+
+mod stage;
+
+use metrics::Pool;
+use proxy::plan::{OnFailure, Plan, PoolPlan, ServerPlan};
+use proxy::{Closed, Event, Report};
+use shard::Distribution;
+
+use stage::{POOL, S0, SECOND, Stage};
+
+const S1: u32 = S0 + 1;
+const S2: u32 = S0 + 2;
+
+/// Two servers, and a key of each.
+fn two() -> Stage {
+    Stage::new(&["s0", "s1"], |pool| pool.distribution = Distribution::Modula)
+}
+
+fn server(row: u32, name: &str) -> ServerPlan {
+    ServerPlan { row, ..ServerPlan::new(name, name, 1) }
+}
+
+fn remove(row: u32) -> impl FnOnce(&mut Plan) {
+    move |plan| plan.pools[0].servers.retain(|one| one.row != row)
+}
+
+#[test]
+fn the_same_plan_again_does_nothing() {
+    let mut stage = Stage::new(&["s0", "s1"], |pool| {
+        pool.distribution = Distribution::Modula;
+        pool.preconnect = true;
+        pool.server_connections = 2;
+    });
+    let client = stage.client();
+    let (here, there) = (stage.key_of(0), stage.key_of(1));
+    let link = stage.connect(0);
+    stage.says(client, &format!("get {here} {there}\r\nget"));
+    let asked = stage.connects.clone();
+    for _ in 0..3 {
+        stage.install(|_| {});
+        assert_eq!((&stage.connects, &stage.closed), (&asked, &vec![]));
+        assert_eq!((&stage.paused, &stage.events, &stage.reports), (&vec![], &vec![], &vec![]));
+    }
+    assert_eq!(stage.turn(link), format!("get {here}\r\n"));
+    assert_eq!(stage.retired(), []);
+}
+
+#[test]
+fn a_server_that_is_gone_gets_nothing_new_and_answers_what_it_was_asked() {
+    let mut stage = two();
+    let client = stage.client();
+    let key = stage.key_of(1);
+    stage.says(client, &format!("incr {key} 1\r\n"));
+    let link = stage.connect(1);
+    assert_eq!(stage.turn(link), format!("incr {key} 1\r\n"));
+    // One waits in the batch, and one in the queue.
+    stage.says(client, &format!("get {key}\r\n"));
+    let other = stage.client();
+    stage.says(other, &format!("delete {key}\r\n"));
+    stage.install(remove(S1));
+    assert_eq!(stage.retired(), [S1]);
+    stage.says(client, &format!("get {key}\r\n"));
+    let heir = stage.connect(0);
+    assert_eq!(stage.turn(heir), format!("get {key}\r\n"));
+    assert_eq!(stage.turn(link), format!("delete {key}\r\nget {key}\r\n"));
+    stage.says(link, "1\r\nDELETED\r\n");
+    stage.end_turn();
+    assert_eq!(stage.closed, [], "it owes one more answer");
+    stage.says(link, "END\r\n");
+    assert_eq!(stage.closed, [link]);
+    stage.end_turn();
+    assert_eq!((stage.retired(), stage.uses(S1)), (vec![], false));
+    stage.says(heir, "END\r\n");
+    assert_eq!(stage.hears(client), "1\r\nEND\r\nEND\r\n");
+    assert_eq!(stage.hears(other), "DELETED\r\n");
+    assert_eq!((&stage.events, &stage.reports), (&vec![], &vec![]), "no failure is counted");
+    stage.expect_rows(0);
+}
+
+#[test]
+fn what_waits_for_a_server_that_is_gone_keeps_its_deadlines() {
+    let mut stage = two();
+    let client = stage.client();
+    let key = stage.key_of(1);
+    stage.says(client, &format!("incr {key} 1\r\n"));
+    let link = stage.connect(1);
+    stage.turn(link);
+    stage.install(remove(S1));
+    stage.passes(SECOND);
+    assert_eq!(stage.hears(client), "SERVER_ERROR s1: no reply in time, outcome unknown\r\n");
+    assert_eq!(stage.closed, [link]);
+    stage.end_turn();
+    assert!(!stage.uses(S1));
+    assert_eq!(stage.events, [], "it is nobody's server any more");
+    stage.passes(60 * SECOND);
+    assert_eq!(stage.connects, [], "nor is it probed");
+}
+
+#[test]
+fn idle_links_and_the_probe_of_a_server_that_is_gone_are_closed_at_once() {
+    let mut stage = two();
+    let client = stage.client();
+    let key = stage.key_of(1);
+    stage.says(client, &format!("get {key}\r\n"));
+    let (link, _) = stage.connects.pop().expect("it is asked");
+    stage.closes(link, Closed::Reset);
+    stage.passes(SECOND);
+    let (probe, _) = stage.connects.pop().expect("it is probed");
+    stage.install(remove(S1));
+    assert_eq!(stage.closed, [probe]);
+    stage.end_turn();
+    assert!(!stage.uses(S1));
+    stage.hears(client);
+    stage.says(client, &format!("get {key}\r\n"));
+    let heir = stage.connect(0);
+    assert_eq!(stage.turn(heir), format!("get {key}\r\n"));
+}
+
+#[test]
+fn a_server_that_is_back_before_its_link_has_gone_keeps_it() {
+    let mut stage = two();
+    let client = stage.client();
+    let key = stage.key_of(1);
+    stage.says(client, &format!("get {key}\r\n"));
+    let link = stage.connect(1);
+    stage.turn(link);
+    stage.install(remove(S1));
+    stage.install(|plan| plan.pools[0].servers.push(server(S1, "s1")));
+    assert_eq!(stage.retired(), []);
+    stage.says(client, &format!("get {key}\r\n"));
+    assert_eq!(stage.turn(link), format!("get {key}\r\n"));
+    stage.says(link, "END\r\nEND\r\n");
+    assert_eq!(stage.hears(client), "END\r\nEND\r\n");
+    assert_eq!(stage.closed, []);
+}
+
+#[test]
+fn a_new_server_is_connected_before_it_is_asked_where_the_pool_says_so() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.distribution = Distribution::Modula;
+        pool.preconnect = true;
+    });
+    let first = stage.connect(0);
+    stage.install(|plan| plan.pools[0].servers.push(server(S1, "s1")));
+    assert_eq!(stage.connects.len(), 1);
+    let second = stage.connect(1);
+    let client = stage.client();
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        stage.says(client, &format!("get {key}\r\n"));
+    }
+    let asked = [stage.turn(first), stage.turn(second)];
+    assert!(asked.iter().all(|text| !text.is_empty()), "both have keys: {asked:?}");
+    assert_eq!(stage.connects, []);
+}
+
+#[test]
+fn the_clients_of_a_pool_that_is_gone_are_answered_and_let_go() {
+    let (mut stage, link) = Stage::of_one();
+    let (busy, idle, slow) = (stage.client(), stage.client(), stage.client());
+    stage.says(busy, "get x\r\nget y\r\n");
+    stage.says(slow, "get half");
+    stage.turn(link);
+    stage.install(|plan| plan.pools.clear());
+    assert_eq!(stage.closed, [idle]);
+    let refused = stage.accept().expect_err("its listener is about to go");
+    assert_eq!(refused, b"SERVER_ERROR shutting down\r\n");
+    stage.end_turn();
+    assert_eq!(stage.closed, [idle, slow], "half a request is no request");
+    assert!(stage.uses(POOL) && stage.uses(S0));
+    stage.says(link, "VALUE x 0 1\r\nX\r\nEND\r\n");
+    stage.says(busy, "get z\r\n");
+    assert_eq!(stage.hears(busy), "VALUE x 0 1\r\nX\r\nEND\r\nEND\r\n");
+    assert_eq!(stage.closed, [idle, slow, busy]);
+    stage.end_turn();
+    assert_eq!(stage.closed, [idle, slow, busy, link]);
+    assert_eq!((stage.uses(POOL), stage.uses(S0), stage.retired()), (false, false, vec![]));
+    assert_eq!(stage.book.total(POOL, Pool::ClientsNow), 0);
+}
+
+#[test]
+fn a_client_that_does_not_take_its_answers_holds_a_pool_that_is_gone_for_ten_seconds() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.says(client, "version\r\n");
+    stage.install(|plan| plan.pools.clear());
+    stage.passes(10 * SECOND - 1);
+    stage.end_turn();
+    assert_eq!(stage.closed, []);
+    stage.passes(1);
+    stage.end_turn();
+    assert_eq!(stage.closed, [client, link]);
+    assert!(!stage.uses(POOL));
+}
+
+#[test]
+fn pools_come_and_go_and_places_are_used_again() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    let second = |name: &str, row: u32| {
+        let mut pool = PoolPlan::new(name, proto::PROTOCOLS[0], vec![server(row + 1, "t0")]);
+        pool.row = row;
+        pool
+    };
+    for row in [5, 7, 5] {
+        stage.install(|plan| plan.pools.push(second("second", row)));
+        let other = stage.accept_at(row).expect("there is room");
+        stage.says(other, "get x\r\n");
+        let (far, server) = stage.connects.pop().expect("it is asked");
+        assert_eq!(server, (row + 1 - S0) as usize);
+        stage.comes_up(far);
+        assert_eq!(stage.turn(far), "get x\r\n");
+        stage.says(far, "END\r\n");
+        assert_eq!(stage.hears(other), "END\r\n");
+        stage.install(|plan| drop(plan.pools.pop()));
+        stage.end_turn();
+        assert_eq!(stage.closed, [other, far]);
+        stage.closed.clear();
+        assert!(!stage.uses(row) && !stage.uses(row + 1));
+    }
+    stage.says(client, "get x\r\n");
+    assert_eq!(stage.turn(link), "get x\r\n", "the first pool did not notice");
+}
+
+#[test]
+fn a_nearer_deadline_is_kept_for_what_waits_already() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.says(client, "get x\r\n");
+    stage.turn(link);
+    stage.passes(SECOND / 10);
+    stage.install(|plan| plan.pools[0].timeouts.reply = SECOND / 5);
+    assert_eq!(stage.closed, []);
+    stage.passes(SECOND / 10);
+    assert_eq!(stage.closed, [link]);
+    assert_eq!(stage.hears(client), "SERVER_ERROR s0: no reply in time\r\n");
+}
+
+#[test]
+fn bounds_change_in_place() {
+    let mut stage = Stage::of(&["s0"], |_| {});
+    let (first, second) = (stage.client(), stage.client());
+    stage.install(|plan| plan.pools[0].client_connections = 2);
+    assert!(stage.accept().is_err());
+    stage.install(|plan| plan.clients_room = 3);
+    stage.install(|plan| plan.pools[0].client_connections = 9);
+    let third = stage.client();
+    assert!(stage.accept().is_err());
+    stage.install(|plan| plan.limits.pipeline = 1);
+    stage.says(first, "get x\r\nget y\r\n");
+    assert_eq!(stage.paused, [first]);
+    assert_eq!((second, third).0, second, "nobody is sent away");
+    assert_eq!(stage.closed, []);
+}
+
+/// Its next request goes over another link: it must not pass the one before.
+#[test]
+fn a_client_that_waits_is_not_read_while_the_number_of_links_changes() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.server_connections = 2;
+        pool.preconnect = true;
+    });
+    let (links, idle) = ([stage.connect(0), stage.connect(0)], stage.client());
+    let client = stage.client();
+    stage.says(client, "set x 0 0 1\r\nX\r\n");
+    let sent = links.map(|link| stage.turn(link));
+    let busy = usize::from(sent[0].is_empty());
+    stage.install(|plan| plan.pools[0].server_connections = 1);
+    assert_eq!(stage.paused, [client], "only who waits is held");
+    stage.says(client, "get x\r\n");
+    let heard = links.map(|link| stage.turn(link));
+    assert_eq!(heard, ["", ""].map(str::to_string));
+    stage.says(links[busy], "STORED\r\n");
+    assert_eq!(stage.hears(client), "STORED\r\n");
+    stage.end_turn();
+    assert_eq!(stage.paused, []);
+    let left = links[usize::from(stage.closed == [links[0]])];
+    assert_eq!(stage.turn(left), "get x\r\n");
+    assert_eq!(stage.closed.len(), 1);
+    stage.says(idle, "get y\r\n");
+    assert_eq!(stage.turn(left), "get y\r\n");
+}
+
+#[test]
+fn links_that_are_too_many_are_closed_when_their_last_answer_is_there() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.server_connections = 3;
+        pool.preconnect = true;
+    });
+    let links = [stage.connect(0), stage.connect(0), stage.connect(0)];
+    let clients = [stage.client(), stage.client(), stage.client()];
+    clients.iter().for_each(|client| stage.says(*client, "get x\r\n"));
+    assert_eq!(links.map(|link| stage.turn(link)), ["get x\r\n"; 3].map(str::to_string));
+    stage.install(|plan| plan.pools[0].server_connections = 1);
+    assert_eq!(stage.closed, []);
+    links.iter().for_each(|link| stage.says(*link, "END\r\n"));
+    assert_eq!(clients.map(|client| stage.hears(client)), ["END\r\n"; 3].map(str::to_string));
+    assert_eq!(stage.closed, links[1..]);
+}
+
+#[test]
+fn a_server_may_be_out_though_this_worker_saw_nothing_and_is_probed_from_then_on() {
+    let mut stage = Stage::new(&["s0", "s1"], |pool| {
+        pool.distribution = Distribution::Modula;
+        pool.on_failure = OnFailure::Eject;
+        pool.server_retry_timeout = 10 * SECOND;
+    });
+    let client = stage.client();
+    let key = stage.key_of(1);
+    stage.says(client, &format!("get {key}\r\n"));
+    let link = stage.connect(1);
+    stage.turn(link);
+    stage.set_ejected(S1, true);
+    stage.set_ejected(S1, true);
+    // What it was asked before is answered, and brings nobody back.
+    stage.says(link, "END\r\n");
+    assert_eq!((stage.hears(client), &stage.reports), ("END\r\n".to_string(), &vec![]));
+    stage.says(client, &format!("get {key}\r\n"));
+    let heir = stage.connect(0);
+    assert_eq!(stage.turn(heir), format!("get {key}\r\n"));
+    stage.says(heir, "END\r\n");
+    stage.passes(7 * SECOND);
+    assert_eq!(stage.connects, [], "its time is not up");
+    stage.passes(3 * SECOND);
+    let probe = stage.connect(1);
+    assert_eq!(stage.hears(probe), "version\r\n");
+    stage.says(probe, "VERSION 1.6.18\r\n");
+    assert_eq!(stage.reports, [Report::Answered { server: S1, probe: true }]);
+    stage.set_ejected(S1, false);
+    stage.says(client, &format!("get {key}\r\n"));
+    assert_eq!(stage.turn(link), format!("get {key}\r\n"));
+    assert_eq!(stage.events, [], "whoever decides it tells it");
+    stage.set_ejected(99, true);
+}
+
+#[test]
+fn every_failure_in_a_row_is_reported_until_a_request_is_answered() {
+    let mut stage = Stage::new(&["s0"], |pool| pool.on_failure = OnFailure::Eject);
+    let client = stage.client();
+    let why = "connect failed";
+    stage.says(client, "get x\r\n");
+    for failures in 1..4 {
+        let (link, _) = stage.connects.pop().expect("it is asked, then probed");
+        stage.closes(link, Closed::Reset);
+        let report = Report::Failed { server: S0, failures, why };
+        assert_eq!(stage.reports.pop(), Some(report));
+        stage.passes(SECOND);
+    }
+    let probe = stage.connect(0);
+    assert_eq!(stage.hears(probe), "version\r\n");
+    stage.says(probe, "VERSION 1.6.18\r\n");
+    assert_eq!(stage.reports.pop(), Some(Report::Answered { server: S0, probe: true }));
+    assert_eq!(stage.events.last(), Some(&Event::ServerBack { server: S0 }));
+    stage.says(client, "get x\r\n");
+    stage.turn(probe);
+    stage.says(probe, "END\r\n");
+    assert_eq!(stage.reports.pop(), Some(Report::Answered { server: S0, probe: false }));
+    stage.says(client, "get x\r\n");
+    stage.turn(probe);
+    stage.says(probe, "END\r\n");
+    assert_eq!(stage.reports, [], "nothing to report of a server that is well");
+}
+
+#[test]
+fn a_socket_that_we_cannot_make_is_no_servers_fault_and_starts_no_storm() {
+    let mut stage = Stage::new(&["s0"], |pool| pool.on_failure = OnFailure::Eject);
+    let (client, words) = (stage.client(), "no connection could be made, not sent");
+    let refused = format!("SERVER_ERROR s0: {words}\r\n");
+    for pause in [50_000, 100_000, 200_000] {
+        stage.says(client, "set x 0 0 1\r\nX\r\n");
+        let (link, _) = stage.connects.pop().expect("it is tried");
+        stage.closes(link, Closed::Own);
+        assert_eq!(stage.hears(client), refused);
+        for _ in 0..100 {
+            stage.says(client, "get x\r\n");
+        }
+        stage.passes(pause - 1);
+        stage.says(client, "get x\r\n");
+        assert_eq!(stage.hears(client), refused.repeat(101));
+        assert_eq!(stage.connects, [], "it waits before it tries again");
+        stage.passes(1);
+    }
+    assert_eq!((&stage.events, &stage.reports), (&vec![], &vec![]));
+    stage.says(client, "get x\r\n");
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), "get x\r\n");
+}
+
+/// It was read again and closed its half in the same turn, and stood in the list twice.
+#[test]
+fn a_client_that_goes_on_and_ends_in_one_turn_is_answered_once() {
+    let mut stage = Stage::of(&["s0"], |plan| plan.limits.pipeline = 2);
+    let client = stage.client();
+    stage.says(client, "delete x\r\ndelete y\r\ndelete z\r\n");
+    let link = stage.connect(0);
+    stage.turn(link);
+    stage.says(link, "DELETED\r\nDELETED\r\n");
+    stage.closes(client, Closed::Eof);
+    assert_eq!(stage.turn(link), "delete z\r\n");
+    stage.says(link, "NOT_FOUND\r\n");
+    assert_eq!(stage.hears(client), "DELETED\r\nDELETED\r\nNOT_FOUND\r\n");
+    assert_eq!(stage.closed, [client]);
+    stage.expect_rows(0);
+}
+
+#[test]
+fn a_server_may_take_the_place_of_another_and_the_ring_knows_it() {
+    let mut stage = two();
+    let client = stage.client();
+    let key = stage.key_of(1);
+    stage.install(remove(S1));
+    stage.end_turn();
+    stage.install(|plan| plan.pools[0].servers.push(server(S2, "s1")));
+    stage.says(client, &format!("get {key}\r\n"));
+    assert_eq!(stage.connects.len(), 1);
+    let link = stage.connect(2);
+    assert_eq!(stage.turn(link), format!("get {key}\r\n"));
+}
