@@ -238,6 +238,8 @@ mod tests {
             v2(1, 0x31, &unix),
             v2(0, 0x00, &[]),
             v2(0, 0x00, &[1; 536]),
+            v2(0, 0x11, &[]),
+            v2(0, 0x99, &[1, 2, 3]),
         ];
         for header in headers {
             let len = header.len();

@@ -111,7 +111,10 @@ impl Door {
         let mut kept = Vec::new();
         for mut listener in listeners {
             let known = self.places.iter().position(|place| {
-                place.as_ref().is_some_and(|place| place.listener.id == listener.id)
+                let is_it = |place: &Place| {
+                    place.listener.id == listener.id && place.state != State::Leaving
+                };
+                place.as_ref().is_some_and(is_it)
             });
             match (known, listener.fd.take()) {
                 (Some(at), _) => {
