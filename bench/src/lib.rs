@@ -4,14 +4,17 @@
 //!  options --> contest (a row: servers, peers, rounds) --> window --> load (the generator)
 //!                 |                                           \-----> process, machine (readings)
 //!                 v
-//!              report (table, bars, docs/benchmarks.md)
+//!              report (table, bars) --> page (docs/benchmarks.md)
 //!  seed: the stall between Nagle and delayed ACK.   trace: system calls, instructions.
 //! ```
 
+mod acts;
+mod admin;
 mod contest;
 mod load;
 mod machine;
 mod options;
+mod page;
 mod peers;
 mod process;
 mod report;
@@ -27,7 +30,6 @@ use std::process::{Command, ExitCode};
 use machine::Description;
 use options::{Options, Verb, workspace};
 use peers::Peer;
-use report::Half;
 use rows::Row;
 
 /// Runs the benchmark: 0 all bars met, 1 a bar missed or a row thrown out, 2 it could not run.
@@ -66,18 +68,13 @@ fn obey(options: &Options) -> Result<bool, String> {
 
 fn list() {
     for row in rows::rows() {
-        let bar = row.bar;
-        let limits = [
-            ("CPU per request", "<=", bar.cpu),
-            ("requests/s", ">=", bar.requests),
-            ("resident memory", "<=", bar.resident),
-            ("p99", "<=", bar.p99),
-        ];
-        let limits = limits.iter().filter_map(|(figure, sign, limit)| {
-            limit.map(|limit| format!("{figure} {sign} {limit:.2}"))
+        let limits = row.bars.iter().filter_map(|bar| {
+            let sign = if bar.figure.is_cost() { "<=" } else { ">=" };
+            bar.limit.map(|limit| format!("{} {sign} {limit:.2}", bar.figure.name()))
         });
-        let limits = limits.collect::<Vec<_>>().join(", ");
-        println!("{:<8} {:<45} {limits}", row.name, row.what);
+        let mut limits: Vec<String> = limits.collect();
+        limits.dedup();
+        println!("{:<8} {:<65} {}", row.name, row.what, limits.join(", "));
     }
 }
 
@@ -94,7 +91,7 @@ fn table(options: &Options, folder: &Path) -> Result<bool, String> {
         outcomes.push(outcome);
     }
     if options.write {
-        report::write(Half::Table, &report::page(&outcomes, &machine, options))?;
+        page::write_rows(&outcomes, &machine, options)?;
     }
     let met = |outcome| report::verdicts(outcome).iter().all(report::Verdict::met);
     Ok(outcomes.iter().all(|outcome| outcome.faults.is_empty() && met(outcome)))
@@ -112,7 +109,8 @@ fn chosen(options: &Options) -> Result<Vec<Row>, String> {
         None => rows::rows(),
     };
     if options.batch {
-        rows.iter_mut().for_each(|row| row.work.arrival = load::Arrival::Batch);
+        let closed = rows.iter_mut().filter(|row| row.work.arrival == load::Arrival::Closed);
+        closed.for_each(|row| row.work.arrival = load::Arrival::Batch);
     }
     Ok(rows)
 }
