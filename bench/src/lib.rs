@@ -6,11 +6,15 @@
 //!                 v
 //!              report (table, bars) --> page (docs/benchmarks.md)
 //!  seed: the stall between Nagle and delayed ACK.   trace: system calls, instructions.
+//!  balance, idle, cores: connections a worker, what the master does, many workers and CPUs.
 //! ```
 
 mod acts;
 mod admin;
+mod balance;
 mod contest;
+mod cores;
+mod idle;
 mod load;
 mod machine;
 mod options;
@@ -55,6 +59,9 @@ fn obey(options: &Options) -> Result<bool, String> {
             return match &options.verb {
                 Verb::Table => table(options, &folder.0),
                 Verb::Seed => seed::run(options, &folder.0),
+                Verb::Balance => balance::run(options, &folder.0),
+                Verb::Master => idle::run(options, &folder.0),
+                Verb::Cores => cores::run(options, &folder.0),
                 Verb::SystemCalls(counter) => {
                     trace::system_calls(*counter, &chosen(options)?, options, &folder.0)
                 }

@@ -79,7 +79,7 @@ impl Witness {
         let share = |known: u64, cpus: usize| (1.0 - known as f64 / elapsed / cpus as f64).max(0.0);
         match self.cpus {
             Cpus::Split => both.map(|known| share(known, 1)),
-            Cpus::All => [share(both[0] + both[1], all_cpus().len()); 2],
+            Cpus::All | Cpus::First(_) => [share(both[0] + both[1], all_cpus().len()); 2],
         }
     }
 }
@@ -98,6 +98,6 @@ fn idle_ns(cpus: Cpus) -> [u64; 2] {
     };
     match cpus {
         Cpus::Split => [idle(PROXY_CPU), idle(LOAD_CPU)],
-        Cpus::All => [all_cpus().into_iter().map(idle).sum(), 0],
+        Cpus::All | Cpus::First(_) => [all_cpus().into_iter().map(idle).sum(), 0],
     }
 }

@@ -200,7 +200,7 @@ impl Place<'_> {
     /// The settings of quickack's processes. A traced worker is slow, which is no reason to end it.
     fn process(&self, who: Contestant, name: &str) -> String {
         let Contestant { count, accept, .. } = who;
-        let affinity = if self.cpus == Cpus::All { "auto" } else { "off" };
+        let affinity = if self.cpus == Cpus::Split { "off" } else { "auto" };
         let hang = if self.wrapper.is_empty() { "" } else { "  hang_timeout: 0\n" };
         let socket = self.socket(name);
         format!(

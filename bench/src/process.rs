@@ -23,6 +23,8 @@ pub enum Cpus {
     Split,
     /// Every proxy's process that serves has one of its own; load and servers go anywhere.
     All,
+    /// Workers have so many of the first, load and servers all others.
+    First(usize),
 }
 
 /// The proxy's CPU; the load generator and the servers share the other.
@@ -36,6 +38,7 @@ impl Cpus {
             Cpus::Split => vec![PROXY_CPU],
             Cpus::All if peer == Peer::Quickack => all_cpus(),
             Cpus::All => vec![index % all_cpus().len()],
+            Cpus::First(count) => (0..count).collect(),
         }
     }
 
@@ -44,6 +47,7 @@ impl Cpus {
         match self {
             Cpus::Split => vec![LOAD_CPU],
             Cpus::All => all_cpus(),
+            Cpus::First(count) => all_cpus().split_off(count),
         }
     }
 }

@@ -23,7 +23,7 @@ pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     let machine = Description::read(options.date.as_deref(), &options.quickack());
     let mut text = String::from("## Nagle and delayed ACK\n\n");
     text.push_str(&page::origin(&machine, options));
-    text.push_str(&format!("{METHOD}\nEach part lasted {} minutes.\n\n", options.minutes));
+    text.push_str(&format!("{METHOD}\nEach part lasted {} minutes.\n\n", minutes(options)));
     text.push_str(HEADING);
     print!("{text}");
     let mut whole = true;
@@ -46,7 +46,7 @@ fn part(peer: Peer, writing: Writing, options: &Options, folder: &Path) -> Resul
     let row = rows::seed(writing);
     let stage = Stage::build(&row, options, folder)?;
     let endpoint: Endpoint = stage.endpoint(Contestant::one(peer), &row, options, folder, &[])?;
-    let lengths = Lengths { warm_up_s: 1.0, measure_s: options.minutes * 60.0 };
+    let lengths = Lengths { warm_up_s: 1.0, measure_s: minutes(options) * 60.0 };
     stage.bench(&endpoint).measure(lengths, 1)
 }
 
@@ -66,6 +66,10 @@ fn line(clients: &str, peer: Peer, result: Result<Window, String>) -> String {
     let cpu = if peer == Peer::Direct { "-".into() } else { format!("{:.2}", window.proxy_us) };
     let _ = writeln!(out, " {cpu} | {:.2} |", window.proxy_us + window.servers_us);
     out
+}
+
+fn minutes(options: &Options) -> f64 {
+    options.minutes.unwrap_or(10.0)
 }
 
 const METHOD: &str = "
