@@ -4,8 +4,9 @@ use std::path::Path;
 
 use crate::load::{Arrival, Corpus, Workload};
 use crate::options::Options;
-use crate::peers::{Endpoint, Peer, Place};
-use crate::rows::Row;
+use crate::peers::{Contestant, Endpoint, Peer, Place};
+use crate::process::{self, Cpus};
+use crate::rows::{Bar, Row};
 use crate::servers::Servers;
 use crate::window::{Bench, Lengths, Window};
 
@@ -13,35 +14,36 @@ use crate::window::{Bench, Lengths, Window};
 pub struct Outcome {
     pub row: Row,
     pub rounds: Vec<Round>,
-    /// Peers that failed, with the reason; their windows are thrown out.
-    pub faults: Vec<(Peer, String)>,
+    /// Those who failed, with the reason; their windows are thrown out.
+    pub faults: Vec<(Contestant, String)>,
     /// Windows that were run again because others used the CPUs.
     pub reruns: usize,
     /// Requests a second offered (open loop).
     pub rate: Option<f64>,
 }
 
-/// One window of each peer, close to each other in time.
+/// One window of each contestant, close to each other in time.
 pub type Round = Vec<Window>;
 
 /// A window in which others had more than this share of a CPU is run again.
 pub const ELSEWHERE_MAX: f64 = 0.06;
 
 impl Outcome {
-    pub fn windows(&self, peer: Peer) -> Vec<&Window> {
-        self.rounds.iter().flatten().filter(|window| window.peer == peer).collect()
+    pub fn windows(&self, who: Contestant) -> Vec<&Window> {
+        self.rounds.iter().flatten().filter(|window| window.who == who).collect()
     }
 
-    /// The median over a peer's windows.
-    pub fn median(&self, peer: Peer, figure: impl Fn(&Window) -> f64) -> Option<f64> {
-        median(self.windows(peer).into_iter().map(figure).collect())
+    /// The median over a contestant's windows.
+    pub fn median(&self, who: Contestant, figure: impl Fn(&Window) -> f64) -> Option<f64> {
+        median(self.windows(who).into_iter().map(figure).collect())
     }
 
-    /// The ratios quickack / nutcracker of the rounds that have both.
-    pub fn ratios(&self, figure: impl Fn(&Window) -> f64) -> Vec<f64> {
-        let of = |round: &Round, peer| round.iter().find(|w| w.peer == peer).map(&figure);
-        let pair = |round| of(round, Peer::Quickack).zip(of(round, Peer::Nutcracker));
-        self.rounds.iter().filter_map(pair).map(|(ours, theirs)| ours / theirs).collect()
+    /// A comparison in each of the rounds that have both.
+    pub fn compared(&self, bar: &Bar) -> Vec<f64> {
+        let of = |round: &Round, who| round.iter().find(|window| window.who == who).cloned();
+        let pair = |round| of(round, bar.of).zip(of(round, bar.beside));
+        let pairs = self.rounds.iter().filter_map(pair);
+        pairs.map(|(ours, theirs)| bar.figure.compare(&ours, &theirs)).collect()
     }
 }
 
@@ -60,52 +62,56 @@ pub struct Stage {
     pub servers: Servers,
     pub corpus: Corpus,
     pub work: Workload,
+    cpus: Cpus,
 }
 
 impl Stage {
     pub fn build(row: &Row, options: &Options, folder: &Path) -> Result<Stage, String> {
-        let servers = Servers::start(row.backend, row.servers, &options.quickack(), folder)?;
+        process::stay_on(&row.cpus.of_load())?;
+        let quickack = options.quickack();
+        let servers = Servers::start(row.backend, row.servers, row.cpus, &quickack, folder)?;
         let work = Workload { verify: options.verify, ..row.work.clone() };
         let corpus = Corpus::new(work.key_count, work.value_len);
         servers.fill(&corpus, work.key_count)?;
-        Ok(Stage { servers, corpus, work })
+        Ok(Stage { servers, corpus, work, cpus: row.cpus })
     }
 
-    /// Starts a peer in front of the servers; `wrapper` is a command it runs under, mostly none.
+    /// Starts a proxy in front of the servers; `wrapper` is a command it runs under, mostly none.
     pub fn endpoint(
         &self,
-        peer: Peer,
+        who: Contestant,
         row: &Row,
         options: &Options,
         folder: &Path,
         wrapper: &[String],
     ) -> Result<Endpoint, String> {
         let quickack = &options.quickack();
-        let (servers, merge_gets) = (&self.servers.ports, row.merge_gets);
-        Endpoint::start(peer, &Place { folder, quickack, servers, merge_gets, wrapper })
+        let (servers, merge_gets, cpus) = (&self.servers.ports, row.merge_gets, row.cpus);
+        Endpoint::start(who, &Place { folder, quickack, servers, merge_gets, cpus, wrapper })
     }
 
     pub fn bench<'a>(&'a self, endpoint: &'a Endpoint) -> Bench<'a> {
-        Bench { endpoint, servers: &self.servers, corpus: &self.corpus, work: &self.work }
+        let Stage { servers, corpus, work, cpus } = self;
+        Bench { endpoint, servers, corpus, work, cpus: *cpus }
     }
 }
 
 /// Runs one row to its end.
 pub fn run(row: Row, options: &Options, folder: &Path) -> Result<Outcome, String> {
-    let peers: Vec<Peer> =
-        row.peers.iter().copied().filter(|peer| options.peers.contains(peer)).collect();
+    let all = row.contestants.iter().copied();
+    let contestants: Vec<_> = all.filter(|who| options.peers.contains(&who.peer)).collect();
     let (mut endpoints, mut faults) = (Vec::new(), Vec::new());
     let stage = match Stage::build(&row, options, folder) {
         Ok(stage) => stage,
         Err(fault) => {
-            let faults = peers.into_iter().map(|peer| (peer, fault.clone())).collect();
+            let faults = contestants.into_iter().map(|who| (who, fault.clone())).collect();
             return Ok(Outcome { row, rounds: Vec::new(), faults, reruns: 0, rate: None });
         }
     };
-    for peer in peers {
-        match stage.endpoint(peer, &row, options, folder, &[]) {
+    for who in contestants {
+        match stage.endpoint(who, &row, options, folder, &[]) {
             Ok(endpoint) => endpoints.push(endpoint),
-            Err(fault) => faults.push((peer, fault)),
+            Err(fault) => faults.push((who, fault)),
         }
     }
     let outcome = Outcome { row, rounds: Vec::new(), faults, reruns: 0, rate: None };
@@ -124,22 +130,24 @@ impl Contest<'_> {
         if let Some(share) = self.outcome.row.load_share {
             let rate = share * self.nutcracker_rate()?;
             self.stage.work.arrival = Arrival::Poisson(rate);
+        }
+        if let Arrival::Poisson(rate) = self.stage.work.arrival {
             self.outcome.rate = Some(rate);
         }
         for index in 0..self.options.runs {
             let round = self.round(index);
             self.outcome.rounds.push(round);
         }
-        let failed = self.outcome.faults.iter().map(|(peer, _)| *peer).collect::<Vec<_>>();
+        let failed = self.outcome.faults.iter().map(|(who, _)| *who).collect::<Vec<_>>();
         for round in &mut self.outcome.rounds {
-            round.retain(|window| !failed.contains(&window.peer));
+            round.retain(|window| !failed.contains(&window.who));
         }
         Ok(self.outcome)
     }
 
     /// Requests a second that nutcracker can answer in closed loop, in this run.
     fn nutcracker_rate(&mut self) -> Result<f64, String> {
-        let endpoint = self.endpoints.iter().find(|each| each.peer == Peer::Nutcracker);
+        let endpoint = self.endpoints.iter().find(|each| each.who.peer == Peer::Nutcracker);
         let endpoint = endpoint.ok_or("this row needs nutcracker among the peers")?;
         let mut rates = Vec::new();
         for seed in 0..3 {
@@ -150,13 +158,13 @@ impl Contest<'_> {
         Ok(median(rates).expect("three windows have a median"))
     }
 
-    /// One window of each peer; who goes first changes from round to round.
+    /// One window of each; who goes first changes from round to round.
     fn round(&mut self, index: usize) -> Round {
         let mut round = Round::new();
         let count = self.endpoints.len();
         for at in 0..count {
             let endpoint = &self.endpoints[(index + at) % count];
-            if self.outcome.faults.iter().any(|(peer, _)| *peer == endpoint.peer) {
+            if self.outcome.faults.iter().any(|(who, _)| *who == endpoint.who) {
                 continue;
             }
             match self.calm_window(endpoint, index as u64) {
@@ -164,7 +172,7 @@ impl Contest<'_> {
                     self.outcome.reruns += reruns;
                     round.push(window);
                 }
-                Err(fault) => self.outcome.faults.push((endpoint.peer, fault)),
+                Err(fault) => self.outcome.faults.push((endpoint.who, fault)),
             }
         }
         round

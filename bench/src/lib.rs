@@ -4,14 +4,21 @@
 //!  options --> contest (a row: servers, peers, rounds) --> window --> load (the generator)
 //!                 |                                           \-----> process, machine (readings)
 //!                 v
-//!              report (table, bars, docs/benchmarks.md)
+//!              report (table, bars) --> page (docs/benchmarks.md)
 //!  seed: the stall between Nagle and delayed ACK.   trace: system calls, instructions.
+//!  balance, idle, cores: connections a worker, what the master does, many workers and CPUs.
 //! ```
 
+mod acts;
+mod admin;
+mod balance;
 mod contest;
+mod cores;
+mod idle;
 mod load;
 mod machine;
 mod options;
+mod page;
 mod peers;
 mod process;
 mod report;
@@ -27,7 +34,6 @@ use std::process::{Command, ExitCode};
 use machine::Description;
 use options::{Options, Verb, workspace};
 use peers::Peer;
-use report::Half;
 use rows::Row;
 
 /// Runs the benchmark: 0 all bars met, 1 a bar missed or a row thrown out, 2 it could not run.
@@ -53,6 +59,9 @@ fn obey(options: &Options) -> Result<bool, String> {
             return match &options.verb {
                 Verb::Table => table(options, &folder.0),
                 Verb::Seed => seed::run(options, &folder.0),
+                Verb::Balance => balance::run(options, &folder.0),
+                Verb::Master => idle::run(options, &folder.0),
+                Verb::Cores => cores::run(options, &folder.0),
                 Verb::SystemCalls(counter) => {
                     trace::system_calls(*counter, &chosen(options)?, options, &folder.0)
                 }
@@ -66,18 +75,13 @@ fn obey(options: &Options) -> Result<bool, String> {
 
 fn list() {
     for row in rows::rows() {
-        let bar = row.bar;
-        let limits = [
-            ("CPU per request", "<=", bar.cpu),
-            ("requests/s", ">=", bar.requests),
-            ("resident memory", "<=", bar.resident),
-            ("p99", "<=", bar.p99),
-        ];
-        let limits = limits.iter().filter_map(|(figure, sign, limit)| {
-            limit.map(|limit| format!("{figure} {sign} {limit:.2}"))
+        let limits = row.bars.iter().filter_map(|bar| {
+            let sign = if bar.figure.is_cost() { "<=" } else { ">=" };
+            bar.limit.map(|limit| format!("{} {sign} {limit:.2}", bar.figure.name()))
         });
-        let limits = limits.collect::<Vec<_>>().join(", ");
-        println!("{:<8} {:<45} {limits}", row.name, row.what);
+        let mut limits: Vec<String> = limits.collect();
+        limits.dedup();
+        println!("{:<8} {:<65} {}", row.name, row.what, limits.join(", "));
     }
 }
 
@@ -94,7 +98,7 @@ fn table(options: &Options, folder: &Path) -> Result<bool, String> {
         outcomes.push(outcome);
     }
     if options.write {
-        report::write(Half::Table, &report::page(&outcomes, &machine, options))?;
+        page::write_rows(&outcomes, &machine, options)?;
     }
     let met = |outcome| report::verdicts(outcome).iter().all(report::Verdict::met);
     Ok(outcomes.iter().all(|outcome| outcome.faults.is_empty() && met(outcome)))
@@ -112,7 +116,8 @@ fn chosen(options: &Options) -> Result<Vec<Row>, String> {
         None => rows::rows(),
     };
     if options.batch {
-        rows.iter_mut().for_each(|row| row.work.arrival = load::Arrival::Batch);
+        let closed = rows.iter_mut().filter(|row| row.work.arrival == load::Arrival::Closed);
+        closed.for_each(|row| row.work.arrival = load::Arrival::Batch);
     }
     Ok(rows)
 }

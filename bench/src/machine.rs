@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::process::{self, LOAD_CPU, PROXY_CPU};
+use crate::process::{self, Cpus, LOAD_CPU, PROXY_CPU, all_cpus};
 
 /// What a reader needs to know to compare figures.
 pub struct Description {
@@ -55,40 +55,49 @@ pub struct Witness {
     ours_ns: [u64; 2],
     /// Process ids pinned to the proxy's CPU and to the load's.
     ids: [Vec<u32>; 2],
+    cpus: Cpus,
 }
 
 impl Witness {
-    pub fn start(proxy: &[u32], load: &[u32]) -> Self {
+    pub fn start(proxy: &[u32], load: &[u32], cpus: Cpus) -> Self {
         let mut load = load.to_vec();
         load.push(std::process::id());
         let ids = [proxy.to_vec(), load];
         let ours_ns = [process::cpu_ns(&ids[0]), process::cpu_ns(&ids[1])];
-        Witness { begin: Instant::now(), idle_ns: idle_ns(), ours_ns, ids }
+        Witness { begin: Instant::now(), idle_ns: idle_ns(cpus), ours_ns, ids, cpus }
     }
 
     /// The share of each CPU (proxy's, load's) that went elsewhere: to other processes or, on a
-    /// virtual machine, to other guests.
+    /// virtual machine, to other guests. Where nobody has a CPU of its own: of all of them, twice.
     pub fn elsewhere(&self) -> [f64; 2] {
         let elapsed = self.begin.elapsed().as_nanos() as f64;
-        let idle = idle_ns();
-        [0, 1].map(|cpu| {
-            let ours = process::cpu_ns(&self.ids[cpu]).saturating_sub(self.ours_ns[cpu]);
-            let idle = idle[cpu].saturating_sub(self.idle_ns[cpu]);
-            (1.0 - (ours + idle) as f64 / elapsed).max(0.0)
-        })
+        let idle = idle_ns(self.cpus);
+        let both = [0, 1].map(|side| {
+            let ours = process::cpu_ns(&self.ids[side]).saturating_sub(self.ours_ns[side]);
+            ours + idle[side].saturating_sub(self.idle_ns[side])
+        });
+        let share = |known: u64, cpus: usize| (1.0 - known as f64 / elapsed / cpus as f64).max(0.0);
+        match self.cpus {
+            Cpus::Split => both.map(|known| share(known, 1)),
+            Cpus::All | Cpus::First(_) => [share(both[0] + both[1], all_cpus().len()); 2],
+        }
     }
 }
 
-/// Idle time of the proxy's and the load's CPU. The kernel keeps it in nanoseconds and prints
-/// hundredths of a second.
-fn idle_ns() -> [u64; 2] {
+/// Idle time of the proxy's and the load's CPU, or of all CPUs and nothing. The kernel keeps it in
+/// nanoseconds and prints hundredths of a second.
+fn idle_ns(cpus: Cpus) -> [u64; 2] {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    [PROXY_CPU, LOAD_CPU].map(|cpu| {
+    let idle = |cpu: usize| -> u64 {
         let name = format!("cpu{cpu} ");
         let line = text.lines().find_map(|line| line.strip_prefix(&name)).unwrap_or("");
         let ticks: Vec<u64> =
             line.split_whitespace().filter_map(|tick| tick.parse().ok()).collect();
         // user, nice, system, idle, iowait.
         ticks.iter().skip(3).take(2).sum::<u64>() * 10_000_000
-    })
+    };
+    match cpus {
+        Cpus::Split => [idle(PROXY_CPU), idle(LOAD_CPU)],
+        Cpus::All | Cpus::First(_) => [all_cpus().into_iter().map(idle).sum(), 0],
+    }
 }

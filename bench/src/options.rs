@@ -22,7 +22,10 @@ cargo xtask bench [options]    quickack beside nutcracker, HAProxy and nobody, o
   --syscalls       the same by perf's tracepoints, which do not slow the proxy
   --callgrind ROW  instead: instructions per request of quickack in this row
   --seed           instead: 6,000 requests/s open loop, clean and split clients
-  --minutes M      minutes of each part of --seed (10)
+  --balance        instead: how evenly 8 workers share connections
+  --master         instead: what the master does beside 8 busy workers
+  --cores          instead: requests/s at 1 to 12 workers; wants a machine with 16 CPUs
+  --minutes M      minutes of each part of --seed (10), of --master (1)
   --batch          send a whole depth of requests only after all replies, as redis-benchmark does
   --quickack FILE  this binary instead of building one
   --list           the rows and their bars
@@ -39,7 +42,7 @@ pub struct Options {
     pub write: bool,
     pub date: Option<String>,
     pub batch: bool,
-    pub minutes: f64,
+    pub minutes: Option<f64>,
     pub quickack: Option<PathBuf>,
     pub verb: Verb,
     /// The words as typed, for the record.
@@ -52,6 +55,9 @@ pub enum Verb {
     List,
     Help,
     Seed,
+    Balance,
+    Master,
+    Cores,
     SystemCalls(Counter),
     Callgrind(String),
 }
@@ -68,7 +74,7 @@ impl Options {
             write: false,
             date: None,
             batch: false,
-            minutes: 10.0,
+            minutes: None,
             quickack: None,
             verb: Verb::Table,
             typed: arguments.join(" "),
@@ -94,7 +100,7 @@ impl Options {
             "--runs" => self.runs = number(word, &value()?, 1.0)? as usize,
             "--attempts" => self.attempts = number(word, &value()?, 1.0)? as usize,
             "--seconds" => self.lengths.measure_s = number(word, &value()?, 0.05)?,
-            "--minutes" => self.minutes = number(word, &value()?, 0.01)?,
+            "--minutes" => self.minutes = Some(number(word, &value()?, 0.01)?),
             "--quick" => {
                 self.runs = 3;
                 self.lengths = Lengths { warm_up_s: 0.2, measure_s: 0.7 };
@@ -105,6 +111,9 @@ impl Options {
             "--batch" => self.batch = true,
             "--quickack" => self.quickack = Some(value()?.into()),
             "--seed" => self.verb = Verb::Seed,
+            "--balance" => self.verb = Verb::Balance,
+            "--master" => self.verb = Verb::Master,
+            "--cores" => self.verb = Verb::Cores,
             "--strace" => self.verb = Verb::SystemCalls(Counter::Strace),
             "--syscalls" => self.verb = Verb::SystemCalls(Counter::Perf),
             "--callgrind" => self.verb = Verb::Callgrind(value()?),

@@ -1,12 +1,14 @@
-//! The proxies that are compared, each started with its usual configuration for one worker.
+//! Who is compared: proxies in so many processes, each started with its usual configuration.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::process::{self, PROXY_CPU, Process};
+use crate::acts::Act;
+use crate::admin::Admin;
+use crate::process::{self, Cpus, Process};
 
-/// Who stands between the load and the servers.
+/// Which program stands between the load and the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     Nutcracker,
@@ -45,59 +47,138 @@ impl Peer {
     }
 }
 
-/// A peer that is ready for clients.
-pub struct Endpoint {
+/// A program in one of its shapes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contestant {
     pub peer: Peer,
-    pub address: SocketAddrV4,
-    process: Option<Process>,
+    /// Workers of quickack; of the others, processes on ports of their own that share the clients.
+    pub count: usize,
+    /// How quickack's workers share new connections.
+    pub accept: &'static str,
+    /// What is done to it during its windows.
+    pub act: Act,
 }
 
-/// Where peers are started, and the row's wishes for quickack.
+impl Contestant {
+    /// In one process that serves.
+    pub const fn one(peer: Peer) -> Contestant {
+        Contestant::of(peer, 1)
+    }
+
+    pub const fn of(peer: Peer, count: usize) -> Contestant {
+        Contestant { peer, count, accept: "auto", act: Act::Nothing }
+    }
+
+    pub const fn accepting(self, accept: &'static str) -> Contestant {
+        Contestant { accept, ..self }
+    }
+
+    pub const fn under(self, act: Act) -> Contestant {
+        Contestant { act, ..self }
+    }
+
+    pub fn name(self) -> String {
+        let name = self.peer.name();
+        let shape = match (self.peer, self.count) {
+            (Peer::Quickack, count) if count > 1 || self.accept != "auto" => format!(" w{count}"),
+            (_, 1) => String::new(),
+            (_, count) => format!(" x{count}"),
+        };
+        let accept = if self.accept == "auto" { "" } else { self.accept };
+        let space = if accept.is_empty() { "" } else { " " };
+        format!("{name}{space}{accept}{shape}{}", self.act.suffix())
+    }
+}
+
+/// A contestant that is ready for clients.
+pub struct Endpoint {
+    pub who: Contestant,
+    /// Clients are split among these.
+    pub addresses: Vec<SocketAddrV4>,
+    processes: Vec<Process>,
+    /// Of quickack.
+    pub admin: Option<Admin>,
+}
+
+/// Where contestants are started, and the row's wishes.
 pub struct Place<'a> {
     pub folder: &'a Path,
     pub quickack: &'a Path,
     pub servers: &'a [u16],
     pub merge_gets: bool,
-    /// A command that the peer runs under, such as a tracer; mostly none.
+    pub cpus: Cpus,
+    /// A command that they run under, such as a tracer; mostly none.
     pub wrapper: &'a [String],
 }
 
 impl Endpoint {
-    pub fn start(peer: Peer, place: &Place) -> Result<Endpoint, String> {
-        if peer == Peer::Direct {
-            let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, place.servers[0]);
-            return Ok(Endpoint { peer, address, process: None });
+    pub fn start(who: Contestant, place: &Place) -> Result<Endpoint, String> {
+        let mut endpoint = Endpoint { who, addresses: vec![], processes: vec![], admin: None };
+        if who.peer == Peer::Direct {
+            endpoint.addresses = vec![SocketAddrV4::new(Ipv4Addr::LOCALHOST, place.servers[0])];
+            return Ok(endpoint);
         }
-        let port = process::free_port()?;
-        let command = place.prepare(peer, port)?;
-        let command: Vec<String> = place.wrapper.iter().cloned().chain(command).collect();
-        let log = place.folder.join(format!("{}.log", peer.name()));
-        let mut process = Process::start(peer.name(), &command, PROXY_CPU, &log)?;
-        process.wait_for_port(port, &log)?;
-        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
-        Ok(Endpoint { peer, address, process: Some(process) })
+        let processes = if who.peer == Peer::Quickack { 1 } else { who.count };
+        for index in 0..processes {
+            let port = process::free_port()?;
+            let name = format!("{}-{index}", who.name().replace([' ', ','], "-"));
+            let command = place.prepare(who, port, &name)?;
+            let command: Vec<String> = place.wrapper.iter().cloned().chain(command).collect();
+            let log = place.folder.join(format!("{name}.log"));
+            let cpus = place.cpus.of_proxy(who.peer, index);
+            let mut process = Process::start(&who.name(), &command, &cpus, &log)?;
+            process.wait_for_port(port, &log)?;
+            endpoint.addresses.push(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
+            endpoint.processes.push(process);
+            if who.peer == Peer::Quickack {
+                let admin = Admin::new(place.socket(&name), place.file(&name));
+                admin.wait_for_workers(who.count)?;
+                endpoint.admin = Some(admin);
+            }
+        }
+        Ok(endpoint)
     }
 
-    /// The proxy's processes; none when there is no proxy.
+    /// All its processes; none when there is no proxy.
     pub fn ids(&self) -> Vec<u32> {
-        self.process.as_ref().map(Process::tree).unwrap_or_default()
+        self.processes.iter().flat_map(Process::tree).collect()
+    }
+
+    /// Those that serve clients.
+    pub fn serving_ids(&self) -> Vec<u32> {
+        let master = self.master_id();
+        self.ids().into_iter().filter(|id| Some(*id) != master).collect()
+    }
+
+    /// The process that leads quickack's workers.
+    pub fn master_id(&self) -> Option<u32> {
+        let leads = self.who.peer == Peer::Quickack;
+        self.processes.first().filter(|_| leads).map(Process::id)
     }
 }
 
 impl Place<'_> {
-    /// Writes the peer's configuration and returns the command that runs it.
-    fn prepare(&self, peer: Peer, port: u16) -> Result<Vec<String>, String> {
-        let text = match peer {
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.conf"))
+    }
+
+    fn socket(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.sock"))
+    }
+
+    /// Writes the configuration and returns the command that runs it.
+    fn prepare(&self, who: Contestant, port: u16, name: &str) -> Result<Vec<String>, String> {
+        let text = match who.peer {
             Peer::Nutcracker => self.pool(port),
-            Peer::Quickack => self.pool(port) + &self.extensions(),
+            Peer::Quickack => self.process(who, name) + &self.pool(port) + &self.extensions(),
             Peer::Haproxy => self.listener(port),
             Peer::Direct => unreachable!("nobody needs no configuration"),
         };
-        let file = self.folder.join(format!("{}.conf", peer.name()));
+        let file = self.file(name);
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
         let stats = process::free_port()?.to_string();
         let places = [("FILE", &*file.display().to_string()), ("PORT", &stats)];
-        Ok(process::words(peer.command(), &places, self.quickack))
+        Ok(process::words(who.peer.command(), &places, self.quickack))
     }
 
     /// One pool in nutcracker's words, read unchanged by quickack.
@@ -113,7 +194,20 @@ impl Place<'_> {
     /// What quickack knows beyond them.
     fn extensions(&self) -> String {
         let merge = if self.merge_gets { "on" } else { "off" };
-        format!("  merge_gets: {merge}\n  item_size_max: 2m\n")
+        format!("  merge_gets: {merge}\n  item_size_max: 2m\n  timeout_reply: 1000\n")
+    }
+
+    /// The settings of quickack's processes. A traced worker is slow, which is no reason to end it.
+    fn process(&self, who: Contestant, name: &str) -> String {
+        let Contestant { count, accept, .. } = who;
+        let affinity = if self.cpus == Cpus::Split { "off" } else { "auto" };
+        let hang = if self.wrapper.is_empty() { "" } else { "  hang_timeout: 0\n" };
+        let socket = self.socket(name);
+        format!(
+            "global:\n  workers: {count}\n  accept: {accept}\n  worker_cpu_affinity: {affinity}\n  \
+             admin: {}\n{hang}",
+            socket.display()
+        )
     }
 
     fn listener(&self, port: u16) -> String {
@@ -123,5 +217,22 @@ impl Place<'_> {
              timeout client 10m\n  timeout server 10m\nlisten bench\n  \
              bind 127.0.0.1:{port} backlog 4096\n  server s1 127.0.0.1:{server}\n"
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_what_differs() {
+        let quickack = |count| Contestant::of(Peer::Quickack, count);
+        let check = |who: Contestant, name: &str| assert_eq!(who.name(), name);
+        check(quickack(1), "quickack");
+        check(quickack(8), "quickack w8");
+        check(quickack(1).accepting("mutex"), "quickack mutex w1");
+        check(quickack(4).under(Act::Timeout), "quickack w4, timeout changed");
+        check(Contestant::of(Peer::Nutcracker, 2), "nutcracker x2");
+        check(Contestant::one(Peer::Direct), "direct");
     }
 }

@@ -14,9 +14,48 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::CpuSet;
 
+use crate::peers::Peer;
+
+/// Which CPUs a row uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cpus {
+    /// All of a proxy's processes on one; the load generator and the servers share the other.
+    Split,
+    /// Every proxy's process that serves has one of its own; load and servers go anywhere.
+    All,
+    /// Workers have so many of the first, load and servers all others.
+    First(usize),
+}
+
 /// The proxy's CPU; the load generator and the servers share the other.
 pub const PROXY_CPU: usize = 0;
 pub const LOAD_CPU: usize = 1;
+
+impl Cpus {
+    /// Where a process of a proxy stays. quickack's workers then choose among these themselves.
+    pub fn of_proxy(self, peer: Peer, index: usize) -> Vec<usize> {
+        match self {
+            Cpus::Split => vec![PROXY_CPU],
+            Cpus::All if peer == Peer::Quickack => all_cpus(),
+            Cpus::All => vec![index % all_cpus().len()],
+            Cpus::First(count) => (0..count).collect(),
+        }
+    }
+
+    /// Where load and servers stay.
+    pub fn of_load(self) -> Vec<usize> {
+        match self {
+            Cpus::Split => vec![LOAD_CPU],
+            Cpus::All => all_cpus(),
+            Cpus::First(count) => all_cpus().split_off(count),
+        }
+    }
+}
+
+pub fn all_cpus() -> Vec<usize> {
+    let online = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    (0..online.lines().filter(|line| line.starts_with("processor")).count()).collect()
+}
 
 pub struct Process {
     pub name: String,
@@ -24,8 +63,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command` pinned to `cpu`, its output in `log`.
-    pub fn start(name: &str, command: &[String], cpu: usize, log: &Path) -> Result<Self, String> {
+    /// Starts `command` pinned to `cpus`, its output in `log`.
+    pub fn start(
+        name: &str,
+        command: &[String],
+        cpus: &[usize],
+        log: &Path,
+    ) -> Result<Self, String> {
         let fault = |what: &str, error: std::io::Error| format!("{name}: {what}: {error}");
         let program = Path::new(&command[0]);
         if program.is_absolute() && !program.exists() {
@@ -34,8 +78,9 @@ impl Process {
         let output =
             fs::File::create(log).map_err(|error| fault("cannot create its log", error))?;
         let errors = output.try_clone().map_err(|error| fault("cannot share its log", error))?;
+        let cpus = cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "taskset", "-c", &cpu.to_string()])
+            .args(["--pdeathsig", "KILL", "taskset", "-c", &cpus])
             .args(command)
             .stdin(Stdio::null())
             .stdout(output)
@@ -161,13 +206,18 @@ pub fn free_port() -> Result<u16, String> {
     address.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
 }
 
+/// Keeps this thread on these CPUs.
+pub fn stay_on(cpus: &[usize]) -> Result<(), String> {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(*cpu));
+    rustix::thread::sched_setaffinity(None, &set)
+        .map_err(|errno| format!("cannot stay on CPUs {cpus:?} (two CPUs are needed): {errno}"))
+}
+
 /// Makes this process the measuring one: on the load's CPU, with descriptors enough, and gone when
 /// its parent is.
 pub fn settle() -> Result<(), String> {
-    let mut cpus = CpuSet::new();
-    cpus.set(LOAD_CPU);
-    rustix::thread::sched_setaffinity(None, &cpus)
-        .map_err(|errno| format!("cannot stay on CPU {LOAD_CPU} (two CPUs are needed): {errno}"))?;
+    stay_on(&Cpus::Split.of_load())?;
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     let _ = rustix::process::setrlimit(Resource::Nofile, raised);

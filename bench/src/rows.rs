@@ -1,43 +1,93 @@
 //! The rows of the table: what is asked, what stands behind, and the bar that quickack must meet.
 
+use crate::acts::Act;
 use crate::load::{Arrival, Mix, Workload, Writing};
-use crate::peers::{PEERS, Peer};
+use crate::peers::{Contestant, PEERS, Peer};
+use crate::process::Cpus;
 use crate::servers::Backend;
+use crate::window::Window;
 
 pub struct Row {
     pub name: &'static str,
-    pub what: &'static str,
+    pub what: String,
     pub work: Workload,
     pub servers: usize,
     pub backend: Backend,
     pub merge_gets: bool,
-    pub peers: &'static [Peer],
-    pub bar: Bar,
+    pub cpus: Cpus,
+    pub contestants: Vec<Contestant>,
+    pub bars: Vec<Bar>,
     /// Open loop at this share of nutcracker's closed-loop rate, which the row measures first.
     pub load_share: Option<f64>,
+    /// Part of the page's main table; the others have a section each.
+    pub is_main: bool,
 }
 
-/// Limits of the ratio quickack / nutcracker.
-#[derive(Clone, Copy, Debug, Default)]
+/// One contestant's figure compared with another's in the same round.
+#[derive(Clone, Copy, Debug)]
 pub struct Bar {
-    /// Proxy CPU per request, at most.
-    pub cpu: Option<f64>,
-    /// Requests per second, at least.
-    pub requests: Option<f64>,
-    /// Resident memory, at most.
-    pub resident: Option<f64>,
-    /// 99th percentile of latency, at most.
-    pub p99: Option<f64>,
+    pub figure: Figure,
+    pub of: Contestant,
+    pub beside: Contestant,
+    /// What it must keep to; without one it is only told.
+    pub limit: Option<f64>,
 }
 
-const PROXIES: &[Peer] = &[Peer::Nutcracker, Peer::Quickack];
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// Proxy CPU per request, a ratio.
+    Cpu,
+    /// Requests per second, a ratio.
+    Requests,
+    /// Resident memory, a ratio.
+    Resident,
+    /// 99th percentile of latency, a ratio.
+    P99,
+    /// How much the 99th percentile of latency is more, milliseconds.
+    P99Added,
+}
+
+impl Figure {
+    pub fn name(self) -> &'static str {
+        match self {
+            Figure::Cpu => "CPU per request",
+            Figure::Requests => "requests/s",
+            Figure::Resident => "resident memory",
+            Figure::P99 => "p99",
+            Figure::P99Added => "p99 added, ms",
+        }
+    }
+
+    /// Less is better.
+    pub fn is_cost(self) -> bool {
+        self != Figure::Requests
+    }
+
+    pub fn compare(self, ours: &Window, theirs: &Window) -> f64 {
+        let ratio = |figure: fn(&Window) -> f64| figure(ours) / figure(theirs);
+        match self {
+            Figure::Cpu => ratio(|window| window.proxy_us),
+            Figure::Requests => ratio(|window| window.requests_per_s),
+            Figure::Resident => ratio(|window| window.memory.resident_kb as f64),
+            Figure::P99 => ratio(|window| window.latency.p99),
+            Figure::P99Added => (ours.latency.p99 - theirs.latency.p99) / 1000.0,
+        }
+    }
+}
+
+const QUICKACK: Contestant = Contestant::one(Peer::Quickack);
+const NUTCRACKER: Contestant = Contestant::one(Peer::Nutcracker);
 const TEN_TO_ONE: Mix = Mix::SetEvery(11);
+/// Short connections a second in open loop.
+const SHORT_RATE: f64 = 8_000.0;
+const WORKER_COUNTS: [usize; 4] = [1, 2, 4, 8];
+pub const ACCEPTS: [&str; 3] = ["gate", "reuseport", "mutex"];
 
 /// 50 connections, depth 1, gets and sets 10:1, 100-byte values, one memcached, merging on.
-fn row(name: &'static str, what: &'static str, cpu_bar: f64) -> Row {
+pub fn plain(name: &'static str, what: impl Into<String>) -> Row {
     Row {
         name,
-        what,
+        what: what.into(),
         work: Workload {
             connections: 50,
             depth: 1,
@@ -53,10 +103,17 @@ fn row(name: &'static str, what: &'static str, cpu_bar: f64) -> Row {
         servers: 1,
         backend: Backend::Memcached,
         merge_gets: true,
-        peers: &PEERS,
-        bar: Bar { cpu: Some(cpu_bar), ..Bar::default() },
+        cpus: Cpus::Split,
+        contestants: PEERS.map(Contestant::one).to_vec(),
+        bars: Vec::new(),
         load_share: None,
+        is_main: true,
     }
+}
+
+/// A plain row with a bar on CPU per request beside nutcracker's.
+fn row(name: &'static str, what: &str, cpu_bar: f64) -> Row {
+    plain(name, what).bar(Figure::Cpu, cpu_bar)
 }
 
 impl Row {
@@ -82,7 +139,7 @@ impl Row {
 
     fn without_merging(mut self) -> Self {
         self.merge_gets = false;
-        self.peers = PROXIES;
+        self.contestants = vec![NUTCRACKER, QUICKACK];
         self
     }
 
@@ -104,38 +161,64 @@ impl Row {
         self.gets_only()
     }
 
-    fn requests_bar(mut self, bar: f64) -> Self {
-        self.bar.requests = Some(bar);
+    fn open_loop(mut self, rate: f64) -> Self {
+        self.work.arrival = Arrival::Poisson(rate);
         self
     }
 
-    fn resident_bar(mut self, bar: f64) -> Self {
-        self.bar.resident = Some(bar);
-        self
-    }
-
-    fn open_loop(mut self, load_share: f64, p99_bar: f64) -> Self {
+    fn open_loop_at(mut self, load_share: f64) -> Self {
         self.load_share = Some(load_share);
-        self.bar = Bar { p99: Some(p99_bar), ..Bar::default() };
+        self
+    }
+
+    /// A section of its own, with these contestants.
+    fn among(mut self, contestants: Vec<Contestant>) -> Self {
+        self.contestants = contestants;
+        self.is_main = false;
+        self
+    }
+
+    /// One worker of quickack beside one nutcracker.
+    fn bar(self, figure: Figure, limit: f64) -> Self {
+        self.judge(figure, QUICKACK, NUTCRACKER, Some(limit))
+    }
+
+    fn judge(
+        mut self,
+        figure: Figure,
+        of: Contestant,
+        beside: Contestant,
+        limit: Option<f64>,
+    ) -> Self {
+        self.bars.push(Bar { figure, of, beside, limit });
         self
     }
 }
 
 /// The seed experiment: 6,000 requests a second, half of them sets, open loop.
 pub fn seed(writing: Writing) -> Row {
-    let mut row = row("seed", "6,000 requests/s open loop, 50 connections", 1.0);
+    let mut row = plain("seed", "6,000 requests/s open loop, 50 connections");
     row.work.mix = Mix::SetEvery(2);
     row.work.arrival = Arrival::Poisson(6000.0);
     row.work.writing = writing;
     row
 }
 
+/// As much as eight workers can do.
+pub fn busy() -> Row {
+    plain("master", "closed loop, 64 connections, depth 4").connections(64).depth(4)
+}
+
 pub fn rows() -> Vec<Row> {
-    vec![
+    use Figure::{P99, Requests, Resident};
+    let mut rows = vec![
         row("p1", "50 connections, depth 1, GET:SET 10:1", 0.75),
-        row("c500", "500 connections, depth 1", 0.75).connections(500).resident_bar(1.0),
+        row("c500", "500 connections, depth 1", 0.75).connections(500).bar(Resident, 1.0),
         row("p4", "50 connections, depth 4", 0.45).depth(4),
-        row("p16", "50 connections, depth 16", 0.25).depth(16).requests_bar(3.0).resident_bar(1.0),
+        row("p16", "50 connections, depth 16", 0.25)
+            .depth(16)
+            .bar(Requests, 3.0)
+            .bar(Resident, 1.0),
         row("g16", "gets only, depth 16", 0.16).depth(16).gets_only(),
         row("e16", "depth 16, embedded cache behind", 0.60).depth(16).embedded(),
         row("eg16", "gets only, depth 16, embedded cache behind", 0.60)
@@ -149,6 +232,69 @@ pub fn rows() -> Vec<Row> {
         row("v10k", "values of 10 KB", 0.95).values(10_000, 20_000),
         row("v1m", "values of 1 MB", 0.90).values(1_000_000, 400),
         row("short", "connect, one get, close", 0.90).short(),
-        row("half", "open loop at half of nutcracker's p1 rate", 1.0).open_loop(0.5, 1.0),
-    ]
+        plain("half", "open loop at half of nutcracker's p1 rate").open_loop_at(0.5).bar(P99, 1.0),
+    ];
+    rows.push(scaling("w2k", 2_000.0));
+    rows.push(scaling("w10k", 10_000.0));
+    rows.push(scaling("w20k", 20_000.0));
+    rows.push(pairs("n2", 1));
+    rows.push(pairs("n2p16", 16));
+    rows.push(accepts("short8k").connections(1_000).open_loop(SHORT_RATE));
+    rows.push(accepts("shortc"));
+    rows.push(reload());
+    rows
+}
+
+/// The same load on more and more workers, all of them on one CPU.
+fn scaling(name: &'static str, rate: f64) -> Row {
+    let what = format!("{rate} requests/s open loop, 64 connections, on 1 to 8 workers");
+    let workers = WORKER_COUNTS.map(|count| Contestant::of(Peer::Quickack, count));
+    let contestants = workers.into_iter().chain([NUTCRACKER]).collect();
+    let mut row = plain(name, what).connections(64).open_loop(rate).among(contestants);
+    for more in &workers[1..] {
+        row = row.judge(Figure::Cpu, *more, workers[0], Some(1.05));
+    }
+    row.judge(Figure::Cpu, QUICKACK, NUTCRACKER, None)
+}
+
+/// Two workers beside two processes of nutcracker, each on a CPU of its own.
+fn pairs(name: &'static str, depth: usize) -> Row {
+    let what = format!("closed loop, 100 connections, depth {depth}, two CPUs shared by all");
+    let [ours, theirs] = [Peer::Quickack, Peer::Nutcracker].map(|peer| Contestant::of(peer, 2));
+    let contestants = vec![ours, theirs, QUICKACK, NUTCRACKER];
+    let mut row = plain(name, what).connections(100).depth(depth).among(contestants);
+    row.cpus = Cpus::All;
+    row.judge(Figure::Requests, ours, theirs, Some(1.3))
+        .judge(Figure::Cpu, ours, theirs, None)
+        .judge(Figure::Cpu, ours, QUICKACK, None)
+}
+
+/// Connect, one get, close, with each way of accepting.
+fn accepts(name: &'static str) -> Row {
+    let of = |accept| [1, 2, 4].map(|it| Contestant::of(Peer::Quickack, it).accepting(accept));
+    let ours: Vec<Contestant> = ACCEPTS.into_iter().flat_map(of).collect();
+    let all = ours.iter().copied().chain([NUTCRACKER]).collect();
+    let what = match name {
+        "short8k" => "connect, one get, close: 8,000 a second, open loop",
+        _ => "connect, one get, close: 50 at a time, closed loop",
+    };
+    let mut row = plain(name, what).short().among(all);
+    for who in ours {
+        row =
+            row.judge(Figure::Cpu, who, NUTCRACKER, None).judge(Figure::P99, who, NUTCRACKER, None);
+    }
+    row
+}
+
+/// Four workers left alone beside four that are changed five times a second.
+fn reload() -> Row {
+    let quiet = Contestant::of(Peer::Quickack, 4);
+    let acts = [Act::SameFile, Act::Timeout, Act::Workers].map(|act| quiet.under(act));
+    let contestants = acts.into_iter().chain([quiet]).collect();
+    let what = "10,000 requests/s open loop, 64 connections, reloads under load";
+    let mut row = plain("reload", what).connections(64).open_loop(10_000.0).among(contestants);
+    for changed in acts {
+        row = row.judge(Figure::P99Added, changed, quiet, Some(1.0));
+    }
+    row
 }

@@ -11,8 +11,8 @@ use crate::contest::Stage;
 use crate::load::Writing;
 use crate::machine::Description;
 use crate::options::Options;
-use crate::peers::{Endpoint, Peer};
-use crate::report::{self, Half};
+use crate::page;
+use crate::peers::{Contestant, Endpoint, Peer};
 use crate::rows;
 use crate::window::{Lengths, Window};
 
@@ -22,8 +22,8 @@ const PEERS: [Peer; 3] = [Peer::Direct, Peer::Nutcracker, Peer::Quickack];
 pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
     let machine = Description::read(options.date.as_deref(), &options.quickack());
     let mut text = String::from("## Nagle and delayed ACK\n\n");
-    text.push_str(&report::origin(&machine, options));
-    text.push_str(&format!("{METHOD}\nEach part lasted {} minutes.\n\n", options.minutes));
+    text.push_str(&page::origin(&machine, options));
+    text.push_str(&format!("{METHOD}\nEach part lasted {} minutes.\n\n", minutes(options)));
     text.push_str(HEADING);
     print!("{text}");
     let mut whole = true;
@@ -37,7 +37,7 @@ pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
         }
     }
     if options.write {
-        report::write(Half::Seed, &text)?;
+        page::write(Some("--seed"), &text)?;
     }
     Ok(whole)
 }
@@ -45,8 +45,8 @@ pub fn run(options: &Options, folder: &Path) -> Result<bool, String> {
 fn part(peer: Peer, writing: Writing, options: &Options, folder: &Path) -> Result<Window, String> {
     let row = rows::seed(writing);
     let stage = Stage::build(&row, options, folder)?;
-    let endpoint: Endpoint = stage.endpoint(peer, &row, options, folder, &[])?;
-    let lengths = Lengths { warm_up_s: 1.0, measure_s: options.minutes * 60.0 };
+    let endpoint: Endpoint = stage.endpoint(Contestant::one(peer), &row, options, folder, &[])?;
+    let lengths = Lengths { warm_up_s: 1.0, measure_s: minutes(options) * 60.0 };
     stage.bench(&endpoint).measure(lengths, 1)
 }
 
@@ -66,6 +66,10 @@ fn line(clients: &str, peer: Peer, result: Result<Window, String>) -> String {
     let cpu = if peer == Peer::Direct { "-".into() } else { format!("{:.2}", window.proxy_us) };
     let _ = writeln!(out, " {cpu} | {:.2} |", window.proxy_us + window.servers_us);
     out
+}
+
+fn minutes(options: &Options) -> f64 {
+    options.minutes.unwrap_or(10.0)
 }
 
 const METHOD: &str = "

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::load::Corpus;
-use crate::process::{self, LOAD_CPU, Process};
+use crate::process::{self, Cpus, Process};
 
 /// Which server program stands behind the proxies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,7 @@ impl Servers {
     pub fn start(
         backend: Backend,
         count: usize,
+        cpus: Cpus,
         quickack: &Path,
         folder: &Path,
     ) -> Result<Self, String> {
@@ -42,7 +43,7 @@ impl Servers {
             let command =
                 process::words(backend.command(), &[("PORT", &port.to_string())], quickack);
             let log = folder.join(format!("server-{index}.log"));
-            let mut process = Process::start(backend.name(), &command, LOAD_CPU, &log)?;
+            let mut process = Process::start(backend.name(), &command, &cpus.of_load(), &log)?;
             process.wait_for_port(port, &log)?;
             servers.processes.push(process);
             servers.ports.push(port);

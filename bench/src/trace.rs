@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::contest::Stage;
 use crate::options::{Options, workspace};
-use crate::peers::{Endpoint, PEERS, Peer};
+use crate::peers::{Contestant, Endpoint, Peer};
 use crate::rows::Row;
 use crate::window::Lengths;
 
@@ -63,12 +63,11 @@ pub fn system_calls(
     println!("system calls per request");
     for row in rows {
         let stage = Stage::build(row, options, folder)?;
-        for peer in PEERS.into_iter().filter(|&peer| peer != Peer::Direct) {
-            if row.peers.contains(&peer) && options.peers.contains(&peer) {
-                let endpoint = stage.endpoint(peer, row, options, folder, &[])?;
-                let (calls, answered) = counted(counter, &stage, &endpoint, folder)?;
-                println!("{:<8} {:<11}{}", row.name, peer.name(), line(&calls, answered));
-            }
+        let proxies = row.contestants.iter().filter(|who| who.peer != Peer::Direct);
+        for &who in proxies.filter(|who| options.peers.contains(&who.peer)) {
+            let endpoint = stage.endpoint(who, row, options, folder, &[])?;
+            let (calls, answered) = counted(counter, &stage, &endpoint, folder)?;
+            println!("{:<8} {:<21}{}", row.name, who.name(), line(&calls, answered));
         }
     }
     Ok(true)
@@ -93,7 +92,7 @@ fn counted(
     folder: &Path,
 ) -> Result<(Vec<(String, u64)>, u64), String> {
     let summary = folder.join("calls.txt");
-    let ids = endpoint.ids();
+    let ids = endpoint.serving_ids();
     let mut child = counter.start(&ids, &summary)?;
     let result = counter
         .wait_until_attached(child.id(), &ids)
@@ -185,13 +184,14 @@ fn entries(folder: &str) -> usize {
 /// Instructions per request of quickack in one row, and where they are spent.
 pub fn callgrind(row: &Row, options: &Options, folder: &Path) -> Result<bool, String> {
     let stage = Stage::build(row, options, folder)?;
-    let profile = workspace().join(format!("target/callgrind.{}.out", row.name));
-    let _ = fs::remove_file(&profile);
-    let words = "valgrind --tool=callgrind --instr-atstart=no";
-    let out = format!("--callgrind-out-file={}", profile.display());
+    let profile = workspace().join(format!("target/callgrind.{}", row.name));
+    let profile = profile.display().to_string();
+    let words = "valgrind --tool=callgrind --instr-atstart=no --trace-children=yes";
+    let out = format!("--callgrind-out-file={profile}.%p");
     let wrapper: Vec<String> = words.split(' ').map(str::to_string).chain([out]).collect();
-    let endpoint = stage.endpoint(Peer::Quickack, row, options, folder, &wrapper)?;
-    let id = endpoint.ids()[0].to_string();
+    let endpoint =
+        stage.endpoint(Contestant::one(Peer::Quickack), row, options, folder, &wrapper)?;
+    let id = endpoint.serving_ids()[0].to_string();
     control(&["-i", "on", &id])?;
     let window = stage.bench(&endpoint).measure(Lengths { warm_up_s: 0.5, measure_s: 5.0 }, 1)?;
     control(&["-i", "off", &id])?;
@@ -199,7 +199,7 @@ pub fn callgrind(row: &Row, options: &Options, folder: &Path) -> Result<bool, St
     println!("{}, {} requests, connecting included:", row.name, window.answered);
     let annotated = Command::new("callgrind_annotate")
         .args(["--threshold=100", "--auto=no"])
-        .arg(&profile)
+        .arg(format!("{profile}.{id}"))
         .output();
     let annotated = annotated.map_err(|error| format!("callgrind_annotate: {error}"))?;
     let functions = functions(&String::from_utf8_lossy(&annotated.stdout));
@@ -209,7 +209,7 @@ pub fn callgrind(row: &Row, options: &Options, folder: &Path) -> Result<bool, St
     for (name, count) in functions.iter().take(FUNCTIONS_SHOWN) {
         println!("{:>8.1}  {name}", per_request(*count));
     }
-    println!("every line of it: callgrind_annotate {}", profile.display());
+    println!("every line of it: callgrind_annotate {profile}.{id}");
     Ok(true)
 }
 

@@ -1,9 +1,10 @@
 //! One measured window: warm up, measure, drain, and check the counts against the servers' own.
 
+use crate::acts::Operator;
 use crate::load::{Corpus, Generator, Tally, Workload};
 use crate::machine::Witness;
-use crate::peers::{Endpoint, Peer};
-use crate::process::{self, Memory};
+use crate::peers::{Contestant, Endpoint};
+use crate::process::{self, Cpus, Memory};
 use crate::servers::{Counts, Servers};
 
 /// How long a window's parts last.
@@ -16,10 +17,16 @@ pub struct Lengths {
 /// What one window has shown.
 #[derive(Clone, Debug)]
 pub struct Window {
-    pub peer: Peer,
+    pub who: Contestant,
     pub requests_per_s: f64,
-    /// CPU of the proxy per request.
+    /// CPU of the proxy's serving processes per request.
     pub proxy_us: f64,
+    /// CPU of quickack's master in the whole window, milliseconds.
+    pub master_ms: f64,
+    /// Requests per turn of quickack's workers; how much there is to do together.
+    pub per_turn: f64,
+    /// Times that an operator has changed the proxy.
+    pub acts: usize,
     /// CPU of the servers per request.
     pub servers_us: f64,
     /// CPU of the load generator per request.
@@ -61,12 +68,14 @@ pub struct Bench<'a> {
     pub servers: &'a Servers,
     pub corpus: &'a Corpus,
     pub work: &'a Workload,
+    pub cpus: Cpus,
 }
 
 /// Readings taken at the borders of the measured time.
 struct Border {
     at_ns: u64,
     proxy_ns: u64,
+    master_ns: u64,
     servers_ns: u64,
     load_ns: u64,
 }
@@ -76,19 +85,25 @@ impl Bench<'_> {
     pub fn measure(&self, lengths: Lengths, seed: u64) -> Result<Window, String> {
         let (proxy_ids, server_ids) = (self.endpoint.ids(), self.servers.ids());
         let before = self.servers.counts()?;
-        let mut generator = Generator::start(self.work, self.corpus, self.endpoint.address, seed)?;
+        let addresses = &self.endpoint.addresses;
+        let mut generator = Generator::start(self.work, self.corpus, addresses, seed)?;
         generator.run_until(later(lengths.warm_up_s))?;
 
-        let witness = Witness::start(&proxy_ids, &server_ids);
-        let begin = Border::read(&proxy_ids, &server_ids);
+        let Contestant { act, count, .. } = self.endpoint.who;
+        let operator = Operator::start(act, self.endpoint.admin.as_ref(), count)?;
+        let turns = self.turns()?;
+        let witness = Witness::start(&proxy_ids, &server_ids, self.cpus);
+        let begin = self.border(&server_ids);
         generator.tally.recording = true;
         generator.run_until(later(lengths.measure_s))?;
         generator.tally.recording = false;
-        let end = Border::read(&proxy_ids, &server_ids);
+        let end = self.border(&server_ids);
         let elsewhere = witness.elsewhere();
+        let turns = self.turns()?.saturating_sub(turns);
         let memory = process::memory(&proxy_ids);
         let waiting = generator.waiting();
         generator.drain()?;
+        let acts = operator.map_or(Ok(0), Operator::stop)?;
 
         let counts_checked = self.check_counts(before, &generator.tally)?;
         let tally = &generator.tally;
@@ -97,9 +112,13 @@ impl Bench<'_> {
         let service =
             if tally.service_ns.is_empty() { latency } else { Percentiles::of(&tally.service_ns) };
         Ok(Window {
-            peer: self.endpoint.peer,
+            who: self.endpoint.who,
             requests_per_s: tally.recorded as f64 / ((end.at_ns - begin.at_ns) as f64 / 1e9),
-            proxy_us: per_request_us(end.proxy_ns - begin.proxy_ns),
+            // Of workers that have left meanwhile nothing is known.
+            proxy_us: per_request_us(end.proxy_ns.saturating_sub(begin.proxy_ns)),
+            master_ms: (end.master_ns - begin.master_ns) as f64 / 1e6,
+            per_turn: tally.recorded as f64 / turns as f64,
+            acts,
             servers_us: per_request_us(end.servers_ns - begin.servers_ns),
             load_us: per_request_us(end.load_ns - begin.load_ns),
             latency,
@@ -111,6 +130,23 @@ impl Bench<'_> {
             elsewhere,
             counts_checked,
         })
+    }
+
+    fn border(&self, server_ids: &[u32]) -> Border {
+        let master = self.endpoint.master_id();
+        Border {
+            at_ns: crate::load::now_ns(),
+            proxy_ns: process::cpu_ns(&self.endpoint.serving_ids()),
+            master_ns: process::cpu_ns(master.as_slice()),
+            servers_ns: process::cpu_ns(server_ids),
+            load_ns: process::cpu_ns(&[std::process::id()]),
+        }
+    }
+
+    /// Turns that quickack's workers have made.
+    fn turns(&self) -> Result<u64, String> {
+        let Some(admin) = &self.endpoint.admin else { return Ok(0) };
+        Ok(admin.workers()?.iter().map(|worker| worker.turns).sum())
     }
 
     /// The servers must have done exactly what the generator had answered.
@@ -126,17 +162,6 @@ impl Bench<'_> {
             return Err(format!("counts disagree: servers {served:?}, generator {answered:?}"));
         }
         Ok(true)
-    }
-}
-
-impl Border {
-    fn read(proxy_ids: &[u32], server_ids: &[u32]) -> Self {
-        Border {
-            at_ns: crate::load::now_ns(),
-            proxy_ns: process::cpu_ns(proxy_ids),
-            servers_ns: process::cpu_ns(server_ids),
-            load_ns: process::cpu_ns(&[std::process::id()]),
-        }
     }
 }
 

@@ -6,6 +6,7 @@
 //!   drain()      : the same without asking, until every request is answered
 //! ```
 
+use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
@@ -23,12 +24,17 @@ use super::{Arrival, Corpus, Mix, Random, Tally, Workload, Writing};
 pub struct Generator<'a> {
     work: &'a Workload,
     corpus: &'a Corpus,
-    to: SocketAddrV4,
+    /// Connections are shared out among these.
+    to: &'a [SocketAddrV4],
     epoll: OwnedFd,
     /// Fires when the next request is due (open loop): epoll's own timeout counts in milliseconds.
     timer: OwnedFd,
     timer_at_ns: u64,
-    connections: Vec<Connection>,
+    connections: Vec<Option<Connection>>,
+    /// Places of connections that are closed, and when those are due that find no place
+    /// (short connections in open loop).
+    free: Vec<usize>,
+    late: VecDeque<u64>,
     random: Random,
     scratch: Vec<u8>,
     next_due_ns: u64,
@@ -43,6 +49,8 @@ pub struct Generator<'a> {
 const TIMER: u64 = u64::MAX;
 const SCRATCH_LEN: usize = 256 * 1024;
 const EVENTS_MAX: usize = 512;
+/// Why a place that is used holds a connection.
+const OPEN: &str = "only open connections are asked, and their events heeded";
 /// A request unanswered for this long is lost.
 const DRAIN_MAX_NS: u64 = 10_000_000_000;
 /// Short connections leave a port in TIME_WAIT each: they come from this many addresses in turn.
@@ -58,7 +66,7 @@ impl<'a> Generator<'a> {
     pub fn start(
         work: &'a Workload,
         corpus: &'a Corpus,
-        to: SocketAddrV4,
+        to: &'a [SocketAddrV4],
         seed: u64,
     ) -> Result<Generator<'a>, String> {
         let os = |errno: Errno| format!("cannot start the generator: {errno}");
@@ -77,6 +85,8 @@ impl<'a> Generator<'a> {
             timer,
             timer_at_ns: 0,
             connections: Vec::new(),
+            free: Vec::new(),
+            late: VecDeque::new(),
             random: Random::new(seed),
             scratch: vec![0; SCRATCH_LEN],
             next_due_ns: now_ns(),
@@ -84,11 +94,17 @@ impl<'a> Generator<'a> {
             opened: 0,
             tally: Tally::new(),
         };
+        let is_open = matches!(work.arrival, Arrival::Poisson(_));
+        if work.short && is_open {
+            generator.free = (0..work.connections).rev().collect();
+            generator.connections.resize_with(work.connections, || None);
+            return Ok(generator);
+        }
         for index in 0..work.connections {
             let connection = generator.open(index)?;
-            generator.connections.push(connection);
+            generator.connections.push(Some(connection));
         }
-        if !matches!(work.arrival, Arrival::Poisson(_)) {
+        if !is_open {
             for index in 0..work.connections {
                 generator.ask(index, work.depth, now_ns())?;
             }
@@ -113,7 +129,8 @@ impl<'a> Generator<'a> {
         self.asking = false;
         let deadline_ns = now_ns() + DRAIN_MAX_NS;
         loop {
-            let unanswered: usize = self.connections.iter().map(|each| each.asked.len()).sum();
+            let unanswered: usize =
+                self.connections.iter().flatten().map(|each| each.asked.len()).sum();
             if unanswered == 0 {
                 return Ok(());
             }
@@ -126,7 +143,8 @@ impl<'a> Generator<'a> {
 
     /// Requests that are due and have not found room on their connection (open loop).
     pub fn waiting(&self) -> usize {
-        self.connections.iter().map(|each| each.waiting.len()).sum()
+        self.late.len()
+            + self.connections.iter().flatten().map(|each| each.waiting.len()).sum::<usize>()
     }
 
     fn turn(&mut self, timeout_ns: u64) -> Result<(), String> {
@@ -145,6 +163,10 @@ impl<'a> Generator<'a> {
                 continue;
             }
             let index = data.u64() as usize;
+            if self.connections[index].is_none() {
+                // Closed since the kernel spoke of it.
+                continue;
+            }
             if flags.contains(EventFlags::OUT) {
                 self.transmit(index)?;
             }
@@ -162,7 +184,7 @@ impl<'a> Generator<'a> {
             verify: self.work.verify,
             now_ns: 0,
         };
-        let connection = &mut self.connections[index];
+        let connection = self.connections[index].as_mut().expect(OPEN);
         let Received::Answered(count) =
             connection.receive(&mut self.scratch, &mut context, now_ns)?
         else {
@@ -170,9 +192,13 @@ impl<'a> Generator<'a> {
         };
         let now = context.now_ns;
         if count == 0 || !self.asking {
+            if count > 0 && self.work.short {
+                self.connections[index] = None;
+            }
             return Ok(());
         }
         match self.work.arrival {
+            Arrival::Poisson(_) if self.work.short => self.leave(index, now),
             Arrival::Poisson(_) => self.ask_waiting(index, now),
             Arrival::Batch if !connection.asked.is_empty() => Ok(()),
             Arrival::Batch => self.ask(index, self.work.depth, now),
@@ -190,8 +216,8 @@ impl<'a> Generator<'a> {
     }
 
     fn ask_waiting(&mut self, index: usize, now: u64) -> Result<(), String> {
-        while self.connections[index].asked.len() < self.work.depth {
-            let Some(due) = self.connections[index].waiting.pop_front() else { break };
+        while self.at(index).asked.len() < self.work.depth {
+            let Some(due) = self.at(index).waiting.pop_front() else { break };
             self.ask_one(index, due, now)?;
         }
         Ok(())
@@ -202,8 +228,13 @@ impl<'a> Generator<'a> {
         while self.next_due_ns <= now {
             let due = self.next_due_ns;
             self.next_due_ns += self.random.poisson_gap_ns(rate);
+            if self.work.short {
+                self.late.push_back(due);
+                self.come(now)?;
+                continue;
+            }
             let index = self.random.below(self.work.connections as u32) as usize;
-            self.connections[index].waiting.push_back(due);
+            self.at(index).waiting.push_back(due);
             self.ask_waiting(index, now)?;
         }
         if self.timer_at_ns != self.next_due_ns {
@@ -227,9 +258,9 @@ impl<'a> Generator<'a> {
     /// One request in a write of its own, or in two where clients split.
     fn ask_one(&mut self, index: usize, due: u64, now: u64) -> Result<(), String> {
         let cut = self.push(index, due, now);
-        let connection = &mut self.connections[index];
-        if self.work.writing == Writing::Split && !connection.blocked {
-            connection.transmit_to(cut)?;
+        let blocked = self.at(index).blocked;
+        if self.work.writing == Writing::Split && !blocked {
+            self.at(index).transmit_to(cut)?;
         }
         self.transmit(index)
     }
@@ -237,7 +268,7 @@ impl<'a> Generator<'a> {
     /// Appends one request; returns where its first piece ends when it is sent split.
     #[inline]
     fn push(&mut self, index: usize, due_ns: u64, sent_ns: u64) -> usize {
-        let connection = &mut self.connections[index];
+        let connection = self.connections[index].as_mut().expect(OPEN);
         let set = match self.work.mix {
             Mix::Gets => false,
             Mix::SetEvery(every) => self.random.below(every) == 0,
@@ -259,7 +290,7 @@ impl<'a> Generator<'a> {
     /// Sends a connection's output; what the kernel does not take leaves on EPOLLOUT.
     #[inline]
     fn transmit(&mut self, index: usize) -> Result<(), String> {
-        let connection = &mut self.connections[index];
+        let connection = self.connections[index].as_mut().expect(OPEN);
         let blocked = !connection.transmit()?;
         if blocked != connection.blocked {
             connection.blocked = blocked;
@@ -276,7 +307,7 @@ impl<'a> Generator<'a> {
         let from = self.work.short.then(|| Ipv4Addr::new(127, 0, 0, host as u8));
         self.opened += 1;
         let nodelay = self.work.writing == Writing::Whole;
-        let connection = Connection::open(self.to, from, nodelay)?;
+        let connection = Connection::open(self.to[index % self.to.len()], from, nodelay)?;
         let data = EventData::new_u64(index as u64);
         epoll::add(&self.epoll, &connection.socket, data, EventFlags::IN)
             .map_err(|errno| format!("epoll_ctl: {errno}"))?;
@@ -286,7 +317,31 @@ impl<'a> Generator<'a> {
     /// Closes a short connection and opens the next in its place; its time counts from here.
     fn reopen(&mut self, index: usize) -> Result<(), String> {
         let now = now_ns();
-        self.connections[index] = self.open(index)?;
+        self.connections[index] = Some(self.open(index)?);
         self.ask(index, 1, now)
+    }
+
+    /// Opens a short connection for each that is due and finds a place.
+    fn come(&mut self, now: u64) -> Result<(), String> {
+        while let Some(index) = self.free.pop() {
+            let Some(due) = self.late.pop_front() else {
+                self.free.push(index);
+                break;
+            };
+            self.connections[index] = Some(self.open(index)?);
+            self.ask_one(index, due, now)?;
+        }
+        Ok(())
+    }
+
+    /// Closes a short connection that has its answer.
+    fn leave(&mut self, index: usize, now: u64) -> Result<(), String> {
+        self.connections[index] = None;
+        self.free.push(index);
+        self.come(now)
+    }
+
+    fn at(&mut self, index: usize) -> &mut Connection {
+        self.connections[index].as_mut().expect(OPEN)
     }
 }
