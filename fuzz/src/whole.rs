@@ -53,6 +53,8 @@ impl Drop for Shown {
 /// A driver that keeps its side of the contract, with peers that keep nothing.
 struct Scene<'a> {
     proxy: Proxy,
+    /// With every server that may be in a plan.
+    plan: Plan,
     now: Time,
     dice: Dice,
     requests: &'a [Vec<u8>],
@@ -81,9 +83,10 @@ impl<'a> Scene<'a> {
         let now = Time(dice.below(1000) as u64);
         let book = BOOK.with(|book| *book);
         book.clear();
-        let proxy = Proxy::new(plan(&mut dice), seed, now, book.sheet(0));
+        let plan = plan(&mut dice);
         Scene {
-            proxy,
+            proxy: Proxy::new(plan.clone(), seed, now, book.sheet(0)),
+            plan,
             now,
             dice,
             requests,
@@ -106,6 +109,7 @@ impl<'a> Scene<'a> {
             15 => self.somebody_goes(),
             16 => self.time_passes(),
             17 => self.transmit_blocked(),
+            18 if self.dice.one_in(4) => self.plan_changes(),
             _ => self.end_turn(),
         }
         self.carry_out();
@@ -209,6 +213,24 @@ impl<'a> Scene<'a> {
         if self.proxy.poll_timeout().is_some_and(|due| due <= self.now) {
             self.proxy.handle_timeout(self.now);
         }
+    }
+
+    /// Some of the servers, another number of links, another deadline; or one is in or out.
+    fn plan_changes(&mut self) {
+        let count = self.plan.pools[0].servers.len();
+        let server = self.dice.below(count);
+        if self.dice.one_in(3) {
+            let row = self.plan.pools[0].servers[server].row;
+            return self.proxy.set_ejected(row, self.dice.one_in(2), self.now);
+        }
+        let mut plan = self.plan.clone();
+        let pool = &mut plan.pools[0];
+        if count > 1 && self.dice.one_in(2) {
+            pool.servers.remove(server);
+        }
+        pool.server_connections = 1 + self.dice.below(3);
+        pool.timeouts.reply = [1_000, 1_000_000][self.dice.below(2)];
+        self.proxy.install(plan, self.now);
     }
 
     fn end_turn(&mut self) {
