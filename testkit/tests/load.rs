@@ -99,7 +99,7 @@ fn serve(stream: &TcpStream, shelf: &Shelf, count: &AtomicU64, (fault, fault_at)
             }
         }
         match fault {
-            Fault::Close if now && number % 500 == 0 => {
+            Fault::Close if now && number.is_multiple_of(500) => {
                 return stream.shutdown(Shutdown::Both).unwrap();
             }
             Fault::Flush if now => shelf.lock().unwrap().clear(),

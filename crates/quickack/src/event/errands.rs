@@ -60,8 +60,8 @@ pub enum Order {
     Adopt { pool: u32, fds: Vec<OwnedFd> },
     /// No more clients; those who have nothing outstanding go to other workers. Ends with the last.
     Retire,
-    /// There are workers with fewer clients: those who have nothing outstanding go to them, until so
-    /// many are left or the time for it is over.
+    /// There are workers with fewer clients: those who have nothing outstanding go to them, until
+    /// so many are left or the time for it is over.
     Share { keep: u32 },
     /// No more clients; each is closed when it has been answered. Ends with the last, or then.
     Drain { within: Duration },

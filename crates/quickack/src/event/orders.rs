@@ -123,7 +123,7 @@ impl Loop<'_> {
         self.run_actions(None);
     }
 
-    /// While something waits for it, the kernel says when the errands' descriptor can be written to.
+    /// While something waits for it, the kernel says when the errands' descriptor has room.
     pub(super) fn watch_errands(&mut self) {
         let is_blocked = self.errands.is_blocked();
         if is_blocked == self.is_blocked {

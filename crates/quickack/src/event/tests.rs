@@ -80,7 +80,7 @@ impl Leader {
     fn start(text: &str, listeners: Vec<Listener>, per_second: u64) -> Leader {
         let memory = sys::memory::shared("test", Board::words(1, 64)).unwrap();
         let board = Board::create(sys::memory::map(&memory).unwrap(), 1, 64);
-        let book = board.book().clone();
+        let book = *board.book();
         let (orders, take_orders) = channel();
         let (tell, told) = channel();
         let wake = sys::poke::new().unwrap();
@@ -143,7 +143,8 @@ fn install(text: &str, listeners: Vec<Listener>, connects_per_second: u64) -> In
 
 fn text(server: u16, more: &str) -> String {
     format!(
-        "alpha:\n  listen: 127.0.0.1:1\n  distribution: modula\n{more}  servers:\n   - 127.0.0.1:{server}:1\n"
+        "alpha:\n  listen: 127.0.0.1:1\n  distribution: modula\n{more}  \
+         servers:\n   - 127.0.0.1:{server}:1\n"
     )
 }
 
@@ -277,7 +278,7 @@ fn a_worker_that_retires_hands_its_quiet_clients_over_and_they_notice_nothing() 
     let (listener, address) = tcp_listener(1, &[]);
     let leader = Leader::start(&text(NOWHERE, ""), vec![listener], 0);
     let clients: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
-    clients.iter().for_each(|client| ask_version(client));
+    clients.iter().for_each(ask_version);
     let (other_listener, _) = tcp_listener(1, &[]);
     let other = Leader::start(&text(NOWHERE, ""), vec![other_listener], 0);
     leader.order(|| Order::Retire);
@@ -287,7 +288,7 @@ fn a_worker_that_retires_hands_its_quiet_clients_over_and_they_notice_nothing() 
         handed += fds.len();
         other.order(move || Order::Adopt { pool, fds });
     }
-    clients.iter().for_each(|client| ask_version(client));
+    clients.iter().for_each(ask_version);
     let mut leader = leader;
     leader.thread.take().unwrap().join().unwrap();
     drop(clients);

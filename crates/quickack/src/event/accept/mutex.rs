@@ -113,7 +113,7 @@ impl Mutex {
 
 /// How long a worker without the lock sleeps, until it is told otherwise, microseconds.
 const EPOLL_TIMEOUT_US: u64 = 50_000;
-/// Clients that a worker may have more than the least loaded one: to hand the lock on wakes somebody,
+/// Clients that a worker may have more than the least loaded one: handing the lock on wakes one,
 /// and one client is to wake one worker …
 const SLACK: u32 = 4;
 /// … and for every so many of these, one more.
