@@ -35,6 +35,12 @@ const STEPS: &[Step] = &[
         run: integration,
         long: false,
     },
+    Step {
+        name: "four",
+        about: "what one worker does, four do: the earlier modules again",
+        run: through_four_workers,
+        long: false,
+    },
     Step { name: "stall", about: "the stall and its cure, one at a time", run: stall, long: false },
     Step { name: "soak", about: "what takes long, one at a time", run: soak, long: true },
 ];
@@ -52,7 +58,7 @@ struct Request {
 
 pub fn run(arguments: &[String]) -> Outcome {
     let mut request = parse(arguments)?;
-    if ["it", "stall", "soak"].iter().any(|step| request.wants(step)) {
+    if ["it", "four", "stall", "soak"].iter().any(|step| request.wants(step)) {
         request.missing = peers::prepare();
     }
     let mut count = Count::default();
@@ -166,6 +172,32 @@ fn bugs(_: &Request) -> (Count, Outcome) {
 fn integration(request: &Request) -> (Count, Outcome) {
     let mut command = of_the_program(&["--bins", "--test", "it"]);
     cargo::run_tests(leave_out(&mut command, request).args(["--skip", "stall::"]))
+}
+
+/// Most tests run one worker; those of the modules below know themselves how many they want.
+fn through_four_workers(request: &Request) -> (Count, Outcome) {
+    const OF_THEIR_OWN: &[&str] = &[
+        "admin::",
+        "balance::",
+        "cache::",
+        "eject::",
+        "metrics::",
+        "proxy_protocol::",
+        "queue::",
+        "quiet_master::",
+        "reload::",
+        "stall::",
+        "syscalls::",
+        "verbs::",
+        "whole_proxy::",
+        "workers::",
+    ];
+    let mut command = of_the_program(&["--test", "it"]);
+    leave_out(&mut command, request);
+    for module in OF_THEIR_OWN {
+        command.args(["--skip", module]);
+    }
+    cargo::run_tests(command.env("QUICKACK_WORKERS", "4"))
 }
 
 /// Beside other tests on two cores a sample is late for reasons of its own.
