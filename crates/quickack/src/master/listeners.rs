@@ -20,8 +20,8 @@ pub struct Listeners {
 /// One listening socket.
 pub struct Open {
     pub id: u32,
-    /// As the configuration writes it; what finds it again after a reload.
-    written: String,
+    /// What finds it again after a reload.
+    key: String,
     /// Where it is bound, for people.
     pub bound: String,
     pub fd: Rc<OwnedFd>,
@@ -57,10 +57,11 @@ impl Listeners {
         let mut entries = Vec::new();
         for listener in &config.listeners {
             let is_tcp = matches!(listener.address, Address::Tcp { .. });
+            let key = key(config, listener);
             if mode == AcceptMode::Reuseport && is_tcp {
-                self.open_shares(listener, workers, &mut entries)?;
+                self.open_shares(&key, listener, workers, &mut entries)?;
             } else {
-                let id = self.find_or_open(listener, 0, listener.reuseport)?;
+                let id = self.find_or_open(&key, listener, 0, listener.reuseport)?;
                 entries.push(ListenerEntry { id, pool: listener.pool, slot: None });
             }
         }
@@ -71,23 +72,28 @@ impl Listeners {
     /// others: closed, a queue's clients would be reset.
     fn open_shares(
         &mut self,
+        key: &str,
         listener: &Listener,
         workers: usize,
         entries: &mut Vec<ListenerEntry>,
     ) -> io::Result<()> {
-        let written = listener.address.to_string();
-        let there = self.open.iter().filter(|open| open.written == written).count();
+        let there = self.open.iter().filter(|open| open.key == key).count();
         for share in 0..workers.max(there) {
-            let id = self.find_or_open(listener, share, true)?;
+            let id = self.find_or_open(key, listener, share, true)?;
             let slot = Some(share % workers);
             entries.push(ListenerEntry { id, pool: listener.pool, slot });
         }
         Ok(())
     }
 
-    fn find_or_open(&mut self, listener: &Listener, share: usize, reuse: bool) -> io::Result<u32> {
-        let written = listener.address.to_string();
-        let of_address = |open: &&Open| open.written == written;
+    fn find_or_open(
+        &mut self,
+        key: &str,
+        listener: &Listener,
+        share: usize,
+        reuse: bool,
+    ) -> io::Result<u32> {
+        let of_address = |open: &&Open| open.key == key;
         if let Some(open) = self.open.iter().filter(of_address).find(|open| open.share == share) {
             // The length of the queue may be changed at any time.
             rustix::net::listen(&open.fd, listener.backlog)?;
@@ -105,7 +111,8 @@ impl Listeners {
         self.next_id += 1;
         let Bound { fd, at, file } = bound;
         let (id, fd) = (self.next_id, Rc::new(fd));
-        self.open.push(Open { id, written, bound: at, fd, share, file });
+        let key = key.to_string();
+        self.open.push(Open { id, key, bound: at, fd, share, file });
         Ok(self.next_id)
     }
 
@@ -135,6 +142,16 @@ impl Listeners {
     pub fn find(&self, id: u32) -> &Open {
         let found = self.open.iter().find(|open| open.id == id);
         found.expect("an entry names an open listener")
+    }
+}
+
+/// The address as the configuration writes it. Port 0 is any free one, and a pool's own.
+fn key(config: &Config, listener: &Listener) -> String {
+    match &listener.address {
+        address @ Address::Tcp { port: 0, .. } => {
+            format!("{address} of {}", config.plan.pools[listener.pool].name)
+        }
+        address => address.to_string(),
     }
 }
 
