@@ -21,7 +21,7 @@ pub struct Listeners {
 pub struct Open {
     pub id: u32,
     /// What finds it again after a reload.
-    written: String,
+    key: String,
     /// Where it is bound, for people.
     pub bound: String,
     pub fd: Rc<OwnedFd>,
@@ -57,10 +57,11 @@ impl Listeners {
         let mut entries = Vec::new();
         for listener in &config.listeners {
             let is_tcp = matches!(listener.address, Address::Tcp { .. });
+            let key = key(config, listener);
             if mode == AcceptMode::Reuseport && is_tcp {
-                self.open_shares(config, listener, workers, &mut entries)?;
+                self.open_shares(&key, listener, workers, &mut entries)?;
             } else {
-                let id = self.find_or_open(config, listener, 0, listener.reuseport)?;
+                let id = self.find_or_open(&key, listener, 0, listener.reuseport)?;
                 entries.push(ListenerEntry { id, pool: listener.pool, slot: None });
             }
         }
@@ -71,15 +72,14 @@ impl Listeners {
     /// others: closed, a queue's clients would be reset.
     fn open_shares(
         &mut self,
-        config: &Config,
+        key: &str,
         listener: &Listener,
         workers: usize,
         entries: &mut Vec<ListenerEntry>,
     ) -> io::Result<()> {
-        let written = name(config, listener);
-        let there = self.open.iter().filter(|open| open.written == written).count();
+        let there = self.open.iter().filter(|open| open.key == key).count();
         for share in 0..workers.max(there) {
-            let id = self.find_or_open(config, listener, share, true)?;
+            let id = self.find_or_open(key, listener, share, true)?;
             let slot = Some(share % workers);
             entries.push(ListenerEntry { id, pool: listener.pool, slot });
         }
@@ -88,13 +88,12 @@ impl Listeners {
 
     fn find_or_open(
         &mut self,
-        config: &Config,
+        key: &str,
         listener: &Listener,
         share: usize,
         reuse: bool,
     ) -> io::Result<u32> {
-        let written = name(config, listener);
-        let of_address = |open: &&Open| open.written == written;
+        let of_address = |open: &&Open| open.key == key;
         if let Some(open) = self.open.iter().filter(of_address).find(|open| open.share == share) {
             // The length of the queue may be changed at any time.
             rustix::net::listen(&open.fd, listener.backlog)?;
@@ -112,7 +111,8 @@ impl Listeners {
         self.next_id += 1;
         let Bound { fd, at, file } = bound;
         let (id, fd) = (self.next_id, Rc::new(fd));
-        self.open.push(Open { id, written, bound: at, fd, share, file });
+        let key = key.to_string();
+        self.open.push(Open { id, key, bound: at, fd, share, file });
         Ok(self.next_id)
     }
 
@@ -145,14 +145,13 @@ impl Listeners {
     }
 }
 
-/// What finds a listener again after a reload: its address; where the kernel chooses the port, and
-/// several may be written alike, that of its pool.
-fn name(config: &Config, listener: &Listener) -> String {
-    match listener.address {
-        Address::Tcp { port: 0, .. } => {
-            format!("{} of {}", listener.address, config.plan.pools[listener.pool].name)
+/// The address as the configuration writes it. Port 0 is any free one, and a pool's own.
+fn key(config: &Config, listener: &Listener) -> String {
+    match &listener.address {
+        address @ Address::Tcp { port: 0, .. } => {
+            format!("{address} of {}", config.plan.pools[listener.pool].name)
         }
-        _ => listener.address.to_string(),
+        address => address.to_string(),
     }
 }
 

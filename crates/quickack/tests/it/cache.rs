@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Instant;
 
-use rustix::process::{Pid, Signal};
-use testkit::process::{Client, DEADLINE, Memcached, Process, Quickack, free_address};
+use rustix::process::Signal;
+use testkit::process::{Client, DEADLINE, Memcached, Process, Quickack, free_address, send};
 
 use super::QUICKACK;
 
@@ -223,8 +223,9 @@ fn a_cache_that_is_killed_is_started_again_empty() {
     let mut client = quickack.client();
     client.ask("set k 3 0 5\r\nhello\r\n", "STORED\r\n");
     client.ask("get k\r\n", "VALUE k 3 5\r\nhello\r\nEND\r\n");
-    let pid = cache_of(&quickack.process);
-    rustix::process::kill_process(pid, Signal::KILL).expect("a child of our own child");
+    let caches = quickack.caches();
+    assert_eq!(caches.len(), 1);
+    send(caches[0], Signal::KILL);
     let start = Instant::now();
     loop {
         client.send("get k\r\n");
@@ -235,21 +236,8 @@ fn a_cache_that_is_killed_is_started_again_empty() {
         }
         assert!(start.elapsed() < DEADLINE, "no new cache: {}", quickack.process.said());
     }
-    assert_ne!(cache_of(&quickack.process), pid);
+    assert_ne!(quickack.caches(), caches);
     client.ask("set k 3 0 5\r\nagain\r\n", "STORED\r\n");
-}
-
-/// The cache process that a master has started.
-fn cache_of(master: &Process) -> Pid {
-    let id = master.id();
-    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
-    let children = children.expect("our own child has a list of its children");
-    let is_cache = |id: &i32| {
-        let words = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
-        words.starts_with(b"quickack: cache\0")
-    };
-    let found = children.split_whitespace().filter_map(|id| id.parse().ok()).find(is_cache);
-    found.and_then(Pid::from_raw).unwrap_or_else(|| panic!("no cache among {children}"))
 }
 
 #[test]

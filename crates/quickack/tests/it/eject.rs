@@ -182,6 +182,7 @@ fn a_new_worker_before_memcached_begins_with_the_ring_of_the_others() {
         crew(&field.quickack).get(&0).is_some_and(|one| one.pid != old && one.is_serving())
     });
     field.clients.clear();
+    wait_until("nobody is counted any more", || crew::clients(&field.quickack) == 0);
     let mut seen = [false; WORKERS];
     while seen != [true; WORKERS] {
         let (client, worker) = crew::client_of(&field.quickack);

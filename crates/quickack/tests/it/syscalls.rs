@@ -82,11 +82,17 @@ fn judge(accept: &str, trace: &str) {
     let odd: Vec<_> = seen.difference(&listed).collect();
     let (file, lines) = (golden(), shown(trace, &odd));
     assert!(odd.is_empty(), "{accept}: not in {}: {odd:?}\n{lines}", file.display());
-    for name in ["epoll_wait", "accept4", "connect"] {
+    for name in ["epoll_pwait", "accept4", "connect"] {
         assert!(seen.contains(name), "strace saw no {name}: {seen:?}");
     }
     for line in trace.lines().filter(|line| line.contains(" socket(")) {
         assert!(line.contains("SOCK_NONBLOCK"), "a socket that may block: {line}");
+    }
+    for line in trace.lines().filter(|line| line.contains(" ppoll(")) {
+        assert!(line.contains("{tv_sec=0, tv_nsec=0}"), "it waits outside its loop: {line}");
+    }
+    for line in trace.lines().filter(|line| line.contains(" fcntl(")) {
+        assert!(!line.contains("F_SETLKW"), "it waits for a lock: {line}");
     }
 }
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use testkit::load::Options;
-use testkit::process::{Client, Memcached, wait_until};
+use testkit::process::{Client, Memcached, wait_until, wait_until_within};
 
 use super::crew;
 
@@ -16,21 +16,24 @@ use super::crew;
 fn memcached_sees_no_more_links_than_the_cap_whatever_the_number_of_workers() {
     let memcached = Memcached::start();
     let alone = memcached.stat("curr_connections");
-    let links = ["server_connections: 4", "server_connections_max: 8"];
-    let quickack = crew::start(4, &[], &[memcached.address], &links);
+    let caps = ["server_connections: 4", "server_connections_max: 8"];
+    let quickack = crew::start(4, &[], &[memcached.address], &caps);
     let load = crew::load(&quickack, 64, Options { depth: 4, keys: 12, ..Options::default() });
     load.wait_for_requests(5_000);
     assert_eq!(memcached.stat("curr_connections") - alone, 8);
-    quickack.rewrite(&crew::text(8, &[], &[memcached.address], &links));
+    quickack.rewrite(&crew::text(8, &[], &[memcached.address], &caps));
     quickack.admin_ok(&["reload"]);
     load.wait_for_everybody();
-    wait_until("eight workers share eight links", || {
+    let mut links = 0;
+    wait_until_within(Duration::from_secs(5), "eight workers share eight links", || {
         load.wait_for_requests(500);
-        memcached.stat("curr_connections") - alone == 8
+        links = memcached.stat("curr_connections") - alone;
+        println!("{links} links");
+        links == 8
     });
     load.stop().assert_unharmed();
     // More workers than links there may be.
-    quickack.rewrite(&crew::text(9, &[], &[memcached.address], &links));
+    quickack.rewrite(&crew::text(9, &[], &[memcached.address], &caps));
     let answer = quickack.admin(&["reload"]);
     assert!(!answer.ok && answer.text.contains("server_connections_max"), "{answer:?}");
 }
