@@ -44,7 +44,7 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
     let board = crew.board.clone().ok_or("no board was passed")?;
     sys::process::set_title(&format!("quickack: worker {}", crew.slot));
     pin(&first.affinity, crew.slot);
-    let signals = Signals::new(&[signal::TERM, signal::INT]).map_err(text)?;
+    let signals = Signals::new(signal::ALL_OF_A_CHILD).map_err(text)?;
     let place = event::Place {
         board: board.clone(),
         slot: crew.slot,

@@ -16,6 +16,9 @@ pub const USR1: i32 = libc::SIGUSR1;
 pub const WINCH: i32 = libc::SIGWINCH;
 pub const CHLD: i32 = libc::SIGCHLD;
 
+/// What a child of ours takes, in order that nothing else that is sent to all of our name ends it.
+pub const ALL_OF_A_CHILD: &[i32] = &[TERM, INT, QUIT, HUP, USR1, WINCH];
+
 impl Signals {
     /// Blocks `signals` and opens a non-blocking descriptor for them. Call it before any thread
     /// exists.

@@ -49,7 +49,7 @@ struct Options {
 
 /// Serves until TERM or INT; what was asked by then is answered.
 fn run(listeners: Vec<Listener>, options: Options) -> io::Result<()> {
-    let signals = Signals::new(&[signal::TERM, signal::INT])?;
+    let signals = Signals::new(signal::ALL_OF_A_CHILD)?;
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut server = CacheServer::new(options, since_epoch);
     Loop::alone(&mut server, &mut Alone, listeners, signals, SHUTDOWN_TIMEOUT)?.run()

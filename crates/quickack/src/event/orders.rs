@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::epoll;
+use sys::signal;
 
 use super::errands::{Install, Order};
 use super::{ERRANDS, Loop, token};
@@ -47,7 +48,11 @@ impl Loop<'_> {
     /// TERM or INT: no new clients, and the others leave when they have their answers. Again: at
     /// once.
     pub(super) fn heed_signals(&mut self) {
-        while self.signals.take().is_some() {
+        while let Some(signal) = self.signals.take() {
+            if !matches!(signal, signal::TERM | signal::INT | signal::QUIT) {
+                // Meant for the master, and sent to all of our name: a log that was rotated.
+                continue;
+            }
             let within = if self.ends.is_some() { Duration::ZERO } else { self.shutdown_timeout };
             self.drain(within);
         }

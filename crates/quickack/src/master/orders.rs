@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use super::Master;
 use super::events::{Events, Source};
 use crate::admin;
-use crate::config::{Address, Config};
+use crate::config::{Address, Admin, Config};
 
 /// Who waits for an answer.
 pub type Visitor = u32;
@@ -42,17 +42,18 @@ impl Desk {
         let process = &config.process;
         let admin = match admin::path(&process.admin, file) {
             None => None,
-            Some(path) => {
-                if process.admin == crate::config::Admin::Default {
-                    admin::make_folder()?;
+            Some(path) => match open_admin(&path, &process.admin) {
+                Ok(fd) => {
+                    events.add(&fd, Source::Desk(ADMIN))?;
+                    Some((fd, path))
                 }
-                let fd = sys::listen::unix(&path, Some(0o600), BACKLOG).map_err(|error| {
-                    let path = path.display();
-                    io::Error::other(format!("cannot open the admin socket {path}: {error}"))
-                })?;
-                events.add(&fd, Source::Desk(ADMIN))?;
-                Some((fd, path))
-            }
+                // Who has not asked for it can do without, as on a disk that cannot be written.
+                Err(error) if process.admin == Admin::Default => {
+                    crate::log::line(&format!("{error}; running without"));
+                    None
+                }
+                Err(error) => return Err(error),
+            },
         };
         let mut desk = Desk { admin, stats: None, visitors: BTreeMap::new(), next: FIRST };
         desk.listen_for_stats(process.stats.as_ref(), events)?;
@@ -305,6 +306,17 @@ impl Master {
             (true, true) => config.diff_json(),
         }
     }
+}
+
+fn open_admin(path: &Path, written: &Admin) -> io::Result<OwnedFd> {
+    let opened = match written {
+        Admin::Default => admin::make_folder(),
+        Admin::Off | Admin::At(_) => Ok(()),
+    };
+    let opened = opened.and_then(|()| Ok(sys::listen::unix(path, Some(0o600), BACKLOG)?));
+    opened.map_err(|error| {
+        io::Error::other(format!("cannot open the admin socket {}: {error}", path.display()))
+    })
 }
 
 fn open_stats(address: &Address) -> io::Result<OwnedFd> {
