@@ -225,7 +225,7 @@ impl Door {
                     self.watch_all(epoll);
                 }
             }
-            (Way::Mutex(mutex), _) => match mutex.begin() {
+            (Way::Mutex(mutex), Some(crowd)) => match mutex.begin(crowd, self.clients) {
                 true => self.watch_all(epoll),
                 false => self.stand_aside(epoll),
             },
@@ -266,7 +266,8 @@ impl Door {
                 }
                 waiting.into_iter().for_each(|at| self.knock(at));
             }
-            (Way::Mutex(mutex), Some(crowd)) => mutex.poked(crowd, self.clients),
+            // It tries for the lock before it waits again.
+            (Way::Mutex(_), _) => {}
             _ => waiting(&self.places).into_iter().for_each(|at| self.knock(at)),
         }
     }

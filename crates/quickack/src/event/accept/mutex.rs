@@ -58,10 +58,12 @@ impl Mutex {
     }
 
     /// Before a wait: whether to watch the listeners.
-    pub fn begin(&mut self) -> bool {
+    pub fn begin(&mut self, crowd: &Crowd, mine: u32) -> bool {
         assert!(self.state != State::Held, "the lock is given up before everything else");
         self.taken = 0;
-        self.skips = self.skips.saturating_sub(1);
+        // Who has no more than its share again need not wait for whom it has poked to come.
+        let is_over = self.skips > 0 && self.excess(crowd, mine) > 0;
+        self.skips = if is_over { self.skips - 1 } else { 0 };
         // An error is like another's lock: the next turn tries again.
         let ours = self.skips == 0 && sys::lock::try_lock(&self.lock).unwrap_or(false);
         self.state = if ours { State::Held } else { State::Without };
@@ -91,13 +93,6 @@ impl Mutex {
             if let Some((slot, _)) = crowd.fewest(|_, _| true) {
                 crowd.poke(slot);
             }
-        }
-    }
-
-    /// Somebody wants us to look: the lock is tried at once.
-    pub fn poked(&mut self, crowd: &Crowd, mine: u32) {
-        if self.excess(crowd, mine) == 0 {
-            self.skips = 0;
         }
     }
 
@@ -136,31 +131,31 @@ mod tests {
         let crowds = crowd(2);
         let (us, board) = (&crowds[0], &crowds[0].board);
         let mut mutex = mutex();
-        assert!(mutex.begin() && mutex.may_take(us, 0));
+        assert!(mutex.begin(us, 0) && mutex.may_take(us, 0));
         mutex.took();
         board.set_connections(0, 7);
         assert!(!mutex.may_take(us, 7), "one client more than our share, once");
         mutex.end(us, 7);
-        let skipped = std::iter::repeat_with(|| mutex.begin()).take_while(|tried| !tried).count();
+        let skipped =
+            std::iter::repeat_with(|| mutex.begin(us, 7)).take_while(|tried| !tried).count();
         assert_eq!(skipped, 7);
         assert!(mutex.may_take(us, 7), "whatever the share: the other one may be stopped");
     }
 
     #[test]
-    fn a_poke_ends_the_skips_of_whom_it_is_for() {
+    fn who_has_its_share_again_tries_at_once() {
         let crowds = crowd(2);
         let (us, board) = (&crowds[0], &crowds[0].board);
         let mut mutex = mutex();
-        assert!(mutex.begin());
+        assert!(mutex.begin(us, 0));
         mutex.took();
-        mutex.end(us, 9);
-        mutex.poked(us, 9);
-        assert!(!mutex.begin());
-        assert_eq!(mutex.wake_by(Time(0)), Some(Time(50_000)));
         board.set_connections(0, 9);
+        mutex.end(us, 9);
+        assert!(!mutex.begin(us, 9));
+        assert_eq!(mutex.wake_by(Time(0)), Some(Time(50_000)));
+        // Its own have left, or the other one has taken some.
         board.set_connections(1, 9);
-        mutex.poked(us, 9);
-        assert!(mutex.begin());
+        assert!(mutex.begin(us, 9));
         assert_eq!(mutex.wake_by(Time(0)), None);
     }
 
