@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
+use crate::acts::Act;
 use crate::contest::Stage;
-use crate::options::{Options, workspace};
+use crate::options::{Options, target_folder};
 use crate::peers::{Contestant, Endpoint, Peer};
 use crate::rows::Row;
 use crate::window::Lengths;
@@ -181,36 +182,53 @@ fn entries(folder: &str) -> usize {
     fs::read_dir(folder).map(Iterator::count).unwrap_or_default()
 }
 
-/// Instructions per request of quickack in one row, and where they are spent.
+/// Instructions per request of quickack's workers in one row, and where they are spent.
 pub fn callgrind(row: &Row, options: &Options, folder: &Path) -> Result<bool, String> {
+    let ours = row.contestants.iter().filter(|who| who.peer == Peer::Quickack);
+    for &who in ours.filter(|who| who.act == Act::Nothing) {
+        let (profiles, answered) = profiled(who, row, options, folder)?;
+        let functions = functions(&annotated(&profiles)?);
+        let total: u64 = functions.iter().map(|(_, count)| count).sum();
+        let per_request = |count: u64| count as f64 / answered as f64;
+        println!("{} {}: {answered} requests, connecting included", row.name, who.name());
+        println!("{:>8.1}  instructions a request", per_request(total));
+        for (name, count) in functions.iter().take(FUNCTIONS_SHOWN) {
+            println!("{:>8.1}  {name}", per_request(*count));
+        }
+        println!("every line of it: callgrind_annotate {}", profiles.join(" "));
+    }
+    Ok(true)
+}
+
+/// The workers' profiles of a few seconds, and the requests answered in them.
+fn profiled(
+    who: Contestant,
+    row: &Row,
+    options: &Options,
+    folder: &Path,
+) -> Result<(Vec<String>, u64), String> {
     let stage = Stage::build(row, options, folder)?;
-    let profile = workspace().join(format!("target/callgrind.{}", row.name));
+    let profile = target_folder().join(format!("callgrind.{}.w{}", row.name, who.count));
     let profile = profile.display().to_string();
     let words = "valgrind --tool=callgrind --instr-atstart=no --trace-children=yes";
     let out = format!("--callgrind-out-file={profile}.%p");
     let wrapper: Vec<String> = words.split(' ').map(str::to_string).chain([out]).collect();
-    let endpoint =
-        stage.endpoint(Contestant::one(Peer::Quickack), row, options, folder, &wrapper)?;
-    let id = endpoint.serving_ids()[0].to_string();
-    control(&["-i", "on", &id])?;
+    let endpoint = stage.endpoint(who, row, options, folder, &wrapper)?;
+    let ids = endpoint.serving_ids();
+    let all = |state: &str| ids.iter().try_for_each(|id| control(&["-i", state, &id.to_string()]));
+    all("on")?;
     let window = stage.bench(&endpoint).measure(Lengths { warm_up_s: 0.5, measure_s: 5.0 }, 1)?;
-    control(&["-i", "off", &id])?;
-    drop(endpoint);
-    println!("{}, {} requests, connecting included:", row.name, window.answered);
-    let annotated = Command::new("callgrind_annotate")
+    all("off")?;
+    Ok((ids.iter().map(|id| format!("{profile}.{id}")).collect(), window.answered))
+}
+
+fn annotated(profiles: &[String]) -> Result<String, String> {
+    let output = Command::new("callgrind_annotate")
         .args(["--threshold=100", "--auto=no"])
-        .arg(format!("{profile}.{id}"))
+        .args(profiles)
         .output();
-    let annotated = annotated.map_err(|error| format!("callgrind_annotate: {error}"))?;
-    let functions = functions(&String::from_utf8_lossy(&annotated.stdout));
-    let total: u64 = functions.iter().map(|(_, count)| count).sum();
-    let per_request = |count: u64| count as f64 / window.answered as f64;
-    println!("{:>8.1}  instructions a request", per_request(total));
-    for (name, count) in functions.iter().take(FUNCTIONS_SHOWN) {
-        println!("{:>8.1}  {name}", per_request(*count));
-    }
-    println!("every line of it: callgrind_annotate {profile}.{id}");
-    Ok(true)
+    let output = output.map_err(|error| format!("callgrind_annotate: {error}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Instructions by function, most first: what was inlined into one counts as its own.
