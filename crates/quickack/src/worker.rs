@@ -481,4 +481,4 @@ fn seed() -> u64 {
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Descriptors beside listeners, links, pokes and clients: the loop, signals, the channel, the
 /// lock, the log, those that are being handed over, a reserve.
-const DESCRIPTORS_OWN: usize = 32;
+const DESCRIPTORS_OWN: usize = 24;
