@@ -193,7 +193,13 @@ impl Proxy {
     /// closing it.
     pub fn handle_accept(&mut self, pool_row: u32, now: Time) -> Result<ConnId, Vec<u8>> {
         self.stir(now);
-        self.accept(pool_row)
+        self.accept(pool_row, true)
+    }
+
+    /// The same, of a client that another worker has handed over.
+    pub fn handle_adopted(&mut self, pool_row: u32, now: Time) -> Result<ConnId, Vec<u8>> {
+        self.stir(now);
+        self.accept(pool_row, false)
     }
 
     /// `block[..len]` was read from a connection. Large values are kept by cloning the `Rc`.

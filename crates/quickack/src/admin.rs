@@ -82,6 +82,19 @@ pub fn make_folder() -> io::Result<()> {
     Ok(())
 }
 
+/// A link at the default path to where the socket really is: a file that cannot be read any more
+/// does not say so itself. Without one, `--admin` is needed then.
+pub fn put_up_signpost(file: &Path, socket: &Path) -> Option<PathBuf> {
+    make_folder().ok()?;
+    let signpost = folder().join(name(Some(file)));
+    if signpost.is_symlink() {
+        // Of a proxy of the same file that has gone, or that we replace.
+        std::fs::remove_file(&signpost).ok()?;
+    }
+    std::os::unix::fs::symlink(socket, &signpost).ok()?;
+    Some(signpost)
+}
+
 fn folder() -> PathBuf {
     let user = rustix::process::geteuid();
     if user.is_root() {
@@ -96,7 +109,9 @@ fn folder() -> PathBuf {
 /// The file's name, for people, and a hash of its whole path: files of one name are told apart.
 fn name(file: Option<&Path>) -> String {
     let Some(file) = file else { return "quickack.sock".to_string() };
-    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_path_buf());
+    // Through links, as long as it is there.
+    let file = file.canonicalize().or_else(|_| std::path::absolute(file));
+    let file = file.unwrap_or_default();
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let stem: String = stem.chars().take(STEM_LEN_MAX).collect();
     let hash = shard::Hash::Fnv64a.hash(file.as_os_str().as_encoded_bytes());
@@ -105,6 +120,7 @@ fn name(file: Option<&Path>) -> String {
 
 /// The only proxy that runs for this user, if nothing says which is meant.
 pub fn only() -> Result<PathBuf, String> {
+    make_folder().map_err(|error| error.to_string())?;
     let entries = std::fs::read_dir(folder()).into_iter().flatten().flatten();
     let sockets =
         entries.map(|entry| entry.path()).filter(|path| UnixStream::connect(path).is_ok());

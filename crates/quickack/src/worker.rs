@@ -43,7 +43,7 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
     let first = crew.wait_for_first()?;
     let board = crew.board.clone().ok_or("no board was passed")?;
     sys::process::set_title(&format!("quickack: worker {}", crew.slot));
-    pin(&first.affinity, crew.slot);
+    crew.pin(&first.affinity);
     let signals = Signals::new(signal::ALL_OF_A_CHILD).map_err(text)?;
     let place = event::Place {
         board: board.clone(),
@@ -60,22 +60,6 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
         .and_then(|mut looping| looping.run());
     crew.finish();
     ended.map_err(text)
-}
-
-/// On a processor of its own, where that was asked for.
-fn pin(affinity: &Affinity, slot: usize) {
-    let processors = match affinity {
-        Affinity::Off => return,
-        Affinity::Auto => sys::process::affinity(),
-        Affinity::List(list) => list.clone(),
-    };
-    if processors.is_empty() {
-        return;
-    }
-    let processor = processors[slot % processors.len()];
-    if let Err(error) = sys::process::set_affinity(&[processor]) {
-        log::line(&format!("worker {slot} cannot be kept on processor {processor}: {error}"));
-    }
 }
 
 /// What leads this worker: the master's channel and the board.
@@ -101,6 +85,10 @@ struct Crew {
     /// … and everything else but lines for the log, which are only counted.
     owed: VecDeque<Message>,
     lines_lost: u64,
+    /// The master is.
+    is_gone: bool,
+    /// The processors that we might use before we were kept on one.
+    processors: Vec<usize>,
 }
 
 /// A configuration that can be installed.
@@ -130,6 +118,28 @@ impl Crew {
             owed_of_servers: BTreeMap::new(),
             owed: VecDeque::new(),
             lines_lost: 0,
+            is_gone: false,
+            processors: sys::process::affinity(),
+        }
+    }
+
+    /// Keeps this worker on a processor of its own, where that was asked for.
+    fn pin(&self, affinity: &Affinity) {
+        let nth = |list: &[usize]| match list {
+            [] => Vec::new(),
+            list => vec![list[self.slot % list.len()]],
+        };
+        let wanted = match affinity {
+            Affinity::Off => self.processors.clone(),
+            Affinity::Auto => nth(&self.processors),
+            Affinity::List(list) => nth(list),
+        };
+        if wanted.is_empty() || wanted == sys::process::affinity() {
+            return;
+        }
+        if let Err(error) = sys::process::set_affinity(&wanted) {
+            let slot = self.slot;
+            log::line(&format!("worker {slot} cannot be kept on processors {wanted:?}: {error}"));
         }
     }
 
@@ -260,7 +270,12 @@ impl Crew {
 
     /// Says something to the master, now or when the channel has room again.
     fn say(&mut self, message: Message) {
-        if self.channel.has_room() {
+        self.say_what_is_owed();
+        if let Message::Failed { server, .. } | Message::Answered { server, .. } = message {
+            // This is the last word about it.
+            self.owed_of_servers.remove(&server);
+        }
+        if self.channel.has_room() && self.owed.is_empty() {
             // If the master is gone the loop finds out when it listens.
             let _ = self.channel.send(message, &[]);
             return;
@@ -276,19 +291,16 @@ impl Crew {
     }
 
     fn say_what_is_owed(&mut self) {
-        while self.channel.has_room()
-            && let Some(message) = self.owed.pop_front()
-        {
-            self.say(message);
-        }
-        while self.channel.has_room()
-            && let Some((_, message)) = self.owed_of_servers.pop_first()
-        {
-            self.say(message);
-        }
-        if self.lines_lost > 0 && self.channel.has_room() {
-            let lines = std::mem::take(&mut self.lines_lost);
-            self.say(Message::LogLost { lines });
+        while self.channel.has_room() {
+            let lost = std::mem::take(&mut self.lines_lost);
+            let next = self.owed.pop_front();
+            let next = next.or_else(|| self.owed_of_servers.pop_first().map(|(_, it)| it));
+            let next = next.or((lost > 0).then_some(Message::LogLost { lines: lost }));
+            let Some(message) = next else { return };
+            if !matches!(message, Message::LogLost { .. }) {
+                self.lines_lost = lost;
+            }
+            let _ = self.channel.send(message, &[]);
         }
     }
 
@@ -330,6 +342,7 @@ impl event::Errands for Crew {
         if let Some(prepared) = self.prepared.take_if(|prepared| prepared.epoch <= epoch) {
             self.epoch = prepared.epoch;
             self.names = prepared.names;
+            self.pin(&prepared.affinity);
             self.passed.clear();
             out.push(Order::Install(Box::new(prepared.install)));
             changed = true;
@@ -349,15 +362,28 @@ impl event::Errands for Crew {
 
     fn listen(&mut self, out: &mut Vec<Order>) {
         loop {
-            match self.channel.flush().and_then(|()| self.channel.receive()) {
+            match self.channel.receive() {
                 Ok(Some(received)) => self.heed(received.message, received.fds, out),
                 Ok(None) => break,
                 // Without a master nobody would start us again or count us: the clients are
                 // served to the end of what they asked.
-                Err(_) => return out.push(Order::Drain { within: ORPHAN_TIMEOUT }),
+                Err(_) => {
+                    self.is_gone = true;
+                    return out.push(Order::Drain { within: ORPHAN_TIMEOUT });
+                }
             }
         }
+        // If the master is gone, the next look finds out.
+        let _ = self.channel.flush();
         let _ = self.channel.acknowledge();
+    }
+
+    fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
+    fn leaving(&mut self) {
+        self.say(Message::Leaving {});
     }
 
     fn installed(&mut self, mind: &dyn event::Mind) {
@@ -373,7 +399,7 @@ impl event::Errands for Crew {
         if !self.told_in_use.is_empty() {
             let rows = mind.retired_rows_in_use();
             if rows != self.told_in_use {
-                self.told_in_use = rows.clone();
+                self.told_in_use.clone_from(&rows);
                 self.say(Message::RowsInUse { rows });
             }
         }

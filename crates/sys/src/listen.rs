@@ -12,6 +12,13 @@ const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// A listening TCP socket, non-blocking. Port 0 lets the kernel choose.
 pub fn tcp(address: SocketAddr, backlog: i32, reuseport: bool) -> io::Result<OwnedFd> {
+    let fd = tcp_bound(address, reuseport)?;
+    listen(&fd, backlog)?;
+    Ok(fd)
+}
+
+/// The same, to which nobody can connect yet.
+pub fn tcp_bound(address: SocketAddr, reuseport: bool) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let fd = net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
@@ -19,13 +26,24 @@ pub fn tcp(address: SocketAddr, backlog: i32, reuseport: bool) -> io::Result<Own
         sockopt::set_socket_reuseport(&fd, true)?;
     }
     net::bind(&fd, &address)?;
-    net::listen(&fd, backlog)?;
     Ok(fd)
+}
+
+/// Lets clients connect to a bound socket, or changes how many may wait.
+pub fn listen(fd: impl AsFd, backlog: i32) -> io::Result<()> {
+    net::listen(fd, backlog)
 }
 
 /// A listening unix socket, non-blocking. A socket file that nobody listens on any more is
 /// replaced; one that is in use, or a file that is no socket, is `ADDRINUSE`.
 pub fn unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<OwnedFd> {
+    let fd = unix_bound(path, mode)?;
+    listen(&fd, backlog)?;
+    Ok(fd)
+}
+
+/// The same, to which nobody can connect yet.
+pub fn unix_bound(path: &Path, mode: Option<u32>) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let fd = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
     if let Err(error) = net::bind(&fd, &address) {
@@ -36,10 +54,14 @@ pub fn unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<OwnedFd>
         net::bind(&fd, &address)?;
     }
     if let Some(mode) = mode {
-        rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
+        set_mode(path, mode)?;
     }
-    net::listen(&fd, backlog)?;
     Ok(fd)
+}
+
+/// Who may connect to a unix socket: the mode of its file.
+pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    rustix::fs::chmod(path, Mode::from_raw_mode(mode))
 }
 
 /// Removes a socket file that nobody listens on.

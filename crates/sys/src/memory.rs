@@ -33,6 +33,9 @@ pub fn map(fd: impl AsFd) -> io::Result<&'static [AtomicU64]> {
     unsafe {
         let start =
             rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0)?;
+        // Most of it is never touched, and a core with all of it would be of gigabytes. Where this
+        // is refused, cores are long.
+        let _ = rustix::mm::madvise(start, len, rustix::mm::Advice::LinuxDontDump);
         Ok(std::slice::from_raw_parts(start.cast(), len / size_of::<u64>()))
     }
 }

@@ -21,8 +21,10 @@ pub(super) enum Data<'a> {
 const KEY_HELD: usize = 48;
 
 impl Proxy {
-    pub(crate) fn accept(&mut self, row: u32) -> Result<ConnId, Vec<u8>> {
-        let pool = self.pool_place(row).expect("a listener belongs to a pool of the plan");
+    /// `new`: the client is not one that another worker has counted already.
+    pub(crate) fn accept(&mut self, row: u32, new: bool) -> Result<ConnId, Vec<u8>> {
+        // Whoever came through a listener, or from another worker, may find its pool gone.
+        let Some(pool) = self.pool_place(row) else { return Err(Vec::new()) };
         let is_leaving = self.draining || self.desk.pools[pool].stage != Stage::Planned;
         let is_full = self.is_full(pool);
         let (entry, worker) = (&mut self.desk.pools[pool], self.desk.worker);
@@ -36,9 +38,9 @@ impl Proxy {
         }
         entry.clients += 1;
         worker.add(Worker::ClientsNow, 1);
-        worker.add(Worker::Accepts, 1);
+        worker.add(Worker::Accepts, u64::from(new));
         entry.counters.add(Counter::ClientsNow, 1);
-        entry.counters.add(Counter::ClientsTotal, 1);
+        entry.counters.add(Counter::ClientsTotal, u64::from(new));
         Ok(self.desk.clients.insert(Client::new(pool as u32, &self.desk.limits)))
     }
 

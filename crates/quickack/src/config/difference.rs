@@ -118,7 +118,11 @@ impl Difference {
                 continue;
             }
             let line = format!("{of}: {}: {from} -> {to}", new.name);
-            if ONLY_AT_START.contains(&new.name) && of == "global" {
+            let only_at_start = match of {
+                "global" => ONLY_AT_START,
+                _ => ONLY_AT_START_OF_A_POOL,
+            };
+            if only_at_start.contains(&new.name) {
                 self.impossible.push(format!("{line} needs a restart"));
             }
             self.lines.push(line);
@@ -245,6 +249,8 @@ const SAMPLES: usize = 100_000;
 const SAMPLES_ALL_MAX: usize = 2_000_000;
 /// What the master decides once: where its socket is, and how its workers share listeners.
 const ONLY_AT_START: &[&str] = &["accept", "admin"];
+/// The same of a pool: the option of a socket that is bound.
+const ONLY_AT_START_OF_A_POOL: &[&str] = &["reuseport"];
 
 #[cfg(test)]
 mod tests {

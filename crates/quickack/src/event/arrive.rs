@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use metrics::Worker;
-use proxy::Time;
+use proxy::plan::Plan;
+use proxy::{ConnId, Time};
 use rustix::event::epoll;
 
 use super::accept::{Arrival, refuse};
@@ -22,15 +23,18 @@ impl Loop<'_> {
             came = true;
             match arrival.has_header {
                 true => self.greet(arrival),
-                false => self.welcome(arrival.fd, arrival.pool, arrival.tcp, b""),
+                false => {
+                    let welcome = self.mind.handle_accept(arrival.pool, self.now);
+                    self.seat(welcome, arrival.fd, arrival.tcp, b"");
+                }
             }
         }
         came
     }
 
     /// Makes a socket a client of the mind's, which has said `first` already.
-    fn welcome(&mut self, fd: OwnedFd, pool: u32, tcp: bool, first: &[u8]) {
-        match self.mind.handle_accept(pool, self.now) {
+    fn seat(&mut self, welcome: Result<ConnId, Vec<u8>>, fd: OwnedFd, tcp: bool, first: &[u8]) {
+        match welcome {
             Ok(id) => {
                 self.conns.insert(Conn::new(id, fd, tcp, false));
                 if !first.is_empty() {
@@ -51,7 +55,8 @@ impl Loop<'_> {
     pub(super) fn adopt(&mut self, fd: OwnedFd, pool: u32) {
         let tcp = sys::listen::local_address(&fd).is_ok();
         self.door.entered();
-        self.welcome(fd, pool, tcp, b"");
+        let welcome = self.mind.handle_adopted(pool, self.now);
+        self.seat(welcome, fd, tcp, b"");
     }
 
     /// A client that must begin with a PROXY header.
@@ -89,7 +94,8 @@ impl Loop<'_> {
         let Some(Greeter { fd, pool, tcp, .. }) = self.greeters.remove(at) else { return };
         // It is watched anew, as a connection.
         let _ = epoll::delete(&self.epoll, &fd);
-        self.welcome(fd, pool, tcp, rest);
+        let welcome = self.mind.handle_accept(pool, self.now);
+        self.seat(welcome, fd, tcp, rest);
     }
 
     fn turn_away(&mut self, at: usize, why: &'static str) {
@@ -124,6 +130,14 @@ impl Loop<'_> {
     }
 
     /// All clients whose header has not come are closed: they have asked nothing.
+    /// Those who came for a pool that is no more.
+    pub(super) fn dismiss_strangers(&mut self, plan: &Plan) {
+        let is_known = |pool: u32| plan.pools.iter().any(|it| it.row == pool);
+        for at in self.greeters.those(|greeter| !is_known(greeter.pool)) {
+            self.dismiss(at);
+        }
+    }
+
     pub(super) fn dismiss_greeters(&mut self) {
         for _ in 0..self.greeters.clear() {
             self.door.left();

@@ -19,6 +19,14 @@ pub trait Errands {
     /// Whether the loop is to say when `fd` can be written to, too.
     fn is_blocked(&self) -> bool;
 
+    /// Whether nobody leads any more.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    /// The loop was told to end, and not by these.
+    fn leaving(&mut self) {}
+
     /// What holds from now on. Asked before each pass over what is ready, so that nothing is read
     /// by rules that do not hold any more; costs nothing when nothing changed.
     fn standing_orders(&mut self, out: &mut Vec<Order>);

@@ -62,6 +62,12 @@ impl Greeters {
         self.places.get_mut(at)?.as_mut()
     }
 
+    /// The places of those of whom `is` is true.
+    pub fn those(&self, is: impl Fn(&Greeter) -> bool) -> Vec<usize> {
+        let here = self.places.iter().enumerate();
+        here.filter(|(_, place)| place.as_ref().is_some_and(&is)).map(|(at, _)| at).collect()
+    }
+
     pub fn remove(&mut self, at: usize) -> Option<Greeter> {
         let greeter = self.places.get_mut(at)?.take()?;
         self.free.push(at);

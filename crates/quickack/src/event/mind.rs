@@ -23,6 +23,11 @@ pub trait Mind {
 
     // What only a mind that is led need know.
 
+    /// A client arrived that another worker has handed over.
+    fn handle_adopted(&mut self, pool: u32, now: Time) -> Result<ConnId, Vec<u8>> {
+        self.handle_accept(pool, now)
+    }
+
     /// Another plan holds.
     fn install(&mut self, _plan: Plan, _now: Time) {}
 
@@ -95,6 +100,10 @@ impl Mind for Proxy {
 
     fn is_drained(&self) -> bool {
         Proxy::is_drained(self)
+    }
+
+    fn handle_adopted(&mut self, pool: u32, now: Time) -> Result<ConnId, Vec<u8>> {
+        Proxy::handle_adopted(self, pool, now)
     }
 
     fn install(&mut self, plan: Plan, now: Time) {

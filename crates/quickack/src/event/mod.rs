@@ -85,6 +85,8 @@ pub struct Loop<'m> {
     is_blocked: bool,
     /// No more clients are taken; those who are quiet go to other workers.
     retiring: bool,
+    /// There is somebody else who ends us if need be.
+    is_led: bool,
     /// Clients beyond so many go to other workers, until then.
     sharing: Option<(u32, Time)>,
     /// No more clients are taken; it ends then, whoever is still here.
@@ -122,6 +124,7 @@ impl<'m> Loop<'m> {
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
             epoll::add(&looping.epoll, own, token(POKE), flags)?;
         }
+        looping.is_led = true;
         looping.counters = Some(board.sheet(slot).counters(0));
         looping.connects.share(board.clone());
         let policy = match (mode, lock) {
@@ -164,6 +167,7 @@ impl<'m> Loop<'m> {
             is_called: false,
             is_blocked: false,
             retiring: false,
+            is_led: false,
             sharing: None,
             ends: None,
             shutdown_timeout,
@@ -224,6 +228,9 @@ impl<'m> Loop<'m> {
             served |= self.accept_waiting();
         }
         for event in events {
+            // Before each: what holds may change while this pass is under way, and nothing that is
+            // read after that may go the old way.
+            self.heed_standing_orders();
             served |= self.dispatch(event.data.u64(), event.flags);
         }
         self.write_side(Side::Client);

@@ -25,6 +25,12 @@ impl Loop<'_> {
         let mut orders = Vec::new();
         self.errands.listen(&mut orders);
         self.heed(orders);
+        if self.errands.is_gone()
+            && let Some(fd) = self.errands.fd()
+        {
+            // It would be ready for ever. One that is not watched any more needs no more of it.
+            let _ = epoll::delete(&self.epoll, fd);
+        }
     }
 
     fn heed(&mut self, orders: Vec<Order>) {
@@ -53,6 +59,14 @@ impl Loop<'_> {
                 // Meant for the master, and sent to all of our name: a log that was rotated.
                 continue;
             }
+            if self.is_led && self.ends.is_some() {
+                // It is the end of the master, or an impatient operator: the master ends us at
+                // once if it is to be so.
+                continue;
+            }
+            if self.ends.is_none() {
+                self.errands.leaving();
+            }
             let within = if self.ends.is_some() { Duration::ZERO } else { self.shutdown_timeout };
             self.drain(within);
         }
@@ -60,6 +74,7 @@ impl Loop<'_> {
 
     fn install(&mut self, install: Install) {
         let plan = install.plan.clone();
+        self.dismiss_strangers(&plan);
         self.take_up(install);
         self.mind.install(plan, self.now);
         self.errands.installed(self.mind);

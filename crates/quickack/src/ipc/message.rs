@@ -40,7 +40,7 @@ macro_rules! messages {
 
 messages! {
     Master Welcome { slot: usize, release: String }
-        "The first message: which worker this is. With it, the shared memory and the log's rules."
+        "The first message: which worker this is. With it, the shared memory."
     Master Listeners { ids: Vec<u32> }
         "Listening sockets, one descriptor each; the next configuration says whose they are."
     Master Pokes { first: usize }
@@ -73,6 +73,8 @@ messages! {
         "Take no more clients, hand over those you have, and end."
     Master Share { keep: u32 }
         "Others have fewer: hand over clients that have nothing outstanding until so many are left."
+    Worker Leaving {}
+        "Somebody else has told it to end: it drains."
     Worker Clients { pool: u32 }
         "Connections of clients that have nothing outstanding, one descriptor each, to be given to \
          other workers."

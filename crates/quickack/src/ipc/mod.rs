@@ -20,6 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use sys::channel;
 
@@ -69,6 +70,8 @@ pub struct Received {
 pub enum Fault {
     /// The other side has not taken [`QUEUE_MAX`] messages; this one was not queued.
     Full,
+    /// A message of so many bytes; it was not queued.
+    TooLong(usize),
     /// The other side is gone.
     Closed,
     /// What came is not a message of ours, or not the next one.
@@ -94,6 +97,10 @@ impl Channel {
         if !self.has_room() {
             return Err(Fault::Full);
         }
+        let len = serde_json::to_vec(&message).map_err(broken)?.len();
+        if len > MESSAGE_LEN_MAX - ENVELOPE_LEN_MAX {
+            return Err(Fault::TooLong(len));
+        }
         self.sent += 1;
         self.queue.push_back(Outgoing { seq: self.sent, body: message, fds: fds.to_vec() });
         self.flush()?;
@@ -118,17 +125,18 @@ impl Channel {
             let envelope =
                 Envelope { v: VERSION, seq: next.seq, ack: self.received, body: &next.body };
             let bytes = serde_json::to_vec(&envelope).map_err(broken)?;
-            if bytes.len() > MESSAGE_LEN_MAX {
-                return Err(Fault::Broken(format!("a message of {} bytes", bytes.len())));
-            }
             let fds: Vec<BorrowedFd<'_>> = next.fds.iter().map(|fd| fd.as_fd()).collect();
             match channel::send(&self.fd, &bytes, &fds) {
                 Ok(()) => {
                     self.told = self.received;
                     self.queue.pop_front();
                 }
-                Err(rustix::io::Errno::AGAIN) => break,
-                Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => {
+                // Too much is on its way already, of bytes or of descriptors, or memory is short:
+                // all of that passes.
+                Err(
+                    Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS,
+                ) => break,
+                Err(Errno::PIPE | Errno::CONNRESET) => {
                     return Err(Fault::Closed);
                 }
                 Err(error) => return Err(Fault::Broken(error.to_string())),
@@ -142,6 +150,11 @@ impl Channel {
         self.queue.len() < QUEUE_MAX
     }
 
+    /// Whether many more can: then what can wait need not.
+    pub fn has_room_to_spare(&self) -> bool {
+        self.queue.len() < QUEUE_MAX / 4
+    }
+
     /// Whether to wait until the kernel takes more.
     pub fn is_blocked(&self) -> bool {
         !self.queue.is_empty()
@@ -152,10 +165,12 @@ impl Channel {
         loop {
             let mut fds = Vec::new();
             let len = match channel::receive(&self.fd, &mut self.buffer, &mut fds) {
-                Ok(0) | Err(rustix::io::Errno::CONNRESET) => return Err(Fault::Closed),
+                Ok(0) => return Err(Fault::Closed),
                 Ok(len) => len,
-                Err(rustix::io::Errno::AGAIN) => return Ok(None),
-                Err(rustix::io::Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return Ok(None),
+                // The other side left something unread when it closed; said once, and what it had
+                // said itself is still there.
+                Err(Errno::INTR | Errno::CONNRESET) => continue,
                 Err(error) => return Err(Fault::Broken(error.to_string())),
             };
             let message = self.open(len)?;
@@ -211,6 +226,7 @@ impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Fault::Full => write!(f, "{QUEUE_MAX} messages wait and are not read"),
+            Fault::TooLong(len) => write!(f, "a message of {len} bytes is too long"),
             Fault::Closed => write!(f, "the other side is gone"),
             Fault::Broken(why) => write!(f, "the channel is broken: {why}"),
         }
@@ -227,6 +243,8 @@ pub const VERSION: u32 = 1;
 pub const QUEUE_MAX: usize = 1024;
 /// Bytes of one message.
 const MESSAGE_LEN_MAX: usize = 64 * 1024;
+/// Bytes of the envelope around a body.
+const ENVELOPE_LEN_MAX: usize = 128;
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,5 @@
 //! What a worker is told and passed: at its start everything, later what is new.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -82,30 +81,27 @@ impl Master {
         worker.send(Message::Pokes { first }, &self.pokes[first..]);
     }
 
-    /// Clients that a worker hands over, each for the serving worker that has the fewest.
+    /// Clients that a worker hands over, each for the serving worker that has the fewest. While
+    /// nobody serves, or is told so much that it would be taken for deaf, they wait here.
     pub(super) fn pass_clients(&mut self, pool: u32, fds: Vec<OwnedFd>) {
-        let mut counts: Vec<(u32, usize)> = (0..self.slots.len())
-            .filter(|number| self.board.is_serving(*number))
-            .map(|number| (self.board.connections(number), number))
-            .collect();
-        let mut parts: BTreeMap<usize, Vec<Rc<OwnedFd>>> = BTreeMap::new();
-        let mut lost = 0;
         for fd in fds {
-            match counts.iter_mut().min() {
-                Some((count, number)) => {
-                    *count += 1;
-                    parts.entry(*number).or_default().push(Rc::new(fd));
-                }
-                None => lost += 1,
-            }
-        }
-        if lost > 0 {
-            let text = format!("{lost} clients had nobody to go to and were closed");
-            say(&mut self.log, Level::Warning, &text);
-        }
-        for (number, fds) in parts {
+            let given = |number: usize| self.handed.get(&number).copied().unwrap_or(0);
+            let listens = |number: &usize| {
+                let worker = self.slots[*number].worker.as_ref();
+                worker.is_some_and(|worker| worker.channel.has_room_to_spare())
+            };
+            let serving = (0..self.slots.len()).filter(|number| self.board.is_serving(*number));
+            let serving = serving.filter(listens);
+            let count = |number: &usize| self.board.connections(*number) + given(*number);
+            let Some(number) = serving.min_by_key(count) else {
+                self.waiting_clients.push((pool, fd));
+                continue;
+            };
+            *self.handed.entry(number).or_default() += 1;
             if let Some(worker) = self.slots[number].worker.as_mut() {
-                worker.send(Message::Adopt { pool }, &fds);
+                // One by one: a worker may have as many descriptors as its limit allows, and one
+                // more that it has no room for must not take others with it.
+                worker.send(Message::Adopt { pool }, &[Rc::new(fd)]);
             }
         }
     }

@@ -57,18 +57,26 @@ impl Caches {
     }
 
     /// Ends the caches that neither `config` nor a row that is still answered for needs.
-    pub fn keep(&mut self, config: &Config, rows: &[PoolRows], in_use: impl Fn(u32) -> bool) {
+    /// They are killed and not waited for: to give back gigabytes takes its time.
+    pub fn keep(
+        &mut self,
+        config: &Config,
+        rows: &[PoolRows],
+        in_use: impl Fn(u32) -> bool,
+    ) -> Vec<Child> {
         let wanted = wanted(config, rows);
-        let gone: Vec<u32> = self.running.keys().copied().collect();
-        for row in gone {
+        let mut gone = Vec::new();
+        let all: Vec<u32> = self.running.keys().copied().collect();
+        for row in all {
             if !wanted.contains_key(&row)
                 && !in_use(row)
                 && let Some(cache) = self.running.remove(&row)
             {
-                cache.end();
+                gone.extend(cache.kill());
                 let _ = self.path(row).and_then(std::fs::remove_file);
             }
         }
+        gone
     }
 
     /// Whether a change would give a running cache another size, which it cannot take.
@@ -120,7 +128,9 @@ impl Caches {
     /// Ends all.
     pub fn end(&mut self) {
         for (_, cache) in std::mem::take(&mut self.running) {
-            cache.end();
+            if let Some(mut child) = cache.kill() {
+                let _ = child.wait();
+            }
         }
     }
 }
@@ -137,12 +147,11 @@ impl Cache {
         Ok(())
     }
 
-    fn end(mut self) {
-        if let Some(child) = &mut self.child {
-            // It has nothing to answer any more, and nothing to save.
-            let _ = kill_process(Pid::from_child(child), Signal::KILL);
-            let _ = child.wait();
-        }
+    /// It has nothing to answer any more, and nothing to save.
+    fn kill(self) -> Option<Child> {
+        let child = self.child?;
+        let _ = kill_process(Pid::from_child(&child), Signal::KILL);
+        Some(child)
     }
 }
 

@@ -14,9 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::listeners::Listeners;
+use rustix::process::Signal;
+
 use super::orders::{Desk, Visitor};
-use super::reader::{Reader, Reading};
+use super::reader::{self, Addresses, Reader, Reading};
 use super::rows::Rows;
 use super::say;
 use super::workers::State;
@@ -78,6 +79,8 @@ impl Master {
         if self.is_busy(asker) {
             return;
         }
+        // Who has sent the workers away gets new ones with it.
+        self.resting = false;
         match Reader::start(&file, now) {
             Ok(reader) => {
                 let phase = Phase::Reading(reader);
@@ -101,7 +104,7 @@ impl Master {
         }
         let reading = Reading {
             text: self.running.config.text.clone(),
-            addresses: self.running.addresses.clone(),
+            addresses: self.running.found.clone(),
             ..Reading::default()
         };
         self.prepare(asker, false, reading, &overrides, now);
@@ -169,27 +172,28 @@ impl Master {
         let Some(config) = outcome.config else {
             return self.refuse(asker, outcome.report.render_text().trim_end());
         };
-        let mut told = match self.judge(&config, &reading.addresses, allow_remap) {
+        let addresses = reader::choose(&reading.addresses, Some(&self.running.addresses));
+        let mut told = match self.judge(&config, &addresses, allow_remap) {
             Ok(told) => told,
             Err(why) => return self.refuse(asker, &why),
         };
         if told.is_empty() {
-            self.running.config = config;
+            // Not even its text is taken over: what is written in another order has its rows in
+            // another order.
             let epoch = self.running.epoch;
             return self.answer(asker, format!("nothing changed; epoch {epoch} holds"));
         }
         if !reading.report.is_empty() {
             told.push(reading.report.trim_end().to_string());
         }
-        let next = self.next(config, reading.addresses, now, told);
-        match next {
+        match self.next(config, reading.addresses, addresses, now, told) {
             Ok(next) => {
                 let phase = Phase::Preparing(Box::new(next));
                 self.change = Some(Change { phase, asker, allow_remap });
                 self.ask_workers();
             }
             Err(why) => {
-                self.listeners.keep(&self.running.listeners);
+                self.close_what_was_opened();
                 self.refuse(asker, &why);
             }
         }
@@ -215,26 +219,23 @@ impl Master {
                 told.push(format!("{name} is at {address} now, not at {old}"));
             }
         }
-        if config.process.worker_count() > self.board.slots() {
-            return Err(format!(
-                "this process has room for {} workers, which it reserved when it started; restart \
-                 it to have more",
-                self.board.slots()
-            ));
-        }
-        self.try_places(config)?;
+        self.try_places(config, addresses)?;
         Ok(told)
     }
 
     /// Whether what only the master opens could be opened.
-    fn try_places(&self, config: &Config) -> Result<(), String> {
+    fn try_places(
+        &self,
+        config: &Config,
+        addresses: &BTreeMap<String, String>,
+    ) -> Result<(), String> {
         let (old, new) = (&self.running.config.process, &config.process);
         if new.log != old.log {
             Log::open(&new.log, new.log_format, new.log_level)
                 .map_err(|error| format!("cannot open the new log: {error}"))?;
         }
         match &new.stats {
-            Some(address) if new.stats != old.stats => Desk::try_stats(address)
+            Some(address) if new.stats != old.stats => Desk::try_stats(address, addresses)
                 .map_err(|error| format!("cannot open the stats port {address}: {error}")),
             _ => Ok(()),
         }
@@ -243,13 +244,14 @@ impl Master {
     fn next(
         &mut self,
         config: Config,
+        found: Addresses,
         addresses: BTreeMap<String, String>,
         now: Instant,
         told: Vec<String>,
     ) -> Result<Next, String> {
         let text = |error: std::io::Error| error.to_string();
         let mut rows = self.rows.clone();
-        let assigned = rows.assign(&config)?;
+        let assigned = rows.assign(&config, &addresses)?;
         if self.caches.is_resized(&config, &assigned) {
             return Err("`memory` and `item_size_max` of an embedded cache that runs cannot be \
                         changed; its items are in it"
@@ -257,19 +259,23 @@ impl Master {
         }
         let workers = config.process.worker_count();
         let mode = self.running.mode;
-        let listeners = self.listeners.open(&config, mode, workers).map_err(text)?;
+        let listeners = self.listeners.open(&config, &addresses, mode, workers).map_err(text)?;
         self.caches.start(&config, &assigned).map_err(text)?;
         let mut running = Running {
-            epoch: self.running.epoch + 1,
+            // A number is never used again: a late word about a change that was given up must not
+            // be taken for one about the next.
+            epoch: self.last_epoch + 1,
             config,
             mode,
             rows: assigned,
             listeners,
+            found,
             addresses,
             sealed: Rc::clone(&self.running.sealed),
         };
         running.sealed =
             Rc::new(running.installation(&mut self.caches).and_then(|it| it.seal()).map_err(text)?);
+        self.last_epoch += 1;
         Ok(Next { running, rows, waiting: BTreeSet::new(), deadline: now + PATIENCE, told })
     }
 
@@ -281,7 +287,13 @@ impl Master {
             return self.abandon_change(&format!("cannot make room for {count} workers: {error}"));
         }
         for number in 0..self.slots.len() {
-            if self.slots[number].worker.is_some() {
+            let Some(worker) = &self.slots[number].worker else { continue };
+            if worker.state == State::Leaving && number < count {
+                // Its place is wanted; until it has left nobody would look at what is its.
+                if let Some(Change { phase: Phase::Preparing(next), .. }) = &mut self.change {
+                    next.waiting.insert(number);
+                }
+            } else {
                 if self.pokes.len() > pokes {
                     self.pass_pokes(number, pokes);
                 }
@@ -297,12 +309,11 @@ impl Master {
         let mine = next.running.listeners.iter().filter(|entry| entry.is_of(number));
         let new: Vec<u32> = mine.map(|entry| entry.id).filter(|id| !has(*id)).collect();
         let (epoch, sealed) = (next.running.epoch, Rc::clone(&next.running.sealed));
-        let deadline = next.deadline;
         next.waiting.insert(number);
         self.pass_listeners(number, &new);
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
-        // One that is gone, or does not read, is found by its end or by the deadline.
-        let _ = worker.channel.send_by(Message::Prepare { epoch }, &[sealed], deadline);
+        // One that does not read is found by the deadline of the change.
+        worker.send(Message::Prepare { epoch }, &[sealed]);
     }
 
     pub(super) fn note_prepared(&mut self, number: usize, epoch: u64) {
@@ -317,7 +328,15 @@ impl Master {
         if let Some(Change { phase: Phase::Preparing(next), .. }) = &self.change
             && next.running.epoch == epoch
         {
-            self.abandon_change(&format!("worker {number} refused it: {why}"));
+            return self.abandon_change(&format!("worker {number} refused it: {why}"));
+        }
+        // What holds for the others does not for this one, and it cannot begin.
+        if let Some(worker) = self.slots[number].worker.as_mut()
+            && worker.state == State::Starting
+        {
+            let text = format!("worker {number} cannot begin: {why}; it is started again later");
+            say(&mut self.log, Level::Error, &text);
+            worker.signal(Signal::KILL);
         }
     }
 
@@ -344,6 +363,10 @@ impl Master {
         let epoch = next.running.epoch;
         let workers = next.running.config.process.worker_count();
         let grew = workers > self.running.config.process.worker_count();
+        if let Err(error) = self.listeners.start(&next.running.config, &next.running.listeners) {
+            self.change = Some(Change { phase: Phase::Preparing(Box::new(next)), ..change });
+            return self.abandon_change(&error.to_string());
+        }
         self.board.set_used(self.slots.len(), next.rows.used());
         self.prepare_health(&next.running);
         self.board.commit_config(epoch);
@@ -421,13 +444,18 @@ impl Master {
                 for worker in self.slots.iter_mut().filter_map(|slot| slot.worker.as_mut()) {
                     worker.send(Message::Abort { epoch }, &[]);
                 }
-                Listeners::keep(&mut self.listeners, &self.running.listeners);
-                let (config, rows) = (&self.running.config, &self.running.rows);
-                self.caches.keep(config, rows, |row| self.rows.is_leaving(row));
+                self.close_what_was_opened();
             }
-            Phase::Reading(_) => {}
+            Phase::Reading(reader) => self.graves.push(reader.kill()),
         }
         self.refuse(change.asker, &format!("{why}; nothing has changed"));
+    }
+
+    fn close_what_was_opened(&mut self) {
+        self.listeners.keep(&self.running.listeners);
+        let (config, rows) = (&self.running.config, &self.running.rows);
+        let gone = self.caches.keep(config, rows, |row| self.rows.is_leaving(row));
+        self.graves.extend(gone);
     }
 
     /// What the master itself does differently from now on.
@@ -437,7 +465,11 @@ impl Master {
             let text = format!("cannot open the new log: {error}; the old one is written on");
             say(&mut self.log, Level::Error, &text);
         }
-        if let Err(error) = self.desk.listen_for_stats(process.stats.as_ref(), &self.events) {
+        if let Err(error) = self.desk.listen_for_stats(
+            process.stats.as_ref(),
+            &self.running.addresses,
+            &self.events,
+        ) {
             say(&mut self.log, Level::Error, &error.to_string());
         }
     }

@@ -54,14 +54,15 @@ impl Events {
         Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
     }
 
-    /// Whether to be told when the other side can be written to as well.
-    pub fn want_write(&self, fd: BorrowedFd<'_>, source: Source, wanted: bool) {
-        let mut flags = epoll::EventFlags::IN;
-        flags.set(epoll::EventFlags::OUT, wanted);
+    /// What to be told of: that there is something to read, that there is room to write.
+    pub fn watch(&self, fd: BorrowedFd<'_>, source: Source, read: bool, write: bool) {
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, read);
+        flags.set(epoll::EventFlags::OUT, write);
         let data = epoll::EventData::new_u64(source.to_u64());
         match epoll::modify(&self.epoll, fd, data, flags) {
             // Not watched any more, since it says nothing: only for its room, then.
-            Err(Errno::NOENT) if wanted => {
+            Err(Errno::NOENT) if write => {
                 let _ = epoll::add(&self.epoll, fd, data, epoll::EventFlags::OUT);
             }
             // What cannot be watched is given up when its time is over.

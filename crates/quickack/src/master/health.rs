@@ -14,17 +14,31 @@ use crate::log::{Level, Now};
 pub struct Health {
     jury: Jury,
     names: BTreeMap<u32, String>,
-    /// Servers that some worker has seen fail and nobody has seen answer since.
-    failing: BTreeSet<u32>,
+    /// Servers that have failed and not answered since, and the workers that say so.
+    failing: BTreeMap<u32, BTreeSet<usize>>,
 }
 
 impl Health {
     pub fn new(running: &Running) -> Health {
         let plan = running.plan();
         let mut health =
-            Health { jury: Jury::default(), names: BTreeMap::new(), failing: BTreeSet::new() };
+            Health { jury: Jury::default(), names: BTreeMap::new(), failing: BTreeMap::new() };
         health.follow(&plan);
         health
+    }
+
+    /// What a dead worker had seen counts no more.
+    pub fn forget_worker(&mut self, number: usize) {
+        self.jury.forget_worker(number);
+        self.failing.retain(|_, seen| {
+            seen.remove(&number);
+            !seen.is_empty()
+        });
+    }
+
+    /// A row has another meaning from now on.
+    pub fn forget_row(&mut self, row: u32) {
+        self.failing.remove(&row);
     }
 
     fn follow(&mut self, plan: &Plan) -> Vec<Verdict> {
@@ -41,7 +55,7 @@ impl Health {
 
 impl Master {
     pub(super) fn note_failure(&mut self, number: usize, server: u32, failures: u32, why: &str) {
-        self.health.failing.insert(server);
+        self.health.failing.entry(server).or_default().insert(number);
         if let Some(verdict) = self.health.jury.failed(number, server, failures) {
             self.carry_out(&[verdict], why);
         }
@@ -54,12 +68,7 @@ impl Master {
         }
     }
 
-    /// What a dead worker had seen counts no more.
-    pub(super) fn forget_reports(&mut self, number: usize) {
-        self.health.jury.forget_worker(number);
-    }
-
-    /// A configuration is about to hold: who may not be out by it comes back with it.
+    /// A configuration is about to hold: who may not be out by it comes back first.
     pub(super) fn prepare_health(&mut self, next: &Running) {
         let verdicts = self.health.follow(&next.plan());
         self.carry_out(&verdicts, "the configuration changed");
@@ -95,7 +104,7 @@ impl Master {
     /// As the statistics tell it.
     pub(super) fn health_of(&self, row: u32) -> crate::stats::Health {
         if !self.board.is_ejected(row) {
-            return match self.health.failing.contains(&row) {
+            return match self.health.failing.contains_key(&row) {
                 true => crate::stats::Health::Down,
                 false => crate::stats::Health::Up,
             };

@@ -1,6 +1,6 @@
 //! Life and death: signals, the end, workers that die or hang.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -19,11 +19,11 @@ impl Master {
                 signal::TERM | signal::INT | signal::QUIT => self.end(0, now),
                 signal::HUP => {
                     self.reopen_log();
-                    self.resting = false;
                     self.begin_reload(None, false, now);
                 }
                 signal::USR1 => self.reopen_log(),
-                signal::WINCH => self.rest(now),
+                // A terminal sends it, too, when its window changes.
+                signal::WINCH if !std::io::stdin().is_terminal() => self.rest(now),
                 // The ladder of every turn looks for the dead.
                 _ => {}
             }
@@ -107,7 +107,7 @@ impl Master {
             let Some((worker, status)) = self.slots[number].reap(now)? else { continue };
             self.board.set_serving(number, false);
             self.board.clear_worker(number);
-            self.forget_reports(number);
+            self.health.forget_worker(number);
             self.poke_all();
             if worker.state == State::Leaving {
                 say(&mut self.log, Level::Notice, &format!("worker {number} has left ({status})"));
@@ -126,6 +126,19 @@ impl Master {
         Ok(())
     }
 
+    /// A worker was told by somebody else to end, and drains.
+    pub(super) fn note_leaving(&mut self, number: usize) {
+        self.board.set_serving(number, false);
+        if let Some(worker) = self.slots[number].worker.as_mut()
+            && matches!(worker.state, State::Starting | State::Serving)
+        {
+            worker.set_state(State::Leaving);
+            let text =
+                format!("worker {number} (pid {}) was told to end, and drains", worker.pid());
+            say(&mut self.log, Level::Notice, &text);
+        }
+    }
+
     /// The dead may have been about to take a client.
     pub(super) fn poke_all(&self) {
         for (number, poke) in self.pokes.iter().enumerate() {
@@ -140,29 +153,34 @@ impl Master {
         // If this look comes late, the master itself stood still, and so may have all the others.
         let was_late = now > self.next_look + LOOK_EVERY / 2;
         self.next_look = now + LOOK_EVERY;
-        self.desk.tidy(now);
+        self.desk.tidy(&self.events, now);
+        self.handed.clear();
+        self.graves.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
         let hang = Duration::from_micros(self.running.config.process.hang_timeout_us);
         let shutdown = Duration::from_micros(self.running.config.process.shutdown_timeout_us);
-        let looks = (hang.as_millis() / LOOK_EVERY.as_millis()).max(2) as u32;
+        let looks = (hang.as_millis() / LOOK_EVERY.as_millis()).max(LOOKS_MIN) as u32;
         for slot in &mut self.slots {
             let number = slot.number;
             let Some(worker) = slot.worker.as_mut() else { continue };
             if was_late {
                 worker.forget_pulse();
             }
+            if worker.state == State::Hung {
+                if worker.has_left_its_trace() {
+                    worker.signal(Signal::KILL);
+                }
+                continue;
+            }
             if worker.leaves_late(now, shutdown) {
                 worker.send(Message::Drain { timeout_us: 0 }, &[]);
             }
             let is_still = worker.stands_still(self.board.beats(number), looks) && !hang.is_zero();
-            let why = match worker.channel.overdue(now) && !was_late {
+            let is_deaf = worker.channel.overdue(now) && !was_late && !hang.is_zero();
+            let why = match is_deaf {
                 _ if is_still => format!("no turn in {} ms", hang.as_millis()),
                 true => "it does not read what it is told".to_string(),
                 false => continue,
             };
-            if worker.state == State::Hung {
-                worker.signal(Signal::KILL);
-                continue;
-            }
             let text = format!(
                 "worker {number} (pid {}) is hung: {why}; {}; it is replaced",
                 worker.pid(),
@@ -191,5 +209,7 @@ impl Master {
 
 /// How often heartbeats are looked at.
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// A worker sleeps for a second at most: fewer looks could find it asleep.
+const LOOKS_MIN: u128 = 4;
 /// What a drained worker is given beyond its own deadline.
 const GRACE: Duration = Duration::from_secs(1);

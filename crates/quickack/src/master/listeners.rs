@@ -1,6 +1,7 @@
 //! The listening sockets. The master makes and keeps all of them, so that what waits in a queue
 //! is served whatever becomes of a worker; workers are passed copies.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -37,11 +38,12 @@ impl Listeners {
     pub fn open(
         &mut self,
         config: &Config,
+        addresses: &BTreeMap<String, String>,
         mode: AcceptMode,
         workers: usize,
     ) -> io::Result<Vec<ListenerEntry>> {
         let before = self.next_id;
-        let entries = self.open_all(config, mode, workers);
+        let entries = self.open_all(config, addresses, mode, workers);
         if entries.is_err() {
             self.close(|listener| listener.id > before);
         }
@@ -51,6 +53,7 @@ impl Listeners {
     fn open_all(
         &mut self,
         config: &Config,
+        addresses: &BTreeMap<String, String>,
         mode: AcceptMode,
         workers: usize,
     ) -> io::Result<Vec<ListenerEntry>> {
@@ -58,10 +61,11 @@ impl Listeners {
         for listener in &config.listeners {
             let is_tcp = matches!(listener.address, Address::Tcp { .. });
             let key = key(config, listener);
+            let place = addresses.get(&listener.address.to_string()).map(String::as_str);
             if mode == AcceptMode::Reuseport && is_tcp {
-                self.open_shares(&key, listener, workers, &mut entries)?;
+                self.open_shares(&key, place, listener, workers, &mut entries)?;
             } else {
-                let id = self.find_or_open(&key, listener, 0, listener.reuseport)?;
+                let id = self.find_or_open(&key, place, listener, 0, listener.reuseport)?;
                 entries.push(ListenerEntry { id, pool: listener.pool, slot: None });
             }
         }
@@ -73,13 +77,14 @@ impl Listeners {
     fn open_shares(
         &mut self,
         key: &str,
+        place: Option<&str>,
         listener: &Listener,
         workers: usize,
         entries: &mut Vec<ListenerEntry>,
     ) -> io::Result<()> {
         let there = self.open.iter().filter(|open| open.key == key).count();
         for share in 0..workers.max(there) {
-            let id = self.find_or_open(key, listener, share, true)?;
+            let id = self.find_or_open(key, place, listener, share, true)?;
             let slot = Some(share % workers);
             entries.push(ListenerEntry { id, pool: listener.pool, slot });
         }
@@ -89,18 +94,17 @@ impl Listeners {
     fn find_or_open(
         &mut self,
         key: &str,
+        place: Option<&str>,
         listener: &Listener,
         share: usize,
         reuse: bool,
     ) -> io::Result<u32> {
         let of_address = |open: &&Open| open.key == key;
         if let Some(open) = self.open.iter().filter(of_address).find(|open| open.share == share) {
-            // The length of the queue may be changed at any time.
-            rustix::net::listen(&open.fd, listener.backlog)?;
             return Ok(open.id);
         }
         let first = self.open.iter().find(of_address).map(|open| open.bound.clone());
-        let bound = bind(listener, first.as_deref(), reuse).map_err(|error| {
+        let bound = bind(listener, place, first.as_deref(), reuse).map_err(|error| {
             let hint = match error.kind() {
                 io::ErrorKind::AddrInUse => "; something else is bound there",
                 io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
@@ -114,6 +118,23 @@ impl Listeners {
         let key = key.to_string();
         self.open.push(Open { id, key, bound: at, fd, share, file });
         Ok(self.next_id)
+    }
+
+    /// Lets clients in: from now on those who connect wait for a worker. Before this nobody could,
+    /// so that nobody is reset if the configuration never holds.
+    pub fn start(&self, config: &Config, entries: &[ListenerEntry]) -> io::Result<()> {
+        for entry in entries {
+            let listener = &config.listeners[entry.pool];
+            let failed = |error: rustix::io::Errno| {
+                io::Error::other(format!("cannot listen on {}: {error}", listener.address))
+            };
+            if let Address::Unix { path, mode: Some(mode) } = &listener.address {
+                sys::listen::set_mode(path, *mode).map_err(failed)?;
+            }
+            let fd = &self.find(entry.id).fd;
+            sys::listen::listen(fd, listener.backlog).map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Closes every socket that is not among `entries`.
@@ -151,7 +172,8 @@ fn key(config: &Config, listener: &Listener) -> String {
         address @ Address::Tcp { port: 0, .. } => {
             format!("{address} of {}", config.plan.pools[listener.pool].name)
         }
-        address => address.to_string(),
+        Address::Unix { path, mode: _ } => path.display().to_string(),
+        address @ Address::Tcp { .. } => address.to_string(),
     }
 }
 
@@ -162,28 +184,29 @@ struct Bound {
     file: Option<(PathBuf, u64)>,
 }
 
-/// `first` is where another of the same address is
-/// bound: port 0 means any free one only once.
-fn bind(listener: &Listener, first: Option<&str>, reuse: bool) -> io::Result<Bound> {
+/// `place` is where the address's host is, as it was looked up, and `first` where another of the same address is bound: port 0 means any free one only once.
+fn bind(
+    listener: &Listener,
+    place: Option<&str>,
+    first: Option<&str>,
+    reuse: bool,
+) -> io::Result<Bound> {
     match &listener.address {
         Address::Unix { path, mode } => {
-            let fd = sys::listen::unix(path, *mode, listener.backlog)?;
+            let fd = sys::listen::unix_bound(path, *mode)?;
             let file = Some((path.clone(), inode_of(path)?));
             Ok(Bound { fd, at: path.display().to_string(), file })
         }
-        address @ Address::Tcp { .. } => {
-            let none = || io::Error::other("no address");
-            let resolved = match first.and_then(|bound| bound.parse().ok()) {
-                Some(bound) => bound,
-                None => address.resolve()?.into_iter().next().ok_or_else(none)?,
-            };
+        Address::Tcp { .. } => {
+            let resolved = first.or(place).and_then(|place| place.parse().ok());
+            let resolved = resolved.ok_or_else(|| io::Error::other("no address"))?;
             if reuse && first.is_none() && !listener.reuseport {
                 // Sockets that share an address let strangers of the same user in, unasked: a
                 // second proxy would take half of the clients. So somebody who does not share
                 // looks first.
                 drop(sys::listen::tcp(resolved, 1, false)?);
             }
-            let fd = sys::listen::tcp(resolved, listener.backlog, reuse)?;
+            let fd = sys::listen::tcp_bound(resolved, reuse)?;
             let bound = sys::listen::local_address(&fd)?;
             Ok(Bound { fd, at: bound.to_string(), file: None })
         }

@@ -36,7 +36,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Child, ExitCode};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -66,14 +66,14 @@ use workers::{Slot, State, Worker};
 pub fn run(config: Config, file: Option<PathBuf>) -> ExitCode {
     let process = &config.process;
     let log = Log::open(&process.log, process.log_format, process.log_level);
-    let outcome = log.and_then(|log| Master::start(config, file, log));
-    match outcome.and_then(Master::watch) {
-        Ok(code) => code,
-        Err(error) => {
-            crate::log::line(&format!("cannot start: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    let started = log.and_then(|log| Master::start(config, file, log));
+    let started = started.map_err(|error| format!("cannot start: {error}"));
+    let ended =
+        started.and_then(|master| master.watch().map_err(|error| format!("cannot go on: {error}")));
+    ended.unwrap_or_else(|why| {
+        crate::log::line(&why);
+        ExitCode::FAILURE
+    })
 }
 
 struct Master {
@@ -98,6 +98,14 @@ struct Master {
     /// WINCH: the workers have been sent away, the listeners are kept.
     resting: bool,
     next_look: Instant,
+    /// Clients that were given to workers since the last look, by slot.
+    handed: BTreeMap<usize, u32>,
+    /// Clients that were handed over while nobody served: they wait for the next who does.
+    waiting_clients: Vec<(u32, OwnedFd)>,
+    /// Children that were killed and take their time.
+    graves: Vec<Child>,
+    /// Of the last change that was tried, whether it holds or not.
+    last_epoch: u64,
     started: Instant,
 }
 
@@ -108,7 +116,9 @@ struct Running {
     mode: AcceptMode,
     rows: Vec<PoolRows>,
     listeners: Vec<ListenerEntry>,
-    /// `host:port` to address, as looked up last.
+    /// All that name servers have said, …
+    found: reader::Addresses,
+    /// … and of that the one address of each `host:port`.
     addresses: BTreeMap<String, String>,
     /// The same for the workers.
     sealed: Rc<OwnedFd>,
@@ -136,15 +146,16 @@ impl Master {
         let row_count = config.plan.pools.iter().map(|pool| pool.servers.len() + 1).sum::<usize>();
         let row_max = (row_count * ROWS_SPARE + 1).max(ROWS_MIN);
         let workers = config.process.worker_count();
-        let slots = (workers * SLOTS_SPARE).clamp(SLOTS_MIN.max(workers), WORKERS_MAX);
-        let memory = sys::memory::shared("quickack-board", Board::words(slots, row_max))?;
-        let board = Board::create(sys::memory::map(&memory)?, slots, row_max);
+        let memory = sys::memory::shared("quickack-board", Board::words(WORKERS_MAX, row_max))?;
+        let board = Board::create(sys::memory::map(&memory)?, WORKERS_MAX, row_max);
         let mut rows = Rows::new(row_max);
-        let assigned = rows.assign(&config).map_err(io::Error::other)?;
+        let found = reader::look_up(&config).map_err(io::Error::other)?;
+        let addresses = reader::choose(&found, None);
+        let assigned = rows.assign(&config, &addresses).map_err(io::Error::other)?;
         let choice = choose_accept(config.process.accept).map_err(io::Error::other)?;
-        let addresses = reader::look_up(&config).map_err(io::Error::other)?;
         let mut listeners = Listeners::default();
-        let entries = listeners.open(&config, choice.mode, workers)?;
+        let entries = listeners.open(&config, &addresses, choice.mode, workers)?;
+        listeners.start(&config, &entries)?;
         let mut caches = Caches::new();
         caches.start(&config, &assigned)?;
         let mut running = Running {
@@ -153,20 +164,21 @@ impl Master {
             mode: choice.mode,
             rows: assigned,
             listeners: entries,
+            found,
             addresses,
             sealed: Rc::new(sys::memory::sealed("empty", &[])?),
         };
         running.sealed = Rc::new(running.installation(&mut caches)?.seal()?);
         board.commit_config(running.epoch);
         let events = Events::new(&signals)?;
-        let desk = Desk::open(&running.config, file.as_deref(), &events)?;
+        let desk = Desk::open(&running, file.as_deref(), &events)?;
         let mut master = Master {
             events,
             signals,
             health: Health::new(&running),
             board,
             memory: Rc::new(memory),
-            lock: Rc::new(sys::memory::shared("quickack-accept-mutex", 1)?),
+            lock: Rc::new(sys::lock::new()?),
             pokes: Vec::new(),
             running,
             rows,
@@ -180,6 +192,10 @@ impl Master {
             ending: None,
             resting: false,
             next_look: Instant::now() + LOOK_EVERY,
+            handed: BTreeMap::new(),
+            waiting_clients: Vec::new(),
+            graves: Vec::new(),
+            last_epoch: 1,
             started: Instant::now(),
         };
         master.announce(&choice.why);
@@ -262,14 +278,21 @@ impl Master {
             self.start_what_is_due(now)?;
         }
         self.settle_rows();
+        for (pool, fd) in std::mem::take(&mut self.waiting_clients) {
+            self.pass_clients(pool, vec![fd]);
+        }
         self.log.tick(Now::read());
         Ok(self.ended(now))
     }
 
     /// How long nothing may happen.
     fn timeout(&self) -> Duration {
-        let slots = self.slots.iter().filter(|slot| slot.worker.is_none());
-        let starts = slots.map(|slot| slot.not_before).filter(|_| self.ending.is_none());
+        let wanted = match self.resting || self.ending.is_some() {
+            true => 0,
+            false => self.running.config.process.worker_count(),
+        };
+        let vacant = self.slots.iter().take(wanted).filter(|slot| slot.worker.is_none());
+        let starts = vacant.map(|slot| slot.not_before);
         let change = self.change.as_ref().and_then(Change::deadline);
         let ending = self.ending.as_ref().map(|ending| ending.deadline);
         let log = self.log.due_us().map(|due| {
@@ -285,8 +308,7 @@ impl Master {
     fn listen_to(&mut self, number: usize) {
         loop {
             let Some(worker) = self.slots[number].worker.as_mut() else { return };
-            let received = worker.channel.flush().and_then(|()| worker.channel.receive());
-            match received {
+            match worker.channel.receive() {
                 Ok(Some(received)) => self.heed_worker(number, received.message, received.fds),
                 Ok(None) => break,
                 Err(crate::ipc::Fault::Closed) => {
@@ -307,8 +329,10 @@ impl Master {
             }
         }
         if let Some(worker) = self.slots[number].worker.as_mut() {
+            // A worker that takes nothing any more has ended, or is about to.
+            let _ = worker.channel.flush();
             let blocked = worker.channel.is_blocked();
-            self.events.want_write(worker.channel.as_fd(), Source::Channel(number), blocked);
+            self.events.watch(worker.channel.as_fd(), Source::Channel(number), true, blocked);
         }
     }
 
@@ -338,6 +362,7 @@ impl Master {
                 let text = format!("worker {number}: {lines} lines for the log were lost");
                 say(&mut self.log, Level::Warning, &text);
             }
+            Message::Leaving {} => self.note_leaving(number),
             Message::Clients { pool } => self.pass_clients(pool, fds),
             Message::Echo { text } => {
                 if let Some(worker) = self.slots[number].worker.as_mut() {
@@ -381,6 +406,7 @@ impl Master {
         let freed = self.rows.release(&in_use);
         for row in &freed {
             self.board.book().clear_row(*row);
+            self.health.forget_row(*row);
         }
         let still_out: Vec<(u32, bool)> = freed
             .iter()
@@ -392,7 +418,8 @@ impl Master {
         }
         if !freed.is_empty() {
             let (config, rows) = (&self.running.config, &self.running.rows);
-            self.caches.keep(config, rows, |row| in_use.contains(&row));
+            let gone = self.caches.keep(config, rows, |row| in_use.contains(&row));
+            self.graves.extend(gone);
         }
     }
 }
@@ -443,10 +470,6 @@ impl Running {
 const _: () = assert!(WORKERS_MAX <= sys::channel::FDS_MAX);
 /// The running image: a replaced file on disk never mixes versions.
 const OWN_IMAGE: &str = "/proc/self/exe";
-/// Places reserved for each worker of the first configuration, so that there may be more …
-const SLOTS_SPARE: usize = 4;
-/// … and at least so many.
-const SLOTS_MIN: usize = 16;
 /// Rows reserved for each pool and server of the first configuration, so that it may grow …
 const ROWS_SPARE: usize = 4;
 /// … and at least so many.

@@ -1,7 +1,7 @@
 //! The desk: where the operator's questions come in (the admin socket) and twemproxy's statistics
 //! go out (the `stats:` port). Each verb of `admin::VERBS` has its arm here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::Signal;
 
-use super::Master;
 use super::events::{Events, Source};
+use super::{Master, Running};
 use crate::admin;
-use crate::config::{Address, Admin, Config};
+use crate::config::{Address, Admin};
 
 /// Who waits for an answer.
 pub type Visitor = u32;
@@ -22,13 +22,19 @@ pub type Visitor = u32;
 /// The sockets of those who ask.
 pub struct Desk {
     admin: Option<(OwnedFd, PathBuf)>,
+    /// Where those look who know the configuration's name only, while it cannot be read.
+    signpost: Option<PathBuf>,
     stats: Option<(OwnedFd, String)>,
     visitors: BTreeMap<Visitor, Guest>,
     next: Visitor,
+    /// Kinds of visitors for whom there is no room now.
+    resting: BTreeSet<Visitor>,
 }
 
 struct Guest {
     fd: OwnedFd,
+    /// Through which door it came.
+    kind: Visitor,
     asked: Vec<u8>,
     answer: Vec<u8>,
     written: usize,
@@ -38,8 +44,8 @@ struct Guest {
 }
 
 impl Desk {
-    pub fn open(config: &Config, file: Option<&Path>, events: &Events) -> io::Result<Desk> {
-        let process = &config.process;
+    pub fn open(running: &Running, file: Option<&Path>, events: &Events) -> io::Result<Desk> {
+        let process = &running.config.process;
         let admin = match admin::path(&process.admin, file) {
             None => None,
             Some(path) => match open_admin(&path, &process.admin) {
@@ -55,8 +61,19 @@ impl Desk {
                 Err(error) => return Err(error),
             },
         };
-        let mut desk = Desk { admin, stats: None, visitors: BTreeMap::new(), next: FIRST };
-        desk.listen_for_stats(process.stats.as_ref(), events)?;
+        let signpost = match &process.admin {
+            Admin::At(path) => file.and_then(|file| admin::put_up_signpost(file, path)),
+            Admin::Default | Admin::Off => None,
+        };
+        let mut desk = Desk {
+            admin,
+            signpost,
+            stats: None,
+            visitors: BTreeMap::new(),
+            next: FIRST,
+            resting: BTreeSet::new(),
+        };
+        desk.listen_for_stats(process.stats.as_ref(), &running.addresses, events)?;
         Ok(desk)
     }
 
@@ -64,6 +81,7 @@ impl Desk {
     pub fn listen_for_stats(
         &mut self,
         address: Option<&Address>,
+        addresses: &BTreeMap<String, String>,
         events: &Events,
     ) -> io::Result<()> {
         let wanted = address.map(ToString::to_string);
@@ -72,7 +90,7 @@ impl Desk {
         }
         self.stats = None;
         if let Some(address) = address {
-            let fd = open_stats(address).map_err(|error| {
+            let fd = open_stats(address, addresses).map_err(|error| {
                 io::Error::other(format!("cannot open the stats port {address}: {error}"))
             })?;
             events.add(&fd, Source::Desk(STATS))?;
@@ -82,8 +100,8 @@ impl Desk {
     }
 
     /// Whether `listen_for_stats` could open this one.
-    pub fn try_stats(address: &Address) -> io::Result<()> {
-        open_stats(address).map(drop)
+    pub fn try_stats(address: &Address, addresses: &BTreeMap<String, String>) -> io::Result<()> {
+        open_stats(address, addresses).map(drop)
     }
 
     pub fn path(&self) -> Option<&Path> {
@@ -111,29 +129,58 @@ impl Desk {
         self.answer(visitor, format!("{}{why}", admin::ERROR));
     }
 
-    fn welcome(&mut self, listener: Visitor, events: &Events, now: Instant) -> Vec<Visitor> {
+    fn welcome(&mut self, kind: Visitor, events: &Events, now: Instant) -> Vec<Visitor> {
         let mut new = Vec::new();
-        while self.visitors.len() < VISITORS_MAX {
-            let door = match listener {
-                ADMIN => self.admin.as_ref(),
-                _ => None,
+        loop {
+            let Some(listener) = self.listener(kind) else { return new };
+            // Each kind has places of its own: who reads statistics keeps no operator out.
+            let here = self.visitors.values().filter(|guest| guest.kind == kind).count();
+            let accepted = match here < VISITORS_MAX {
+                true => sys::listen::accept(listener),
+                false => Err(Errno::MFILE),
             };
-            let fd = match door.map(|(fd, _)| fd).or(self.stats.as_ref().map(|(fd, _)| fd)) {
-                Some(fd) => sys::listen::accept(fd),
-                None => break,
-            };
-            let Ok(fd) = fd else { break };
-            let visitor = self.next;
-            self.next = self.next.checked_add(1).unwrap_or(FIRST);
-            if events.add(&fd, Source::Desk(visitor)).is_ok() {
-                let until = now + PATIENCE;
-                let (asked, answer) = (Vec::new(), Vec::new());
-                let guest = Guest { fd, asked, answer, written: 0, is_served: false, until };
-                self.visitors.insert(visitor, guest);
-                new.push(visitor);
+            match accepted {
+                Ok(fd) => new.extend(self.admit(fd, kind, events, now)),
+                Err(Errno::AGAIN) => return new,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(_) => {
+                    // No place or no descriptor: until the next look the others wait in the queue.
+                    events.forget(listener);
+                    self.resting.insert(kind);
+                    return new;
+                }
             }
         }
-        new
+    }
+
+    fn listener(&self, kind: Visitor) -> Option<&OwnedFd> {
+        match kind {
+            ADMIN => self.admin.as_ref().map(|(fd, _)| fd),
+            _ => self.stats.as_ref().map(|(fd, _)| fd),
+        }
+    }
+
+    fn admit(
+        &mut self,
+        fd: OwnedFd,
+        kind: Visitor,
+        events: &Events,
+        now: Instant,
+    ) -> Option<Visitor> {
+        let visitor = self.next;
+        self.next = self.next.checked_add(1).unwrap_or(FIRST);
+        events.add(&fd, Source::Desk(visitor)).ok()?;
+        let guest = Guest {
+            fd,
+            kind,
+            asked: Vec::new(),
+            answer: Vec::new(),
+            written: 0,
+            is_served: false,
+            until: now + PATIENCE,
+        };
+        self.visitors.insert(visitor, guest);
+        Some(visitor)
     }
 
     /// Reads on; a whole line is the question.
@@ -191,14 +238,24 @@ impl Desk {
         self.visitors.get(&visitor).is_some_and(|guest| !guest.answer.is_empty())
     }
 
-    /// Those who neither ask nor read are shown out.
-    pub fn tidy(&mut self, now: Instant) {
+    /// Those who neither ask nor read are shown out, and others may come in.
+    pub fn tidy(&mut self, events: &Events, now: Instant) {
         self.visitors.retain(|_, guest| now < guest.until);
+        for kind in std::mem::take(&mut self.resting) {
+            if let Some(listener) = self.listener(kind)
+                && events.add(listener, Source::Desk(kind)).is_err()
+            {
+                self.resting.insert(kind);
+            }
+        }
     }
 }
 
 impl Drop for Desk {
     fn drop(&mut self) {
+        if let Some(signpost) = &self.signpost {
+            let _ = std::fs::remove_file(signpost);
+        }
         if let Some((fd, path)) = self.admin.take() {
             drop(fd);
             // Another proxy may have taken the place meanwhile: then it is alive, and stays.
@@ -234,7 +291,8 @@ impl Master {
     pub(super) fn want_to_write(&mut self, visitor: Visitor) {
         if let Some(guest) = self.desk.visitors.get(&visitor) {
             let wanted = guest.written < guest.answer.len();
-            self.events.want_write(guest.fd.as_fd(), Source::Desk(visitor), wanted);
+            // Whoever has asked is not listened to any more.
+            self.events.watch(guest.fd.as_fd(), Source::Desk(visitor), !guest.is_served, wanted);
         }
     }
 
@@ -319,8 +377,8 @@ fn open_admin(path: &Path, written: &Admin) -> io::Result<OwnedFd> {
     })
 }
 
-fn open_stats(address: &Address) -> io::Result<OwnedFd> {
-    let resolved = address.resolve()?.into_iter().next();
+fn open_stats(address: &Address, addresses: &BTreeMap<String, String>) -> io::Result<OwnedFd> {
+    let resolved = addresses.get(&address.to_string()).and_then(|found| found.parse().ok());
     let resolved = resolved.ok_or_else(|| io::Error::other("no address"))?;
     Ok(sys::listen::tcp(resolved, BACKLOG, false)?)
 }
@@ -334,8 +392,8 @@ fn verbs() -> String {
 const ADMIN: Visitor = 0;
 const STATS: Visitor = 1;
 const FIRST: Visitor = 2;
-/// Who may stand at the desk at once; the others wait in the sockets' queues.
-const VISITORS_MAX: usize = 64;
+/// Who may stand at the desk at once, of each kind; the others wait in the sockets' queues.
+const VISITORS_MAX: usize = 32;
 /// How long one may stand there.
 const PATIENCE: Duration = Duration::from_secs(60);
 const QUESTION_LEN_MAX: usize = 64 * 1024;

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{self, Config, ServerAddress, Severity};
+use crate::config::{self, Address, Config, ServerAddress, Severity};
 
 /// What reading brought.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -22,9 +23,12 @@ pub struct Reading {
     /// Errors and warnings, as `check` shows them.
     pub report: String,
     pub errors: usize,
-    /// Where named servers are: `host:port` to address and port.
-    pub addresses: BTreeMap<String, String>,
+    /// Where servers and our own listeners are: `host:port` to all addresses and ports it has.
+    pub addresses: Addresses,
 }
+
+/// All that a name server says, by what was asked.
+pub type Addresses = BTreeMap<String, Vec<String>>;
 
 /// A reading that is under way.
 pub struct Reader {
@@ -45,6 +49,13 @@ impl Reader {
         Ok(Reader { child, outcome, deadline: now + PATIENCE })
     }
 
+    /// Ends it. On a disk that does not answer it may take long to die: nobody waits for it.
+    pub fn kill(mut self) -> Child {
+        // Killed is what one that has ended cannot be any more.
+        let _ = self.child.kill();
+        self.child
+    }
+
     /// What was read, when the reader has ended; an error when it brought nothing.
     pub fn finish(&mut self) -> Option<Result<Reading, String>> {
         let status = match self.child.try_wait() {
@@ -58,14 +69,6 @@ impl Reader {
             Ok(serde_json::from_slice(&bytes)?)
         };
         Some(read().map_err(|error| format!("the reader ended ({status}): {error}")))
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        // Killed is what one that has ended cannot be any more.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -104,21 +107,52 @@ pub fn read(file: &Path) -> Reading {
     reading
 }
 
-/// Where the servers are whose hosts have names.
-pub fn look_up(config: &Config) -> Result<BTreeMap<String, String>, String> {
+/// Where servers and our own listeners are.
+pub fn look_up(config: &Config) -> Result<Addresses, String> {
     let mut addresses = BTreeMap::new();
-    for address in config.upstreams.iter().flat_map(|upstream| &upstream.servers) {
-        let ServerAddress::Tcp { host, .. } = address else { continue };
-        let written = address.to_string();
-        if addresses.contains_key(&written) {
-            continue;
-        }
-        let found = address.resolve().map_err(|error| error.to_string());
-        let found = found.and_then(|all| all.first().copied().ok_or("no address".to_string()));
-        let found = found.map_err(|why| format!("cannot resolve the server {host}: {why}"))?;
-        addresses.insert(written, found.to_string());
+    let servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
+    for address in servers.filter(|address| matches!(address, ServerAddress::Tcp { .. })) {
+        note(&mut addresses, address.to_string(), || address.resolve())?;
+    }
+    let ours = config.listeners.iter().map(|listener| &listener.address);
+    let ours = ours.chain(&config.process.stats);
+    for address in ours.filter(|address| matches!(address, Address::Tcp { .. })) {
+        note(&mut addresses, address.to_string(), || address.resolve())?;
     }
     Ok(addresses)
+}
+
+fn note(
+    addresses: &mut Addresses,
+    written: String,
+    resolve: impl FnOnce() -> io::Result<Vec<SocketAddr>>,
+) -> Result<(), String> {
+    if addresses.contains_key(&written) {
+        return Ok(());
+    }
+    match resolve() {
+        Ok(found) if !found.is_empty() => {
+            let found = found.iter().map(ToString::to_string).collect();
+            addresses.insert(written, found);
+            Ok(())
+        }
+        Ok(_) => Err(format!("cannot resolve {written}: no address")),
+        Err(error) => Err(format!("cannot resolve {written}: {error}")),
+    }
+}
+
+/// One address for each name: the one it had before as long as it is among those it has. Many
+/// name servers shuffle their answers.
+pub fn choose(
+    all: &Addresses,
+    before: Option<&BTreeMap<String, String>>,
+) -> BTreeMap<String, String> {
+    let pick = |(written, found): (&String, &Vec<String>)| {
+        let old = before.and_then(|before| before.get(written));
+        let kept = old.filter(|old| found.contains(old)).or(found.first());
+        Some((written.clone(), kept?.clone()))
+    };
+    all.iter().filter_map(pick).collect()
 }
 
 /// A path that means the same wherever a process stands.
@@ -128,3 +162,20 @@ pub fn absolute(file: &Path) -> PathBuf {
 
 /// How long a file may take to be read and its hosts to be found.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_keeps_its_address_while_it_has_it() {
+        let all = |found: &[&str]| {
+            let found = found.iter().map(ToString::to_string).collect();
+            Addresses::from([("a:1".to_string(), found)])
+        };
+        let first = choose(&all(&["1.1.1.1:1", "2.2.2.2:1"]), None);
+        assert_eq!(first["a:1"], "1.1.1.1:1");
+        assert_eq!(choose(&all(&["2.2.2.2:1", "1.1.1.1:1"]), Some(&first)), first);
+        assert_eq!(choose(&all(&["2.2.2.2:1"]), Some(&first))["a:1"], "2.2.2.2:1");
+    }
+}

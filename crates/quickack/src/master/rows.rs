@@ -35,7 +35,12 @@ impl Rows {
     }
 
     /// Rows for everything in `config`. What is not in it any more is leaving.
-    pub fn assign(&mut self, config: &Config) -> Result<Vec<PoolRows>, String> {
+    /// `addresses` says where the hosts are that have names.
+    pub fn assign(
+        &mut self,
+        config: &Config,
+        addresses: &BTreeMap<String, String>,
+    ) -> Result<Vec<PoolRows>, String> {
         let old_pools = std::mem::take(&mut self.pools);
         let old_servers = std::mem::take(&mut self.servers);
         let mut rows = Vec::new();
@@ -45,7 +50,9 @@ impl Rows {
             self.pools.insert(name.clone(), pool);
             let mut servers = Vec::new();
             for (server, address) in plan.servers.iter().zip(&upstream.servers) {
-                let key = [name.clone(), server.name.clone(), address.to_string()];
+                let written = address.to_string();
+                let place = addresses.get(&written).cloned().unwrap_or(written);
+                let key = [name.clone(), server.name.clone(), place];
                 let row = self.keep_or_take(old_servers.get(&key))?;
                 self.servers.insert(key, row);
                 servers.push(row);
@@ -109,6 +116,10 @@ impl Rows {
 mod tests {
     use super::*;
 
+    fn assign(rows: &mut Rows, config: &Config) -> Result<Vec<PoolRows>, String> {
+        rows.assign(config, &BTreeMap::new())
+    }
+
     fn config(servers: &str) -> Config {
         let text = format!("alpha:\n  listen: 127.0.0.1:0\n  servers: [{servers}]\n");
         crate::config::compile("test", &text, &[]).config.unwrap()
@@ -117,22 +128,35 @@ mod tests {
     #[test]
     fn a_server_keeps_its_row_and_a_freed_row_is_used_again() {
         let mut rows = Rows::new(5);
-        let first = rows.assign(&config("a:1:1, b:1:1, c:1:1")).unwrap();
+        let first = assign(&mut rows, &config("a:1:1, b:1:1, c:1:1")).unwrap();
         assert_eq!(first[0], PoolRows { pool: 1, servers: vec![2, 3, 4] });
-        let second = rows.assign(&config("c:1:1, a:1:1")).unwrap();
+        let second = assign(&mut rows, &config("c:1:1, a:1:1")).unwrap();
         assert_eq!(second[0], PoolRows { pool: 1, servers: vec![4, 2] });
-        assert!(rows.clone().assign(&config("a:1:1, b:1:1, c:1:1")).is_err(), "3 is still in use");
+        assert!(
+            assign(&mut rows.clone(), &config("a:1:1, b:1:1, c:1:1")).is_err(),
+            "3 is still in use"
+        );
         assert!(rows.release(&BTreeSet::from([3])).is_empty());
         assert_eq!(rows.release(&BTreeSet::new()), [3]);
-        let third = rows.assign(&config("d:1:1")).unwrap();
+        let third = assign(&mut rows, &config("d:1:1")).unwrap();
         assert_eq!(third[0], PoolRows { pool: 1, servers: vec![3] });
+    }
+
+    #[test]
+    fn a_host_that_has_moved_is_another_server() {
+        let mut rows = Rows::new(10);
+        let at = |address: &str| BTreeMap::from([("a:1".to_string(), address.to_string())]);
+        let config = config("a:1:1 one");
+        assert_eq!(rows.assign(&config, &at("10.0.0.1:1")).unwrap()[0].servers, [2]);
+        assert_eq!(rows.assign(&config, &at("10.0.0.1:1")).unwrap()[0].servers, [2]);
+        assert_eq!(rows.assign(&config, &at("10.0.0.2:1")).unwrap()[0].servers, [3]);
     }
 
     #[test]
     fn a_server_at_another_address_is_another_server() {
         let mut rows = Rows::new(10);
-        rows.assign(&config("a:1:1 one")).unwrap();
-        let moved = rows.assign(&config("b:1:1 one")).unwrap();
+        assign(&mut rows, &config("a:1:1 one")).unwrap();
+        let moved = assign(&mut rows, &config("b:1:1 one")).unwrap();
         assert_eq!(moved[0].servers, [3]);
     }
 }

@@ -40,6 +40,8 @@ pub struct Worker {
     /// Rows that have left the configuration and that it still answers for.
     pub rows_in_use: Vec<u32>,
     pulse: Pulse,
+    /// It has been reaped: its id may be another's by now.
+    has_ended: bool,
 }
 
 /// The life of a worker.
@@ -85,12 +87,15 @@ impl Slot {
             epoch: 0,
             rows_in_use: Vec::new(),
             pulse: Pulse::default(),
+            has_ended: false,
         });
         Ok(())
     }
 
     pub fn has_ended(&mut self) -> bool {
-        self.worker.as_mut().is_some_and(|one| matches!(one.child.try_wait(), Ok(Some(_))))
+        let Some(worker) = &mut self.worker else { return false };
+        worker.has_ended = matches!(worker.child.try_wait(), Ok(Some(_)));
+        worker.has_ended
     }
 
     /// Whether its worker has ended, and how. The place is vacant then.
@@ -135,7 +140,8 @@ impl Worker {
         match next {
             State::Serving => self.served_since = Some(Instant::now()),
             State::Leaving => self.leaving_since = Some(Instant::now()),
-            State::Starting | State::Hung => {}
+            State::Hung => self.pulse.still = 0,
+            State::Starting => {}
         }
     }
 
@@ -149,13 +155,15 @@ impl Worker {
         match self.channel.send_by(message, fds, Instant::now() + PATIENCE) {
             // One that is gone is found by its end.
             Ok(_) | Err(Fault::Closed) => {}
-            Err(Fault::Full | Fault::Broken(_)) => self.signal(Signal::KILL),
+            Err(Fault::Full | Fault::TooLong(_) | Fault::Broken(_)) => self.signal(Signal::KILL),
         }
     }
 
     pub fn signal(&self, signal: Signal) {
-        // One that has ended already needs no signal; it is not reaped yet, so the id is its own.
-        let _ = kill_process(Pid::from_child(&self.child), signal);
+        if !self.has_ended {
+            // One that has ended and is not reaped yet needs no signal, and its id is its own.
+            let _ = kill_process(Pid::from_child(&self.child), signal);
+        }
     }
 
     /// Looks at the heartbeat. True when it has stood still for `looks` looks.
@@ -166,6 +174,12 @@ impl Worker {
             self.pulse = Pulse { beats, still: 0 };
         }
         self.pulse.still >= looks
+    }
+
+    /// Whether a hung worker has had long enough to leave its trace.
+    pub fn has_left_its_trace(&mut self) -> bool {
+        self.pulse.still += 1;
+        self.pulse.still >= TRACE_LOOKS
     }
 
     /// Looks that came too late say nothing about the worker.
@@ -197,6 +211,8 @@ impl Worker {
     }
 }
 
+/// Looks at a hung worker after which it is killed, whether its core is written or not.
+const TRACE_LOOKS: u32 = 10;
 /// How long a worker may take to receive a message.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A worker that died sooner than this after it began to serve, or before, died early.

@@ -400,6 +400,11 @@ impl Door {
     fn rest(&mut self, epoll: &OwnedFd, at: usize, now: Time) {
         if let Some(place) = &mut self.places[at] {
             place.unwatch(epoll);
+            if place.state == State::Leaving {
+                // It cannot be emptied and must not come back.
+                self.places[at] = None;
+                return;
+            }
             place.state = State::Resting(now.after(place::REST_US));
         }
     }
