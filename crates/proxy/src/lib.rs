@@ -7,7 +7,7 @@
 //! | kind | methods |
 //! |---|---|
 //! | the world speaks | `handle_accept` `handle_received` `handle_transmitted` |
-//! | | `handle_connected` `handle_closed` `handle_timeout` |
+//! | | `handle_connecting` `handle_connected` `handle_closed` `handle_timeout` |
 //! | the operator speaks | `install` `set_ejected` `drain` |
 //! | what to do now | `poll_action` `poll_timeout` `poll_transmit` + `transmit` |
 //!
@@ -222,6 +222,13 @@ impl Proxy {
         } else {
             self.transmitted_link(conn, n, now);
         }
+    }
+
+    /// A `Connect` begins then and not when it was asked for: the driver lets it wait for its turn.
+    /// Its time to connect counts from there. To let it wait for as long as it takes, say a time
+    /// far away, and the real one when it has come.
+    pub fn handle_connecting(&mut self, link: ConnId, begins: Time) {
+        self.connecting(link, begins);
     }
 
     /// A `Connect` succeeded.

@@ -251,6 +251,27 @@ fn time_spent_in_a_queue_is_not_the_servers() {
 }
 
 #[test]
+fn a_connect_that_waits_for_its_turn_is_not_late() {
+    let mut stage = Stage::new(&["s0"], |pool| pool.preconnect = true);
+    let (link, _) = stage.connects[0];
+    stage.connecting(link, 1_000 * SECOND);
+    stage.passes(10 * SECOND);
+    assert_eq!(stage.closed, [], "it has not begun");
+    // A request does not wait so long, and it is not the server's fault either.
+    let client = stage.client();
+    stage.says(client, "get x\r\n");
+    stage.end_turn();
+    stage.passes(SECOND);
+    assert!(stage.hears(client).starts_with("SERVER_ERROR "));
+    assert_eq!((&stage.closed[..], &stage.events[..]), (&[][..], &[][..]));
+    stage.connecting(link, 0);
+    stage.passes(SECOND - 1);
+    assert_eq!(stage.closed, []);
+    stage.passes(1);
+    assert_eq!(stage.closed, [link], "from here on it has a second");
+}
+
+#[test]
 fn a_server_that_falls_silent_is_down_until_a_probe_is_answered() {
     let (mut stage, link) = Stage::of_one();
     let client = stage.client();

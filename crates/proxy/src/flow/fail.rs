@@ -48,6 +48,16 @@ impl Proxy {
         self.arm_link(link);
     }
 
+    /// A link's connect begins then, whenever it was asked for.
+    pub(crate) fn connecting(&mut self, id: ConnId, begins: Time) {
+        if let Some(link) = self.links.find_mut(id)
+            && link.state != State::Up
+        {
+            link.since = begins;
+            self.arm_link(id);
+        }
+    }
+
     /// Sees to it that a timer looks at a link no later than its next deadline.
     pub(crate) fn arm_link(&mut self, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };

@@ -138,6 +138,12 @@ impl Stage {
         link
     }
 
+    /// A connect that was asked for begins so much later than now.
+    pub fn connecting(&mut self, link: ConnId, later: u64) {
+        self.proxy.handle_connecting(link, self.now.after(later));
+        self.settle();
+    }
+
     pub fn comes_up(&mut self, link: ConnId) {
         self.proxy.handle_connected(link, self.now);
         self.settle();

@@ -103,6 +103,8 @@ impl Loop<'_> {
         if let Some(counters) = &self.counters {
             counters.add(Worker::ConnectsWaited, 1);
         }
+        // It is not the server that is late meanwhile.
+        self.mind.handle_connecting(link, self.now.after(AS_LONG_AS_IT_TAKES_US));
         self.connects.waiting.push_back(link);
         self.connects.servers.insert(link, server);
     }
@@ -176,6 +178,8 @@ fn begin(target: &Target) -> rustix::io::Result<(OwnedFd, bool, bool)> {
 
 /// Connects that may wait for their turn; one more fails.
 const WAITING_MAX: usize = 16_384;
+/// When the connect of a link that waits for its turn begins, for all that is known then.
+const AS_LONG_AS_IT_TAKES_US: u64 = 3_600_000_000;
 /// A silent link is probed after this long …
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 /// … every so often …

@@ -45,8 +45,8 @@ pub trait Mind {
         Vec::new()
     }
 
-    /// A `Connect` had to wait for its turn and begins only now: so does its time.
-    fn handle_connecting(&mut self, _link: ConnId, _now: Time) {}
+    /// A `Connect` has to wait for its turn, and begins then.
+    fn handle_connecting(&mut self, _link: ConnId, _begins: Time) {}
 }
 
 impl Mind for Proxy {
@@ -116,6 +116,10 @@ impl Mind for Proxy {
 
     fn retired_rows_in_use(&self) -> Vec<u32> {
         Proxy::retired_rows_in_use(self)
+    }
+
+    fn handle_connecting(&mut self, link: ConnId, begins: Time) {
+        Proxy::handle_connecting(self, link, begins);
     }
 
     fn hand_over(&mut self, max: usize) -> Vec<(ConnId, u32)> {

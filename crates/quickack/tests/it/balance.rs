@@ -81,9 +81,11 @@ fn the_gate_evens_out_what_left_one_worker_of_memcacheds_empty() {
         }
     }
     wait_until("worker 1 is empty", || crew(&quickack)[&1].clients == 0);
+    // The gate may have given it one more or less than the others.
+    let left = clients.iter().flatten().count() as u64;
     let new: Vec<Client> = (0..8).map(|_| quickack.client()).collect();
     wait_until("the new ones are taken", || {
-        crew(&quickack).values().map(|worker| worker.clients).sum::<u64>() == 24 + 8
+        crew(&quickack).values().map(|worker| worker.clients).sum::<u64>() == left + 8
     });
     let counts: Vec<u64> = crew(&quickack).values().map(|worker| worker.clients).collect();
     assert!(counts[1] >= 6, "{counts:?}");

@@ -1,10 +1,12 @@
 //! Doors of several workers in one process, at the same listeners.
 
 use std::cell::RefCell;
+use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
 
 use rustix::event::{Timespec, epoll};
+use rustix::process::Resource;
 
 use super::super::{LISTENER, POKE, token};
 use super::*;
@@ -294,4 +296,51 @@ fn with_the_lock_nobody_stays_at_nothing() {
     let counts = row.counts();
     assert_eq!(row.served(), 400);
     assert!(counts.iter().all(|count| (1..=75).contains(count)), "{counts:?}");
+}
+
+/// In a process of its own: descriptors are counted for a process.
+#[test]
+#[ignore = "run by the test below, in a process of its own"]
+fn without_a_descriptor() {
+    let mut row = Row::new(1, || Policy::Alone);
+    let now = row.now;
+    (0..3).for_each(|_| row.connect());
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = Some(64);
+    rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
+    let mut all = Vec::new();
+    while let Ok(fd) = row.listener.try_clone() {
+        all.push(fd);
+    }
+    // Each is told why. Nobody is left waiting, and nothing spins.
+    assert!(row.posts[0].step(now));
+    for mut client in row.clients.drain(..) {
+        let mut words = String::new();
+        client.read_to_string(&mut words).unwrap();
+        assert_eq!(words.as_bytes(), OUT_OF_DESCRIPTORS);
+    }
+    assert!(!row.posts[0].step(now));
+    // Without even the reserve: it looks away for a while, and the client waits.
+    drop(all.split_off(all.len() - 1));
+    row.connect();
+    row.posts[0].door.reserve = None;
+    while let Ok(fd) = row.listener.try_clone() {
+        all.push(fd);
+    }
+    row.posts[0].step(now);
+    assert!(!row.posts[0].step(now) && row.served() == 0);
+    all.clear();
+    let later = row.posts[0].door.due(now).unwrap();
+    assert!(row.posts[0].step(later));
+    assert_eq!(row.served(), 1);
+    std::process::exit(7);
+}
+
+#[test]
+fn a_worker_without_a_descriptor_says_so_and_looks_away_for_a_while() {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let test = "event::accept::tests::without_a_descriptor";
+    let output = command.args(["--ignored", "--exact", "--nocapture", test]).output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{words}");
 }
