@@ -138,8 +138,9 @@ fn term_under_load_is_no_error_for_any_client_of_memcached() {
         assert_eq!(status.code(), Some(0), "{}", quickack.process.said());
         let tally = load.stop();
         println!("TERM with {workers} workers: {tally}");
-        // A request may cross the close on its way, and its client knows that it was not read.
-        tally.assert_lost_at_most(1);
+        // A request may cross the close on its way, and its client knows that it was not read; one
+        // that comes again at once may still find the last listener open.
+        tally.assert_lost_at_most(2);
     }
 }
 
