@@ -88,7 +88,10 @@ fn two_hundred_wait_before_memcached_while_the_configuration_changes() {
     assert_eq!(overflows(), before, "the kernel turned somebody away");
 }
 
-/// Clients that connect, ask once and close, from two threads, all the time.
+/// Of a storm.
+const THREADS: usize = 24;
+
+/// Clients that connect, ask once and close, many at a time and all the time.
 struct Storm {
     stop: Arc<AtomicBool>,
     served: Arc<AtomicU64>,
@@ -101,7 +104,7 @@ impl Storm {
         let stop: Arc<AtomicBool> = Arc::default();
         let served: Arc<AtomicU64> = Arc::default();
         let failed: Arc<Mutex<Vec<String>>> = Arc::default();
-        let threads = (0..2).map(|_| {
+        let threads = (0..THREADS).map(|_| {
             let (stop, served, failed) =
                 (Arc::clone(&stop), Arc::clone(&served), Arc::clone(&failed));
             thread::spawn(move || {

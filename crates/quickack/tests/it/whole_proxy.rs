@@ -64,7 +64,7 @@ fn clients_of_a_pool_before_memcached_are_counted_over_all_workers() {
 /// together no faster than the file says.
 #[test]
 fn a_storm_of_connects_is_shared_out_among_all_workers() {
-    const PER_SECOND: u64 = 50;
+    const PER_SECOND: u64 = 10;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
     let address = listener.local_addr().expect("a bound listener has an address");
     let (count, kept) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(Vec::new())));
