@@ -53,6 +53,15 @@ impl Facts {
         self.status("voluntary_ctxt_switches")
     }
 
+    /// Open descriptors.
+    pub fn descriptors(&self) -> usize {
+        let of_one = |id: &u32| {
+            let entries = std::fs::read_dir(format!("/proc/{id}/fd"));
+            entries.unwrap_or_else(|error| panic!("/proc/{id}/fd: {error}")).count()
+        };
+        self.ids.iter().map(of_one).sum()
+    }
+
     /// The CPUs that each may run on, as the kernel writes them.
     pub fn cpus_allowed(&self) -> Vec<String> {
         let of_one = |id: &u32| {

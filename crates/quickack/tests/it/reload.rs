@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use testkit::load::{Options, Trust};
-use testkit::process::{Client, Memcached, free_address, freeze, send, wait_until};
+use testkit::process::{Client, Facts, Memcached, free_address, freeze, send, wait_until};
 
 use super::crew::{self, Worker, crew, wait_for_crew};
 
@@ -35,7 +35,8 @@ fn fifty_reloads_good_bad_and_identical_drop_nothing_before_memcached() {
     idle.iter_mut().for_each(|client| client.ask("get a\r\n", "END\r\n"));
     let load = crew::load(&quickack, 50, Options::default());
     let (workers, links) = (pids(&quickack), memcached.stat("curr_connections"));
-    let (mut expected, start) = (epoch(&quickack), Instant::now());
+    let all = || Facts::of(quickack.workers().into_values().chain([quickack.process.id()]));
+    let (held, (mut expected, start)) = (all().descriptors(), (epoch(&quickack), Instant::now()));
     for n in 1..=50 {
         match n % 3 {
             0 => {
@@ -64,6 +65,7 @@ fn fifty_reloads_good_bad_and_identical_drop_nothing_before_memcached() {
     tally.assert_unharmed();
     idle.iter_mut().for_each(|client| client.ask("get a\r\n", "END\r\n"));
     assert_eq!(pids(&quickack), workers);
+    wait_until("nothing is held of what was", || all().descriptors() <= held);
     assert_eq!(memcached.stat("curr_connections"), links, "links are kept");
 }
 

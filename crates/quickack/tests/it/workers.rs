@@ -71,6 +71,7 @@ fn forty_kills_cost_each_client_of_memcached_one_request_at_most() {
     let cpus = |number: usize| Facts::of([crew(&quickack)[&number].pid]).cpus_allowed();
     let before: Vec<_> = (0..4).map(cpus).collect();
     assert!(before.iter().all(|cpus| !cpus[0].contains([',', '-'])), "{before:?}");
+    let held = quickack.process.facts().descriptors();
     // Who dies young again and again is given pauses; these are to be killed in their prime.
     let mut served_since = [Instant::now(); 4];
     let mut times = Vec::new();
@@ -79,6 +80,7 @@ fn forty_kills_cost_each_client_of_memcached_one_request_at_most() {
         times.push(kill_one(&quickack, &load, victim));
         served_since[victim] = Instant::now();
     }
+    wait_until("nothing is held of the dead", || quickack.process.facts().descriptors() <= held);
     let (median, longest) = (median(times.clone()), times.iter().max().copied());
     let tally = load.stop();
     println!("40 kills: successor's first client after {median:?}, {longest:?} at most; {tally}");

@@ -1,0 +1,161 @@
+//! Everything at once, from a seed: kills, stops, reloads good and bad, other numbers of workers,
+//! settings, servers that go and come, under a load that checks every reply.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use testkit::load::{Load, Options, Trust};
+use testkit::process::{Memcached, Quickack, freeze, send, wait_until_within};
+
+use super::crew::{self, Worker, crew};
+
+#[test]
+fn a_little_chaos_before_memcached_mixes_nothing_up() {
+    check(1, 25);
+}
+
+#[test]
+#[ignore = "takes minutes; `cargo xtask test --long` runs it"]
+fn soak_chaos_before_memcached_mixes_nothing_up() {
+    (2..12).for_each(|seed| check(seed, 150));
+}
+
+struct Chaos {
+    memcacheds: Vec<Memcached>,
+    quickack: Quickack,
+    random: u64,
+    workers: usize,
+    timeout: u64,
+    /// Workers that were killed, or that were stopped until they were replaced.
+    deaths: u64,
+}
+
+const RULES: &[&str] =
+    &["hash: md5", "auto_eject_hosts: true", "server_failure_limit: 2", "server_retry_timeout: 50"];
+const GLOBAL: &[&str] = &["hang_timeout: 1s"];
+
+fn check(seed: u64, steps: usize) {
+    let memcacheds: Vec<Memcached> = (0..3).map(|_| Memcached::start()).collect();
+    let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let text = text(&memcacheds, 3, 2_000);
+    let quickack = Quickack::start(super::QUICKACK, &text);
+    crew::wait_for_crew(&quickack, 3);
+    let mut chaos = Chaos { memcacheds, quickack, random, workers: 3, timeout: 2_000, deaths: 0 };
+    // Keys move when servers go, so old values may come back; another's never.
+    let options = Options { trust: Trust::Old, rate: Some(4_000), depth: 2, ..Options::default() };
+    let load = crew::load(&chaos.quickack, 60, options);
+    let master = chaos.quickack.process.facts();
+    for _ in 0..steps {
+        chaos.step();
+        load.wait_for_requests(150);
+    }
+    chaos.settle(&load);
+    let tally = load.stop();
+    let (total, deaths) = (tally.total(), chaos.deaths);
+    println!(
+        "seed {seed}: {steps} steps, {deaths} deaths, {} KiB; {tally}",
+        master.status("VmRSS")
+    );
+    assert!(tally.connections.iter().all(|counts| counts.lost <= deaths), "{tally}");
+    assert_eq!(total.refused, 0, "{tally}");
+}
+
+fn text(memcacheds: &[Memcached], workers: usize, timeout: u64) -> String {
+    let addresses: Vec<_> = memcacheds.iter().map(|memcached| memcached.address).collect();
+    let timeout = format!("timeout: {timeout}");
+    crew::text(workers, GLOBAL, &addresses, &[RULES, &[&timeout]].concat())
+}
+
+impl Chaos {
+    fn step(&mut self) {
+        let victims: Vec<u32> = self.quickack.workers().into_values().collect();
+        match self.chance(10) {
+            0 | 1 if !victims.is_empty() => {
+                let at = self.chance(victims.len());
+                self.deaths += 1;
+                send(victims[at], Signal::KILL);
+            }
+            2 if !victims.is_empty() => {
+                // For a moment, or for good: whoever is stopped too long is replaced.
+                let at = self.chance(victims.len());
+                self.deaths += 1;
+                freeze(victims[at]);
+                let answer = self.quickack.admin(&["reload"]);
+                assert!(!answer.text.contains("panicked"), "{answer:?}");
+                if self.chance(2) == 0
+                    && self.quickack.workers().values().any(|id| *id == victims[at])
+                {
+                    send(victims[at], Signal::CONT);
+                }
+            }
+            3 | 4 => {
+                self.timeout = 1_500 + self.chance(1_000) as u64;
+                self.reload();
+            }
+            5 => {
+                self.workers = 1 + self.chance(6);
+                self.reload();
+            }
+            6 => {
+                self.quickack.rewrite("alpha:\n  listen: nowhere\n");
+                assert!(!self.quickack.admin(&["reload"]).ok);
+            }
+            7 => {
+                let word = format!("alpha.timeout_connect={}ms", 300 + self.chance(500));
+                // It may be refused because a worker died of something else meanwhile.
+                self.quickack.admin(&["set", &word]);
+            }
+            _ => self.bounce(),
+        }
+    }
+
+    /// One server goes and comes.
+    fn bounce(&mut self) {
+        let at = self.chance(self.memcacheds.len());
+        let address = self.memcacheds[at].address;
+        self.memcacheds[at].process.signal(Signal::KILL);
+        self.memcacheds[at].process.wait_for_end();
+        let mut back = None;
+        wait_until_within(testkit::process::DEADLINE, "its port is free again", || {
+            back = Memcached::start_on(address);
+            back.is_some()
+        });
+        self.memcacheds[at] = back.expect("it was waited for");
+    }
+
+    fn reload(&mut self) {
+        self.quickack.rewrite(&text(&self.memcacheds, self.workers, self.timeout));
+        // A worker that dies meanwhile, or is stopped, is a reason to refuse.
+        let answer = self.quickack.admin(&["reload"]);
+        assert!(answer.ok || answer.text.contains("worker"), "{answer:?}");
+    }
+
+    /// Everybody is served again, by as many workers as the file says, with one configuration.
+    fn settle(&mut self, load: &Load) {
+        let limit = Duration::from_secs(30);
+        wait_until_within(limit, "the last reload is applied", || {
+            self.quickack.rewrite(&text(&self.memcacheds, self.workers, self.timeout));
+            self.quickack.admin(&["reload"]).ok
+        });
+        wait_until_within(limit, &format!("all are one: {}", self.quickack.process.said()), || {
+            let crew = crew(&self.quickack);
+            let mut epochs = crew.values().map(|worker| (worker.epoch, worker.health));
+            let first = epochs.next();
+            let serving = crew.values().all(Worker::is_serving) && crew.len() == self.workers;
+            serving && epochs.all(|epochs| Some(epochs) == first)
+        });
+        let mut failed = load.tally().total().failed;
+        wait_until_within(limit, "nobody is refused any more", || {
+            load.wait_for_everybody();
+            let before = std::mem::replace(&mut failed, load.tally().total().failed);
+            before == failed
+        });
+    }
+
+    fn chance(&mut self, bound: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as usize % bound
+    }
+}
