@@ -187,7 +187,8 @@ pub fn callgrind(row: &Row, options: &Options, folder: &Path) -> Result<bool, St
     let ours = row.contestants.iter().filter(|who| who.peer == Peer::Quickack);
     for &who in ours.filter(|who| who.act == Act::Nothing) {
         let (profiles, answered) = profiled(who, row, options, folder)?;
-        let functions = functions(&annotated(&profiles)?);
+        let annotated = profiles.iter().map(|profile| annotated(profile));
+        let functions = functions(&annotated.collect::<Result<String, String>>()?);
         let total: u64 = functions.iter().map(|(_, count)| count).sum();
         let per_request = |count: u64| count as f64 / answered as f64;
         println!("{} {}: {answered} requests, connecting included", row.name, who.name());
@@ -210,22 +211,36 @@ fn profiled(
     let stage = Stage::build(row, options, folder)?;
     let profile = target_folder().join(format!("callgrind.{}.w{}", row.name, who.count));
     let profile = profile.display().to_string();
-    let words = "valgrind --tool=callgrind --instr-atstart=no --trace-children=yes";
-    let out = format!("--callgrind-out-file={profile}.%p");
-    let wrapper: Vec<String> = words.split(' ').map(str::to_string).chain([out]).collect();
+    let loaded = loaded_by_the_master(folder)?;
+    let words = ["env", &format!("LD_PRELOAD={loaded}"), &format!("CALLGRIND_PROFILE={profile}")];
+    let wrapper = words.map(str::to_string);
     let endpoint = stage.endpoint(who, row, options, folder, &wrapper)?;
     let ids = endpoint.serving_ids();
-    let all = |state: &str| ids.iter().try_for_each(|id| control(&["-i", state, &id.to_string()]));
-    all("on")?;
+    let all = |words: &[&str]| ids.iter().try_for_each(|id| tell(*id, words));
+    all(&["instrumentation", "on"])?;
     let window = stage.bench(&endpoint).measure(Lengths { warm_up_s: 0.5, measure_s: 5.0 }, 1)?;
-    all("off")?;
-    Ok((ids.iter().map(|id| format!("{profile}.{id}")).collect(), window.answered))
+    all(&["instrumentation", "off"])?;
+    all(&["dump"])?;
+    Ok((ids.iter().map(|id| format!("{profile}.{id}.1")).collect(), window.answered))
 }
 
-fn annotated(profiles: &[String]) -> Result<String, String> {
+/// Compiles what makes the master start its workers under callgrind.
+fn loaded_by_the_master(folder: &Path) -> Result<String, String> {
+    let (source, object) = (folder.join("valgrind.c"), folder.join("valgrind.so"));
+    fs::write(&source, include_str!("valgrind.c")).map_err(|error| error.to_string())?;
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).args([&object, &source]).arg("-ldl");
+    match compiler.status() {
+        Ok(status) if status.success() => Ok(object.display().to_string()),
+        Ok(status) => Err(format!("cc ended with {status}")),
+        Err(error) => Err(format!("cannot start cc: {error}")),
+    }
+}
+
+fn annotated(profile: &str) -> Result<String, String> {
     let output = Command::new("callgrind_annotate")
         .args(["--threshold=100", "--auto=no"])
-        .args(profiles)
+        .arg(profile)
         .output();
     let output = output.map_err(|error| format!("callgrind_annotate: {error}"))?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -249,11 +264,13 @@ fn functions(annotated: &str) -> Vec<(String, u64)> {
     functions
 }
 
-fn control(arguments: &[&str]) -> Result<(), String> {
-    let output = Command::new("callgrind_control").args(arguments).output();
-    let output = output.map_err(|error| format!("callgrind_control: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.success() { Ok(()) } else { Err(format!("callgrind_control: {said}")) }
+/// Says something to a process under callgrind. (callgrind_control would not know it: it has another
+/// title by now.)
+fn tell(id: u32, words: &[&str]) -> Result<(), String> {
+    let output = Command::new("vgdb").arg(format!("--pid={id}")).args(words).output();
+    let output = output.map_err(|error| format!("vgdb: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() { Ok(()) } else { Err(format!("vgdb: {said}")) }
 }
 
 #[cfg(test)]

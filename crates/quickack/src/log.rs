@@ -216,11 +216,7 @@ impl Fact {
 impl Now {
     pub fn read() -> Now {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let clock = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        Now {
-            unix_us: unix.as_micros() as u64,
-            clock_us: clock.tv_sec as u64 * 1_000_000 + clock.tv_nsec as u64 / 1000,
-        }
+        Now { unix_us: unix.as_micros() as u64, clock_us: sys::clock::monotonic_us() }
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 pub mod channel;
+pub mod clock;
 pub mod connect;
 pub mod kernel;
 pub mod listen;

@@ -10,7 +10,6 @@ use std::time::Duration;
 use metrics::Worker;
 use proxy::{Closed, ConnId, Time};
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::Loop;
 use super::conn::Conn;
@@ -74,10 +73,7 @@ impl Connects {
         if self.per_second == 0 {
             return Ok(());
         }
-        // A clock that all workers share.
-        let clock = clock_gettime(ClockId::Monotonic);
-        let now_us = clock.tv_sec as u64 * 1_000_000 + clock.tv_nsec as u64 / 1_000;
-        board.take_connect_token(now_us, self.per_second)
+        board.take_connect_token(sys::clock::monotonic_us(), self.per_second)
     }
 }
 

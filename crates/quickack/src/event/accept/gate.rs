@@ -12,7 +12,8 @@
 //! Nobody waits for ever in a queue, because:
 //! * whoever declines a client pokes the worker with the fewest, which by that is within the gate;
 //! * who is poked and is over the gate by then passes the poke on;
-//! * a worker with the fewest clients watches: it begins to again at the end of its turn;
+//! * a worker with the fewest clients watches: it begins to again at the end of the turn in which it
+//!   has lost one, or when it is poked;
 //! * the master pokes all when a worker dies, with whatever it was about to take;
 //! * a worker that was poked and does not take what waits, because it is stopped or hangs, is left
 //!   out of the count after a moment.
@@ -27,6 +28,9 @@ use super::crowd::Crowd;
 /// What a worker remembers of the others.
 pub struct Gate {
     peers: Vec<Peer>,
+    /// When the first of those who were asked should have answered. Kept, since it is wanted twice
+    /// a turn, and there are many peers.
+    due: Option<Time>,
 }
 
 /// Another worker, as its answers to pokes show it.
@@ -47,7 +51,7 @@ pub fn is_open(mine: u32, least: u32) -> bool {
 
 impl Gate {
     pub fn new(slots: usize) -> Gate {
-        Gate { peers: vec![Peer::Fine; slots] }
+        Gate { peers: vec![Peer::Fine; slots], due: None }
     }
 
     /// Whether we may take one more client.
@@ -68,6 +72,7 @@ impl Gate {
             matches!(self.peers[slot], Peer::Asked { clients: then, .. } if then == clients);
         if !is_asked && slot != crowd.slot {
             self.peers[slot] = Peer::Asked { clients, until: now.after(ANSWER_US) };
+            self.due = self.first_due();
         }
     }
 
@@ -80,6 +85,10 @@ impl Gate {
 
     /// When to look whether those who were poked have done something.
     pub fn due(&self) -> Option<Time> {
+        self.due
+    }
+
+    fn first_due(&self) -> Option<Time> {
         let asked = self.peers.iter().filter_map(|peer| match peer {
             Peer::Asked { until, .. } => Some(*until),
             Peer::Fine | Peer::Silent { .. } => None,
@@ -100,6 +109,7 @@ impl Gate {
                 false => Peer::Fine,
             };
         }
+        self.due = self.first_due();
     }
 
     fn fewest(&self, crowd: &Crowd, now: Time) -> Option<(usize, u32)> {

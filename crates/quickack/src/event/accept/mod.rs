@@ -53,6 +53,8 @@ pub(super) struct Door {
     crowd: Option<Crowd>,
     /// Clients that came in and have not left.
     clients: u32,
+    /// How many they were when we last asked whether others have fewer.
+    clients_compared: u32,
     /// Listeners that are ready in this pass …
     knocking: Vec<usize>,
     /// … and what the last of them has brought so far.
@@ -77,6 +79,7 @@ impl Door {
             way: Way::Alone,
             crowd: None,
             clients: 0,
+            clients_compared: 0,
             knocking: Vec::new(),
             taken: 0,
             reserve: Some(reserve(epoll)?),
@@ -221,8 +224,13 @@ impl Door {
                     let waiting = waiting(&self.places);
                     gate.judge(crowd, !waiting.is_empty(), now);
                     self.knocking.extend(waiting);
-                } else if self.is_aside() && self.is_least(now) {
-                    self.watch_all(epoll);
+                } else if self.clients_compared != self.clients && self.is_aside() {
+                    // To ask is to read a line of every other worker, so it is not done every turn:
+                    // if others have got more meanwhile, whoever declines a client pokes us.
+                    self.clients_compared = self.clients;
+                    if self.is_least(now) {
+                        self.watch_all(epoll);
+                    }
                 }
             }
             (Way::Mutex(mutex), Some(crowd)) => match mutex.begin(crowd, self.clients) {
