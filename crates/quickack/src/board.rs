@@ -63,6 +63,11 @@ impl Board {
         self.slots
     }
 
+    /// Pools and servers that there may be, row 0 among them.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// The counters: the master's own, then those of the workers' slots.
     pub fn book(&self) -> &Book {
         &self.book

@@ -85,6 +85,12 @@ pub fn accept_from(listener: impl AsFd) -> io::Result<(OwnedFd, Option<IpAddr>)>
     Ok((fd, address.map(|address| address.ip().to_canonical())))
 }
 
+/// Whether the other end of a unix connection is of our own user, or root.
+pub fn is_of_our_user(fd: impl AsFd) -> bool {
+    let ours = rustix::process::geteuid();
+    sockopt::socket_peercred(fd).is_ok_and(|peer| peer.uid == ours || peer.uid.is_root())
+}
+
 /// The address a TCP socket is bound to.
 pub fn local_address(fd: impl AsFd) -> io::Result<SocketAddr> {
     let address = net::getsockname(fd)?;

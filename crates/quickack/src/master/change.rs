@@ -22,9 +22,15 @@ use super::rows::Rows;
 use super::say;
 use super::workers::State;
 use super::{Master, Running};
-use crate::config::{self, Config, Override};
+use crate::config::{self, Affinity, Config, Override};
 use crate::ipc::Message;
 use crate::log::{Level, Log};
+
+/// A change that waits for its turn.
+pub enum Asked {
+    Reload { asker: Option<Visitor>, allow_remap: bool },
+    Set { asker: Visitor, words: Vec<String> },
+}
 
 /// A change under way.
 pub struct Change {
@@ -76,8 +82,11 @@ impl Master {
             let why = "there is no file: the proxy runs with what is built in";
             return self.refuse(asker, why);
         };
-        if self.is_busy(asker) {
-            return;
+        if self.ending.is_some() {
+            return self.refuse(asker, "the proxy is ending");
+        }
+        if self.change.is_some() {
+            return self.remember(Asked::Reload { asker, allow_remap });
         }
         // Who has sent the workers away gets new ones with it.
         self.resting = false;
@@ -91,9 +100,13 @@ impl Master {
     }
 
     /// `KEY=VALUE` words over the file's.
-    pub(super) fn begin_set(&mut self, asker: Option<Visitor>, words: &[String], now: Instant) {
-        if self.is_busy(asker) {
-            return;
+    pub(super) fn begin_set(&mut self, visitor: Visitor, words: &[String], now: Instant) {
+        let asker = Some(visitor);
+        if self.ending.is_some() {
+            return self.refuse(asker, "the proxy is ending");
+        }
+        if self.change.is_some() {
+            return self.remember(Asked::Set { asker: visitor, words: words.to_vec() });
         }
         let mut overrides = self.running.config.overrides.clone();
         for word in words {
@@ -110,14 +123,32 @@ impl Master {
         self.prepare(asker, false, reading, &overrides, now);
     }
 
-    fn is_busy(&mut self, asker: Option<Visitor>) -> bool {
-        let why = match (&self.ending, &self.change) {
-            (Some(_), _) => "the proxy is ending",
-            (_, Some(_)) => "another change is under way; ask again in a moment",
-            _ => return false,
-        };
-        self.refuse(asker, why);
-        true
+    /// One change at a time; the next begins when this one is over.
+    fn remember(&mut self, asked: Asked) {
+        let is_signal = |it: &Asked| matches!(it, Asked::Reload { asker: None, .. });
+        if is_signal(&asked) && self.asked.iter().any(is_signal) {
+            // The file is read once for both.
+            return;
+        }
+        if self.asked.len() >= ASKED_MAX {
+            let asker = match asked {
+                Asked::Reload { asker, .. } => asker,
+                Asked::Set { asker, .. } => Some(asker),
+            };
+            return self.refuse(asker, "too many changes wait already; ask again in a moment");
+        }
+        self.asked.push_back(asked);
+    }
+
+    pub(super) fn begin_what_was_asked(&mut self, now: Instant) {
+        while self.change.is_none()
+            && let Some(asked) = self.asked.pop_front()
+        {
+            match asked {
+                Asked::Reload { asker, allow_remap } => self.begin_reload(asker, allow_remap, now),
+                Asked::Set { asker, words } => self.begin_set(asker, &words, now),
+            }
+        }
     }
 
     /// Looks at what the change waits for.
@@ -219,6 +250,7 @@ impl Master {
                 told.push(format!("{name} is at {address} now, not at {old}"));
             }
         }
+        judge_affinity(config)?;
         self.try_places(config, addresses)?;
         Ok(told)
     }
@@ -476,8 +508,10 @@ impl Master {
 
     fn refuse(&mut self, asker: Option<Visitor>, why: &str) {
         let epoch = self.running.epoch;
-        let one_line = why.lines().map(str::trim).filter(|line| !line.is_empty());
-        let one_line = one_line.collect::<Vec<_>>().join("; ");
+        // Without the excerpts of the file, which are for whoever asked.
+        let is_excerpt = |line: &str| line.split_whitespace().take(2).any(|word| word == "|");
+        let lines = why.lines().filter(|line| !line.trim().is_empty() && !is_excerpt(line));
+        let one_line = lines.map(str::trim).collect::<Vec<_>>().join("; ");
         let text = format!("change refused, epoch {epoch} holds: {one_line}");
         say(&mut self.log, Level::Error, &text);
         if let Some(visitor) = asker {
@@ -494,6 +528,19 @@ impl Master {
     }
 }
 
+/// Whether the processors are there that workers are to be kept on.
+pub fn judge_affinity(config: &Config) -> Result<(), String> {
+    let Affinity::List(list) = &config.process.affinity else { return Ok(()) };
+    let ours = sys::process::affinity();
+    match list.iter().find(|processor| !ours.contains(processor)) {
+        None => Ok(()),
+        Some(missing) => Err(format!(
+            "worker_cpu_affinity: processor {missing} is not among those that this process may \
+             use: {ours:?}"
+        )),
+    }
+}
+
 fn name_workers(numbers: &BTreeSet<usize>) -> String {
     let names: Vec<String> = numbers.iter().map(ToString::to_string).collect();
     match names.len() {
@@ -502,5 +549,7 @@ fn name_workers(numbers: &BTreeSet<usize>) -> String {
     }
 }
 
+/// Changes that may wait for their turn.
+const ASKED_MAX: usize = 32;
 /// How long workers may take to prepare, and to confirm.
 const PATIENCE: Duration = Duration::from_secs(2);

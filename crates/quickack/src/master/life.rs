@@ -19,6 +19,7 @@ impl Master {
                 signal::TERM | signal::INT | signal::QUIT => self.end(0, now),
                 signal::HUP => {
                     self.reopen_log();
+                    self.desk.renew(&self.events);
                     self.begin_reload(None, false, now);
                 }
                 signal::USR1 => self.reopen_log(),

@@ -32,7 +32,7 @@ mod report;
 mod rows;
 mod workers;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ use crate::ipc::installation::{self, AcceptMode, Installation, ListenerEntry, Po
 use crate::log::{Fact, From, Level, Log, Now};
 
 use caches::Caches;
-use change::Change;
+use change::{Asked, Change};
 use events::{Events, Source};
 use health::Health;
 use life::LOOK_EVERY;
@@ -91,6 +91,8 @@ struct Master {
     health: Health,
     slots: Vec<Slot>,
     change: Option<Change>,
+    /// What was asked while a change was under way, in order.
+    asked: VecDeque<Asked>,
     desk: Desk,
     log: Log,
     file: Option<PathBuf>,
@@ -143,12 +145,9 @@ impl Master {
             signal::WINCH,
             signal::CHLD,
         ])?;
-        let row_count = config.plan.pools.iter().map(|pool| pool.servers.len() + 1).sum::<usize>();
-        let row_max = (row_count * ROWS_SPARE + 1).max(ROWS_MIN);
-        let workers = config.process.worker_count();
-        let memory = sys::memory::shared("quickack-board", Board::words(WORKERS_MAX, row_max))?;
-        let board = Board::create(sys::memory::map(&memory)?, WORKERS_MAX, row_max);
-        let mut rows = Rows::new(row_max);
+        let (memory, board) = make_board(&config)?;
+        let mut rows = Rows::new(board.rows());
+        change::judge_affinity(&config).map_err(io::Error::other)?;
         let found = reader::look_up(&config).map_err(io::Error::other)?;
         let addresses = reader::choose(&found, None);
         let assigned = rows.assign(&config, &addresses).map_err(io::Error::other)?;
@@ -186,6 +185,7 @@ impl Master {
             caches,
             slots: Vec::new(),
             change: None,
+            asked: VecDeque::new(),
             desk,
             log,
             file,
@@ -271,6 +271,7 @@ impl Master {
             say(&mut self.log, Level::Error, &said);
         }
         self.go_on_with_change(now);
+        self.begin_what_was_asked(now);
         if now >= self.next_look {
             self.look_at_heartbeats(now);
         }
@@ -424,9 +425,18 @@ impl Master {
     }
 }
 
-/// A line of the master's own.
+/// The board, with room for what the configuration may grow to.
+fn make_board(config: &Config) -> io::Result<(OwnedFd, Board)> {
+    let count = config.plan.pools.iter().map(|pool| pool.servers.len() + 1).sum::<usize>();
+    let rows = (count * ROWS_SPARE + 1).max(ROWS_MIN);
+    let memory = sys::memory::shared("quickack-board", Board::words(WORKERS_MAX, rows))?;
+    let board = Board::create(sys::memory::map(&memory)?, WORKERS_MAX, rows);
+    Ok((memory, board))
+}
+
+/// A line of the master's own; the same words again within a second are counted.
 fn say(log: &mut Log, level: Level, text: &str) {
-    log.write(Now::read(), Fact::new(level, "", text));
+    log.write(Now::read(), Fact::new(level, text, text));
 }
 
 impl Running {

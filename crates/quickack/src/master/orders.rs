@@ -43,6 +43,15 @@ struct Guest {
     until: Instant,
 }
 
+impl Guest {
+    /// The line that it has asked. Nothing more is heard from it.
+    fn question(&mut self, end: usize) -> String {
+        self.is_served = true;
+        self.until = Instant::now() + PATIENCE;
+        String::from_utf8_lossy(&self.asked[..end]).trim_end().to_string()
+    }
+}
+
 impl Desk {
     pub fn open(running: &Running, file: Option<&Path>, events: &Events) -> io::Result<Desk> {
         let process = &running.config.process;
@@ -75,6 +84,19 @@ impl Desk {
         };
         desk.listen_for_stats(process.stats.as_ref(), &running.addresses, events)?;
         Ok(desk)
+    }
+
+    /// Opens the admin socket again if somebody has removed its file, as those do who tidy up.
+    pub fn renew(&mut self, events: &Events) {
+        let Some((_, path)) = self.admin.as_ref().filter(|(_, path)| !path.exists()) else {
+            return;
+        };
+        let path = path.clone();
+        if let Ok(fd) = sys::listen::unix(&path, Some(0o600), BACKLOG)
+            && events.add(&fd, Source::Desk(ADMIN)).is_ok()
+        {
+            self.admin = Some((fd, path));
+        }
     }
 
     /// Opens, moves or closes the port of twemproxy's statistics.
@@ -167,6 +189,9 @@ impl Desk {
         events: &Events,
         now: Instant,
     ) -> Option<Visitor> {
+        if kind == ADMIN && !sys::listen::is_of_our_user(&fd) {
+            return None;
+        }
         let visitor = self.next;
         self.next = self.next.checked_add(1).unwrap_or(FIRST);
         events.add(&fd, Source::Desk(visitor)).ok()?;
@@ -177,7 +202,7 @@ impl Desk {
             answer: Vec::new(),
             written: 0,
             is_served: false,
-            until: now + PATIENCE,
+            until: now + QUESTION_PATIENCE,
         };
         self.visitors.insert(visitor, guest);
         Some(visitor)
@@ -195,8 +220,7 @@ impl Desk {
                 Ok((n, _)) => {
                     guest.asked.extend_from_slice(&chunk[..n]);
                     if let Some(end) = guest.asked.iter().position(|byte| *byte == b'\n') {
-                        guest.is_served = true;
-                        return Some(String::from_utf8_lossy(&guest.asked[..end]).into_owned());
+                        return Some(guest.question(end));
                     }
                     if guest.asked.len() > QUESTION_LEN_MAX {
                         self.refuse(visitor, "a question is one line of at most 64 KiB");
@@ -207,6 +231,11 @@ impl Desk {
                 Err(Errno::INTR) => {}
                 Err(_) => break,
             }
+        }
+        if !guest.is_served && !guest.asked.is_empty() {
+            // The end of what it says is the end of the line.
+            events.forget(&guest.fd);
+            return Some(guest.question(guest.asked.len()));
         }
         // It says no more. Who has asked still reads; looked at further, it would be ready for
         // ever.
@@ -316,10 +345,10 @@ impl Master {
         match verb.as_str() {
             "reload" => self.begin_reload(Some(visitor), says("--allow-remap"), now),
             "set" if words.is_empty() => self.desk.refuse(visitor, "set what? KEY=VALUE"),
-            "set" => self.begin_set(Some(visitor), words, now),
+            "set" => self.begin_set(visitor, words, now),
             "log-level" => match words {
                 [level] => {
-                    self.begin_set(Some(visitor), &[format!("log_level={level}")], now);
+                    self.begin_set(visitor, &[format!("log_level={level}")], now);
                 }
                 _ => self.desk.refuse(visitor, "log-level takes one word"),
             },
@@ -394,7 +423,9 @@ const STATS: Visitor = 1;
 const FIRST: Visitor = 2;
 /// Who may stand at the desk at once, of each kind; the others wait in the sockets' queues.
 const VISITORS_MAX: usize = 32;
-/// How long one may stand there.
+/// How long one may think about what to ask, …
+const QUESTION_PATIENCE: Duration = Duration::from_secs(2);
+/// … and wait for the answer and read it.
 const PATIENCE: Duration = Duration::from_secs(60);
 const QUESTION_LEN_MAX: usize = 64 * 1024;
 const BACKLOG: i32 = 64;

@@ -99,7 +99,7 @@ pub fn read(file: &Path) -> Reading {
             Ok(addresses) => reading.addresses = addresses,
             Err(why) => {
                 reading.errors += 1;
-                reading.report += &format!("quickack: {why}\n");
+                reading.report += &format!("{why}\n");
             }
         }
         reading.text = config.text;
