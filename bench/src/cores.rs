@@ -162,8 +162,8 @@ fn window(
 const CONNECTIONS_EACH: usize = 64;
 const METHOD: &str = "\
 Closed loop, depth 4, 64 connections a generator. Each worker has a CPU of its own; generators and
-servers, as many as there are CPUs left, float on the others. `busy` are shares of those CPUs; p99 is
-that of the slowest generator.
+servers, as many as there are CPUs left, float on the others. `busy` are shares of those CPUs; p99
+is that of the slowest generator.
 
 ";
 const HEADING: &str = "\

@@ -264,8 +264,8 @@ fn functions(annotated: &str) -> Vec<(String, u64)> {
     functions
 }
 
-/// Says something to a process under callgrind. (callgrind_control would not know it: it has another
-/// title by now.)
+/// Says something to a process under callgrind. (callgrind_control would not know it: it has
+/// another title by now.)
 fn tell(id: u32, words: &[&str]) -> Result<(), String> {
     let output = Command::new("vgdb").arg(format!("--pid={id}")).args(words).output();
     let output = output.map_err(|error| format!("vgdb: {error}"))?;

@@ -7,24 +7,26 @@
 //!                                            └──────────────────────────────┘ for each reload
 //! ```
 
+mod prepare;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use proxy::plan::Plan;
 use proxy::{Event, Proxy, Report, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sys::signal::{self, Signals};
 
 use crate::board::Board;
-use crate::config::{self, Affinity, Config, Override, Severity};
-use crate::event::{self, Install, Listener, Loop, Order, Target, TargetAddress};
-use crate::ipc::installation::{AcceptMode, Installation};
+use crate::config::Affinity;
+use crate::event::{self, Loop, Order};
+use crate::ipc::installation::Installation;
 use crate::ipc::{Channel, Message};
 use crate::log::{self, Level};
+
+use prepare::{Prepared, compile};
 
 /// Serves until the master says otherwise, or is gone.
 pub fn run() -> ExitCode {
@@ -89,15 +91,6 @@ struct Crew {
     is_gone: bool,
     /// The processors that we might use before we were kept on one.
     processors: Vec<usize>,
-}
-
-/// A configuration that can be installed.
-struct Prepared {
-    epoch: u64,
-    install: Install,
-    names: HashMap<u32, String>,
-    affinity: Affinity,
-    mode: AcceptMode,
 }
 
 impl Crew {
@@ -206,7 +199,7 @@ impl Crew {
         let compiled = fd
             .ok_or_else(|| "no configuration came with it".to_string())
             .and_then(|fd| Installation::read(fd).map_err(|error| error.to_string()))
-            .and_then(|installation| self.compile(&installation));
+            .and_then(|installation| compile(&installation, self.slot, &self.passed));
         match compiled {
             Ok(prepared) => {
                 self.prepared = Some(prepared);
@@ -217,55 +210,6 @@ impl Crew {
                 self.say(Message::Refused { epoch, why });
             }
         }
-    }
-
-    fn compile(&mut self, installation: &Installation) -> Result<Prepared, String> {
-        let overrides: Result<Vec<Override>, String> =
-            installation.overrides.iter().map(|word| Override::parse(word)).collect();
-        let name = &installation.name;
-        let outcome =
-            config::compile_for(name, &installation.text, &overrides?, installation.processors);
-        let Some(mut config) = outcome.config else {
-            let errors = outcome.report.count(Severity::Error);
-            return Err(format!("it has {errors} errors here"));
-        };
-        crate::ipc::installation::number(&mut config.plan, &installation.pools);
-        let targets = targets(&config, installation)?;
-        let listeners = self.listeners(&config, installation)?;
-        let names = names(&config.plan);
-        let process = &config.process;
-        let (connects_per_second, epoll_timeout) =
-            (process.server_connects_max, Duration::from_micros(process.epoll_timeout_us));
-        let affinity = process.affinity.clone();
-        let plan = share(config.plan, installation.workers, listeners.len())?;
-        let install = Install { plan, listeners, targets, connects_per_second, epoll_timeout };
-        let (epoch, mode) = (installation.epoch, installation.accept);
-        Ok(Prepared { epoch, install, names, affinity, mode })
-    }
-
-    /// The listeners that this worker looks at. One that it has already comes without a descriptor.
-    fn listeners(
-        &mut self,
-        config: &Config,
-        installation: &Installation,
-    ) -> Result<Vec<Listener>, String> {
-        let entries = installation.listeners.iter().filter(|entry| entry.is_of(self.slot));
-        let mut listeners = Vec::new();
-        for entry in entries {
-            let written = &config.listeners[entry.pool];
-            let fd = self.passed.get(&entry.id).map(OwnedFd::try_clone).transpose();
-            listeners.push(Listener {
-                id: entry.id,
-                fd: fd.map_err(|error| error.to_string())?,
-                pool: config.plan.pools[entry.pool].row,
-                tcp: matches!(written.address, config::Address::Tcp { .. }),
-                nodelay: written.tcp.nodelay,
-                keepalive: written.tcp.keepalive,
-                shared: entry.slot.is_none(),
-                proxy_protocol: written.proxy_protocol.clone(),
-            });
-        }
-        Ok(listeners)
     }
 
     /// Says something to the master, now or when the channel has room again.
@@ -457,46 +401,6 @@ impl event::Errands for Crew {
     }
 }
 
-/// Where each server is.
-fn targets(config: &Config, installation: &Installation) -> Result<BTreeMap<u32, Target>, String> {
-    let mut targets = BTreeMap::new();
-    for (pool, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
-        for server in &pool.servers {
-            let place = installation.places.get(&server.row).ok_or("a server has no address")?;
-            let address = match place.strip_prefix('/') {
-                Some(_) => TargetAddress::Unix(PathBuf::from(place)),
-                None => TargetAddress::Tcp(place.parse().map_err(|_| "no address")?),
-            };
-            let (nodelay, keepalive) = (upstream.tcp.nodelay, upstream.tcp.keepalive);
-            targets.insert(server.row, Target { address, nodelay, keepalive });
-        }
-    }
-    Ok(targets)
-}
-
-/// This worker's part of what is limited for the whole proxy or by its own descriptors.
-fn share(mut plan: Plan, workers: usize, listeners: usize) -> Result<Plan, String> {
-    plan.memory_max /= workers;
-    let links: usize =
-        plan.pools.iter().map(|pool| pool.servers.len() * (pool.server_connections + 1)).sum();
-    let own = links + listeners + workers + DESCRIPTORS_OWN;
-    plan.clients_room = sys::process::descriptors_max().saturating_sub(own);
-    match plan.clients_room {
-        0 => Err("the descriptor limit (ulimit -n) leaves no room for clients".to_string()),
-        _ => Ok(plan),
-    }
-}
-
-fn names(plan: &Plan) -> HashMap<u32, String> {
-    let mut names = HashMap::new();
-    for pool in &plan.pools {
-        for server in &pool.servers {
-            names.insert(server.row, format!("server {} of pool {}", server.label, pool.name));
-        }
-    }
-    names
-}
-
 /// Chance for jitter and the random distribution; nothing secret hangs on it.
 fn seed() -> u64 {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -505,6 +409,3 @@ fn seed() -> u64 {
 
 /// How long clients may wait for their last answers when the master has gone.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Descriptors beside listeners, links, pokes and clients: the loop, signals, the channel, the
-/// lock, the log, those that are being handed over, a reserve.
-const DESCRIPTORS_OWN: usize = 24;

@@ -1,7 +1,7 @@
 //! The clock that all processes of a machine share: clock_gettime(2).
 //!
-//! By the C library, not by rustix: that one finds the kernel's page of code by itself, which is not
-//! mapped under valgrind, and `cargo xtask bench --callgrind` runs us under it.
+//! By the C library, not by rustix: that one finds the kernel's page of code by itself, which is
+//! not mapped under valgrind, and `cargo xtask bench --callgrind` runs us under it.
 
 /// Microseconds since some moment before all processes that can be asked.
 pub fn monotonic_us() -> u64 {

@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::orders::{Desk, Visitor};
+use super::orders::Visitor;
 use super::reader::{self, Addresses, Reader, Reading};
 use super::rows::Rows;
 use super::say;
 use super::workers::State;
 use super::{Master, Running};
-use crate::config::{self, Affinity, Config, Override};
+use crate::config::{self, Config, Override};
 use crate::ipc::Message;
-use crate::log::{Level, Log};
+use crate::log::Level;
 
 /// A change that waits for its turn.
 pub enum Asked {
@@ -227,49 +227,6 @@ impl Master {
                 self.close_what_was_opened();
                 self.refuse(asker, &why);
             }
-        }
-    }
-
-    /// What would change, in lines for people; or why it must not.
-    fn judge(
-        &mut self,
-        config: &Config,
-        addresses: &BTreeMap<String, String>,
-        allow_remap: bool,
-    ) -> Result<Vec<String>, String> {
-        let difference = config::difference(&self.running.config, config);
-        if !difference.impossible.is_empty() {
-            return Err(difference.impossible.join("\n"));
-        }
-        if let (false, Some(moved)) = (allow_remap, difference.remap()) {
-            return Err(moved);
-        }
-        let mut told = difference.lines;
-        for (name, address) in addresses {
-            if let Some(old) = self.running.addresses.get(name).filter(|old| *old != address) {
-                told.push(format!("{name} is at {address} now, not at {old}"));
-            }
-        }
-        judge_affinity(config)?;
-        self.try_places(config, addresses)?;
-        Ok(told)
-    }
-
-    /// Whether what only the master opens could be opened.
-    fn try_places(
-        &self,
-        config: &Config,
-        addresses: &BTreeMap<String, String>,
-    ) -> Result<(), String> {
-        let (old, new) = (&self.running.config.process, &config.process);
-        if new.log != old.log {
-            Log::open(&new.log, new.log_format, new.log_level)
-                .map_err(|error| format!("cannot open the new log: {error}"))?;
-        }
-        match &new.stats {
-            Some(address) if new.stats != old.stats => Desk::try_stats(address, addresses)
-                .map_err(|error| format!("cannot open the stats port {address}: {error}")),
-            _ => Ok(()),
         }
     }
 
@@ -525,19 +482,6 @@ impl Master {
             self.desk.answer(visitor, text);
             self.want_to_write(visitor);
         }
-    }
-}
-
-/// Whether the processors are there that workers are to be kept on.
-pub fn judge_affinity(config: &Config) -> Result<(), String> {
-    let Affinity::List(list) = &config.process.affinity else { return Ok(()) };
-    let ours = sys::process::affinity();
-    match list.iter().find(|processor| !ours.contains(processor)) {
-        None => Ok(()),
-        Some(missing) => Err(format!(
-            "worker_cpu_affinity: processor {missing} is not among those that this process may \
-             use: {ours:?}"
-        )),
     }
 }
 

@@ -184,7 +184,8 @@ struct Bound {
     file: Option<(PathBuf, u64)>,
 }
 
-/// `place` is where the address's host is, as it was looked up, and `first` where another of the same address is bound: port 0 means any free one only once.
+/// `place` is where the address's host is, as it was looked up, and `first` where another of the
+/// same address is bound: port 0 means any free one only once.
 fn bind(
     listener: &Listener,
     place: Option<&str>,

@@ -14,6 +14,7 @@
 //! | `briefing` | what a worker is told and passed |
 //! | `workers`, `life` | when a worker is started, believed dead, ended; signals, the end |
 //! | `listeners`, `rows`, `caches` | what a configuration needs, and what of it is there already |
+//! | `judge` | whether a configuration may hold, and what it would change |
 //! | `change` | one configuration becomes another, for all workers or for none |
 //! | `health` | which servers are out of their rings |
 //! | `orders` | what the operator asks by the admin socket |
@@ -24,6 +25,7 @@ mod caches;
 mod change;
 mod events;
 mod health;
+mod judge;
 mod life;
 mod listeners;
 mod orders;
@@ -147,13 +149,14 @@ impl Master {
         ])?;
         let (memory, board) = make_board(&config)?;
         let mut rows = Rows::new(board.rows());
-        change::judge_affinity(&config).map_err(io::Error::other)?;
+        judge::affinity(&config).map_err(io::Error::other)?;
         let found = reader::look_up(&config).map_err(io::Error::other)?;
         let addresses = reader::choose(&found, None);
         let assigned = rows.assign(&config, &addresses).map_err(io::Error::other)?;
         let choice = choose_accept(config.process.accept).map_err(io::Error::other)?;
         let mut listeners = Listeners::default();
-        let entries = listeners.open(&config, &addresses, choice.mode, workers)?;
+        let entries =
+            listeners.open(&config, &addresses, choice.mode, config.process.worker_count())?;
         listeners.start(&config, &entries)?;
         let mut caches = Caches::new();
         caches.start(&config, &assigned)?;
@@ -199,7 +202,7 @@ impl Master {
             started: Instant::now(),
         };
         master.announce(&choice.why);
-        master.fill_slots(workers)?;
+        master.fill_slots(master.running.config.process.worker_count())?;
         Ok(master)
     }
 

@@ -12,8 +12,8 @@
 //! Nobody waits for ever in a queue, because:
 //! * whoever declines a client pokes the worker with the fewest, which by that is within the gate;
 //! * who is poked and is over the gate by then passes the poke on;
-//! * a worker with the fewest clients watches: it begins to again at the end of the turn in which it
-//!   has lost one, or when it is poked;
+//! * a worker with the fewest clients watches: it begins to again at the end of the turn in which
+//!   it has lost one, or when it is poked;
 //! * the master pokes all when a worker dies, with whatever it was about to take;
 //! * a worker that was poked and does not take what waits, because it is stopped or hangs, is left
 //!   out of the count after a moment.

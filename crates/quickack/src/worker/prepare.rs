@@ -1,0 +1,122 @@
+//! A configuration on its way into this worker: the master's text, compiled again with the code
+//! that the master checked it with, and this worker's part of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use proxy::plan::Plan;
+
+use crate::config::{self, Affinity, Config, Override, Severity};
+use crate::event::{Install, Listener, Target, TargetAddress};
+use crate::ipc::installation::{AcceptMode, Installation, number};
+
+/// A configuration that can be installed.
+pub struct Prepared {
+    pub epoch: u64,
+    pub install: Install,
+    /// What servers are called, by row.
+    pub names: HashMap<u32, String>,
+    pub affinity: Affinity,
+    pub mode: AcceptMode,
+}
+
+/// What an installation comes to for the worker in `slot`, which was passed these sockets.
+pub fn compile(
+    installation: &Installation,
+    slot: usize,
+    passed: &BTreeMap<u32, OwnedFd>,
+) -> Result<Prepared, String> {
+    let overrides: Result<Vec<Override>, String> =
+        installation.overrides.iter().map(|word| Override::parse(word)).collect();
+    let name = &installation.name;
+    let outcome =
+        config::compile_for(name, &installation.text, &overrides?, installation.processors);
+    let Some(mut config) = outcome.config else {
+        let errors = outcome.report.count(Severity::Error);
+        return Err(format!("it has {errors} errors here"));
+    };
+    number(&mut config.plan, &installation.pools);
+    let targets = targets(&config, installation)?;
+    let listeners = listeners(&config, installation, slot, passed)?;
+    let names = names(&config.plan);
+    let process = &config.process;
+    let (connects_per_second, epoll_timeout) =
+        (process.server_connects_max, Duration::from_micros(process.epoll_timeout_us));
+    let affinity = process.affinity.clone();
+    let plan = share(config.plan, installation.workers, listeners.len())?;
+    let install = Install { plan, listeners, targets, connects_per_second, epoll_timeout };
+    let (epoch, mode) = (installation.epoch, installation.accept);
+    Ok(Prepared { epoch, install, names, affinity, mode })
+}
+
+/// The listeners that this worker looks at. One that it has already comes without a descriptor.
+fn listeners(
+    config: &Config,
+    installation: &Installation,
+    slot: usize,
+    passed: &BTreeMap<u32, OwnedFd>,
+) -> Result<Vec<Listener>, String> {
+    let entries = installation.listeners.iter().filter(|entry| entry.is_of(slot));
+    let mut listeners = Vec::new();
+    for entry in entries {
+        let written = &config.listeners[entry.pool];
+        let fd = passed.get(&entry.id).map(OwnedFd::try_clone).transpose();
+        listeners.push(Listener {
+            id: entry.id,
+            fd: fd.map_err(|error| error.to_string())?,
+            pool: config.plan.pools[entry.pool].row,
+            tcp: matches!(written.address, config::Address::Tcp { .. }),
+            nodelay: written.tcp.nodelay,
+            keepalive: written.tcp.keepalive,
+            shared: entry.slot.is_none(),
+            proxy_protocol: written.proxy_protocol.clone(),
+        });
+    }
+    Ok(listeners)
+}
+
+/// Where each server is.
+fn targets(config: &Config, installation: &Installation) -> Result<BTreeMap<u32, Target>, String> {
+    let mut targets = BTreeMap::new();
+    for (pool, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
+        for server in &pool.servers {
+            let place = installation.places.get(&server.row).ok_or("a server has no address")?;
+            let address = match place.strip_prefix('/') {
+                Some(_) => TargetAddress::Unix(PathBuf::from(place)),
+                None => TargetAddress::Tcp(place.parse().map_err(|_| "no address")?),
+            };
+            let (nodelay, keepalive) = (upstream.tcp.nodelay, upstream.tcp.keepalive);
+            targets.insert(server.row, Target { address, nodelay, keepalive });
+        }
+    }
+    Ok(targets)
+}
+
+/// This worker's part of what is limited for the whole proxy or by its own descriptors.
+fn share(mut plan: Plan, workers: usize, listeners: usize) -> Result<Plan, String> {
+    plan.memory_max /= workers;
+    let links: usize =
+        plan.pools.iter().map(|pool| pool.servers.len() * (pool.server_connections + 1)).sum();
+    let own = links + listeners + workers + DESCRIPTORS_OWN;
+    plan.clients_room = sys::process::descriptors_max().saturating_sub(own);
+    match plan.clients_room {
+        0 => Err("the descriptor limit (ulimit -n) leaves no room for clients".to_string()),
+        _ => Ok(plan),
+    }
+}
+
+fn names(plan: &Plan) -> HashMap<u32, String> {
+    let mut names = HashMap::new();
+    for pool in &plan.pools {
+        for server in &pool.servers {
+            names.insert(server.row, format!("server {} of pool {}", server.label, pool.name));
+        }
+    }
+    names
+}
+
+/// Descriptors beside listeners, links, pokes and clients: the loop, signals, the channel, the
+/// lock, the log, those that are being handed over, a reserve.
+const DESCRIPTORS_OWN: usize = 24;
