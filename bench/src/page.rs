@@ -178,8 +178,8 @@ const METHOD: &str = "
 ## How it is measured
 
 - Everything runs on 127.0.0.1. The proxy, master and workers alike, is pinned to CPU 0, with one
-  worker  where nothing else is said (`w4`: four); the load generator and the servers share CPU 1. Where
-  that CPU is full, requests/s says little about the proxy: compare CPU per request.
+  worker where nothing else is said (`w4`: four); the load generator and the servers share CPU 1.
+  Where that CPU is full, requests/s says little about the proxy: compare CPU per request.
 - Each row starts all programs afresh and stores all keys first. Then windows of the peers take
   turns, in an order that rotates. A ratio is the median of the ratios of paired windows. A window
   in which others had more than 6 % of either CPU is run again.
