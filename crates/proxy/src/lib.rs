@@ -115,6 +115,8 @@ pub enum Event {
     ServerBack { server: u32 },
     /// A server sent what nobody asked for.
     Poisoned { server: u32, why: &'static str },
+    /// Clients of a pool are refused; told at most once a second.
+    ClientsRefused { pool: u32, why: &'static str },
 }
 
 /// What this worker met, of servers that may be ejected; they are named by their rows. See `jury`.

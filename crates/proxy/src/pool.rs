@@ -31,6 +31,8 @@ pub(crate) struct Pool {
     /// When clients that do not take their last answers are given up, if it has retired.
     pub(crate) retire_at: Time,
     pub(crate) clients: usize,
+    /// When it was last told that clients are refused.
+    pub(crate) refused_told: Option<Time>,
     pub(crate) counters: Counters<metrics::Pool>,
     /// From the parse of a request to the release of its answer.
     pub(crate) reads: Recorder,
@@ -113,6 +115,7 @@ impl Pool {
             stage: Stage::Planned,
             retire_at: Time(0),
             clients: 0,
+            refused_told: None,
             counters: sheet.counters(plan.row),
             reads: sheet.recorder(plan.row, Latency::Reads),
             updates: sheet.recorder(plan.row, Latency::Updates),

@@ -86,6 +86,7 @@ pub fn make_folder() -> io::Result<()> {
 /// does not say so itself. Without one, `--admin` is needed then.
 pub fn put_up_signpost(file: &Path, socket: &Path) -> Option<PathBuf> {
     make_folder().ok()?;
+    take_down_old_signposts();
     let signpost = folder().join(name(Some(file)));
     if signpost.is_symlink() {
         // Of a proxy of the same file that has gone, or that we replace.
@@ -93,6 +94,15 @@ pub fn put_up_signpost(file: &Path, socket: &Path) -> Option<PathBuf> {
     }
     std::os::unix::fs::symlink(socket, &signpost).ok()?;
     Some(signpost)
+}
+
+/// Links to sockets that are no more: of proxies that were killed.
+fn take_down_old_signposts() {
+    for entry in std::fs::read_dir(folder()).into_iter().flatten().flatten() {
+        if entry.path().is_symlink() && !entry.path().exists() {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 fn folder() -> PathBuf {

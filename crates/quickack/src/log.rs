@@ -86,6 +86,12 @@ impl Level {
         Level::ALL.iter().map(|level| level.name()).collect()
     }
 
+    /// So many levels further; the last at the most.
+    pub fn step(self, step: isize) -> Level {
+        let at = Level::ALL.iter().position(|level| *level == self).unwrap_or(0);
+        Level::ALL[at.saturating_add_signed(step).min(Level::ALL.len() - 1)]
+    }
+
     pub fn from_name(name: &str) -> Option<Level> {
         Level::ALL.iter().copied().find(|level| level.name() == name)
     }
@@ -144,6 +150,11 @@ impl Log {
         if let Verdict::Say = self.repeats.note(now.clock_us, &fact) {
             self.say(now, &fact, None);
         }
+    }
+
+    /// What is written, and what matters more.
+    pub fn level(&self) -> Level {
+        self.level
     }
 
     /// Tells of repeats whose second is over.

@@ -46,6 +46,13 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
     let board = crew.board.clone().ok_or("no board was passed")?;
     sys::process::set_title(&format!("quickack: worker {}", crew.slot));
     crew.pin(&first.affinity);
+    let room = first.install.plan.clients_room;
+    if room < ROOM_EXPECTED.min(first.install.plan.clients_max) {
+        let text =
+            format!("a worker has room for {room} clients only: the descriptor limit is low");
+        let (level, key) = (Level::Warning.name().to_string(), "room".to_string());
+        crew.say(Message::Log { level, key, text });
+    }
     let signals = Signals::new(signal::ALL_OF_A_CHILD).map_err(text)?;
     let place = event::Place {
         board: board.clone(),
@@ -262,8 +269,8 @@ impl Crew {
         }
     }
 
-    fn name(&self, server: u32) -> &str {
-        self.names.get(&server).map_or("a server that has left", String::as_str)
+    fn name(&self, row: u32) -> &str {
+        self.names.get(&row).map_or("one that has left", String::as_str)
     }
 }
 
@@ -369,6 +376,10 @@ impl event::Errands for Crew {
                 let text = format!("{} is back", self.name(server));
                 (Level::Notice, format!("back {server}"), text)
             }
+            Event::ClientsRefused { pool, why } => {
+                let text = format!("clients of {} are refused: {why}", self.name(pool));
+                (Level::Warning, format!("refused {pool}"), text)
+            }
             Event::Poisoned { server, why } => {
                 let text = format!("{} sent {why}; its connection is closed", self.name(server));
                 (Level::Error, format!("poisoned {server}"), text)
@@ -407,5 +418,7 @@ fn seed() -> u64 {
     clock.as_nanos() as u64 ^ u64::from(std::process::id()) << 32
 }
 
+/// Fewer clients than this are worth a word at the start.
+const ROOM_EXPECTED: usize = 512;
 /// How long clients may wait for their last answers when the master has gone.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(10);

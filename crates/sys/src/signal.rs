@@ -14,10 +14,14 @@ pub const QUIT: i32 = libc::SIGQUIT;
 pub const HUP: i32 = libc::SIGHUP;
 pub const USR1: i32 = libc::SIGUSR1;
 pub const WINCH: i32 = libc::SIGWINCH;
+pub const USR2: i32 = libc::SIGUSR2;
+pub const ALRM: i32 = libc::SIGALRM;
+pub const TTIN: i32 = libc::SIGTTIN;
+pub const TTOU: i32 = libc::SIGTTOU;
 pub const CHLD: i32 = libc::SIGCHLD;
 
 /// What a child of ours takes, in order that nothing else that is sent to all of our name ends it.
-pub const ALL_OF_A_CHILD: &[i32] = &[TERM, INT, QUIT, HUP, USR1, WINCH];
+pub const ALL_OF_A_CHILD: &[i32] = &[TERM, INT, QUIT, HUP, USR1, USR2, ALRM, WINCH, TTIN, TTOU];
 
 impl Signals {
     /// Blocks `signals` and opens a non-blocking descriptor for them. Call it before any thread

@@ -168,6 +168,8 @@ impl World {
         let (server, has_failed) = match &event {
             Event::ServerDown { server, .. } | Event::Poisoned { server, .. } => (*server, true),
             Event::ServerBack { server } => (*server, false),
+            // Whoever was refused judges that by what it read.
+            Event::ClientsRefused { .. } => return,
         };
         let (pool, at) = self.place(server);
         let entry = &mut self.pools[pool].servers[at];
@@ -179,7 +181,7 @@ impl World {
                 entry.is_down = false;
                 entry.trouble.back = self.book.event();
             }
-            Event::Poisoned { .. } => {}
+            Event::Poisoned { .. } | Event::ClientsRefused { .. } => {}
         }
         entry.progress = self.now;
         self.look_at_health();

@@ -8,7 +8,7 @@ use crate::client::{Body, Client, End, Intake, State};
 use crate::id::ConnId;
 use crate::plan::QuickAck;
 use crate::pool::Stage;
-use crate::{Action, Proxy, Time, limits};
+use crate::{Action, Event, Proxy, Time, limits};
 
 /// The body of a request that has arrived whole, trailer included.
 pub(super) enum Data<'a> {
@@ -19,6 +19,9 @@ pub(super) enum Data<'a> {
 /// What a key of a read takes until it is answered: its place in the request, in its row and in a
 /// link's queue.
 const KEY_HELD: usize = 48;
+
+/// How often it is told that clients are refused, microseconds.
+const REFUSED_TELL_US: u64 = 1_000_000;
 
 impl Proxy {
     /// `new`: the client is not one that another worker has counted already.
@@ -33,6 +36,11 @@ impl Proxy {
             worker.add(Worker::AcceptsRefused, 1);
             let mut refusal = Vec::new();
             let why = if is_leaving { "shutting down" } else { "too many client connections" };
+            let now = self.desk.now;
+            if entry.refused_told.is_none_or(|told| now.since(told) >= REFUSED_TELL_US) {
+                entry.refused_told = Some(now);
+                self.desk.actions.push_back(Action::Log(Event::ClientsRefused { pool: row, why }));
+            }
             entry.plan.protocol.answer(&Answer::Failed(why), &mut refusal);
             return Err(refusal);
         }

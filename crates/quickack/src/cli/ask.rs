@@ -43,11 +43,15 @@ impl Proxy {
         let Some(file) = &self.config else { return admin::only() };
         // The file may be wrong by now: that is for the proxy to say.
         let outcome = config::read(file);
-        let is_valid = outcome.config.is_some();
         let path = admin::path(&outcome.admin, Some(file)).ok_or("its file says `admin: off`")?;
-        if !is_valid && !path.exists() {
-            return admin::only();
+        // Never another proxy than the one that was named: it might be told to end.
+        match path.exists() {
+            true => Ok(path),
+            false => Err(format!(
+                "no proxy runs with {} (there is no {}); if one does, say --admin PATH",
+                file.display(),
+                path.display()
+            )),
         }
-        Ok(path)
     }
 }

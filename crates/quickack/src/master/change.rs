@@ -323,9 +323,13 @@ impl Master {
         if let Some(worker) = self.slots[number].worker.as_mut()
             && worker.state == State::Starting
         {
-            let text = format!("worker {number} cannot begin: {why}; it is started again later");
-            say(&mut self.log, Level::Error, &text);
             worker.signal(Signal::KILL);
+            let text = format!("worker {number} cannot begin: {why}");
+            say(&mut self.log, Level::Error, &text);
+            if !self.has_served {
+                // What has never worked is for whoever starts it to mend.
+                self.end(1, Instant::now());
+            }
         }
     }
 

@@ -25,11 +25,27 @@ impl Master {
                 signal::USR1 => self.reopen_log(),
                 // A terminal sends it, too, when its window changes.
                 signal::WINCH if !std::io::stdin().is_terminal() => self.rest(now),
+                // As in twemproxy: more words, fewer words.
+                signal::TTIN => self.turn_log(1),
+                signal::TTOU => self.turn_log(-1),
                 // The ladder of every turn looks for the dead.
-                _ => {}
+                signal::CHLD => {}
+                odd => {
+                    let text = format!("signal {odd} means nothing here and is ignored");
+                    say(&mut self.log, Level::Notice, &text);
+                }
             }
         }
         Ok(())
+    }
+
+    /// The next level, until the configuration names another.
+    fn turn_log(&mut self, step: isize) {
+        let process = &self.running.config.process;
+        let level = self.log.level().step(step);
+        // Only the level changes: nothing is opened that could fail.
+        let _ = self.log.change(&process.log, process.log_format, level);
+        say(&mut self.log, level, &format!("the log's level is {} now", level.name()));
     }
 
     pub(super) fn reopen_log(&mut self) {
@@ -37,6 +53,8 @@ impl Master {
             Ok(()) => say(&mut self.log, Level::Notice, "the log is reopened"),
             Err(error) => {
                 let text = format!("cannot reopen the log: {error}; the old one is written on");
+                // Nobody may be looking at the old one any more.
+                crate::log::line(&text);
                 say(&mut self.log, Level::Error, &text);
             }
         }
@@ -117,10 +135,11 @@ impl Master {
             }
             let pid = worker.pid();
             let again = match self.slots[number].not_before.saturating_duration_since(now) {
-                Duration::ZERO => "at once".to_string(),
-                pause => format!("in {} ms", pause.as_millis()),
+                _ if self.ending.is_some() || self.resting => String::new(),
+                Duration::ZERO => "; started again at once".to_string(),
+                pause => format!("; started again in {} ms", pause.as_millis()),
             };
-            let text = format!("worker {number} (pid {pid}) died: {status}; started again {again}");
+            let text = format!("worker {number} (pid {pid}) died: {status}{again}");
             say(&mut self.log, Level::Error, &text);
             self.note_death(number);
         }

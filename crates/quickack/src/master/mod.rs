@@ -99,6 +99,8 @@ struct Master {
     log: Log,
     file: Option<PathBuf>,
     ending: Option<Ending>,
+    /// Some worker has begun to serve.
+    has_served: bool,
     /// WINCH: the workers have been sent away, the listeners are kept.
     resting: bool,
     next_look: Instant,
@@ -145,6 +147,10 @@ impl Master {
             signal::HUP,
             signal::USR1,
             signal::WINCH,
+            signal::TTIN,
+            signal::TTOU,
+            signal::USR2,
+            signal::ALRM,
             signal::CHLD,
         ])?;
         let (memory, board) = make_board(&config)?;
@@ -193,6 +199,7 @@ impl Master {
             log,
             file,
             ending: None,
+            has_served: false,
             resting: false,
             next_look: Instant::now() + LOOK_EVERY,
             handed: BTreeMap::new(),
@@ -386,6 +393,7 @@ impl Master {
         worker.rows_in_use = rows_in_use;
         if worker.state == State::Starting {
             worker.set_state(State::Serving);
+            self.has_served = true;
             self.board.set_serving(number, true);
             // Whoever waits in a queue may be this worker's to take.
             sys::poke::poke(&self.pokes[number]);

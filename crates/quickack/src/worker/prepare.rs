@@ -16,7 +16,7 @@ use crate::ipc::installation::{AcceptMode, Installation, number};
 pub struct Prepared {
     pub epoch: u64,
     pub install: Install,
-    /// What servers are called, by row.
+    /// What pools and servers are called, by row.
     pub names: HashMap<u32, String>,
     pub affinity: Affinity,
     pub mode: AcceptMode,
@@ -110,6 +110,7 @@ fn share(mut plan: Plan, workers: usize, listeners: usize) -> Result<Plan, Strin
 fn names(plan: &Plan) -> HashMap<u32, String> {
     let mut names = HashMap::new();
     for pool in &plan.pools {
+        names.insert(pool.row, format!("pool {}", pool.name));
         for server in &pool.servers {
             names.insert(server.row, format!("server {} of pool {}", server.label, pool.name));
         }
