@@ -11,6 +11,8 @@ use crate::process::{self, Cpus, LOAD_CPU, PROXY_CPU, all_cpus};
 pub struct Description {
     pub lines: Vec<String>,
     pub date: String,
+    /// How the machine was used when this began, and with which priority we ran.
+    pub circumstances: String,
 }
 
 impl Description {
@@ -30,7 +32,19 @@ impl Description {
             format!("servers: {}", version("memcached", "-V")),
         ];
         let date = date.map_or_else(|| version_of("date", &["-u", "+%F"]), Into::into);
-        Description { lines, date }
+        Description { lines, date, circumstances: circumstances() }
+    }
+}
+
+fn circumstances() -> String {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or("?").to_string();
+    // The fields behind the name; the 41st of all is the policy.
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let policy = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(38));
+    match policy {
+        Some("0") | None => format!("load average before: {load}"),
+        Some(_) => format!("load average before: {load}, with real-time priority (chrt -r 5)"),
     }
 }
 

@@ -4,7 +4,7 @@
 //! ```text
 //!   main table            cargo xtask bench --write
 //!   <!-- … --rows NAME -->    a section each for the rows that are not of the main table
-//!   <!-- … --seed -->         and for the verbs
+//!   <!-- … --seed -->         and for what is not a table of rows
 //! ```
 
 use std::fmt::Write as _;
@@ -72,7 +72,7 @@ const MARK_END: &str = " -->\n";
 /// The command and the machine, as the head of a part.
 pub fn origin(machine: &Description, options: &Options) -> String {
     let mut out = written_by(machine, options) + ".\n\n";
-    for line in &machine.lines {
+    for line in machine.lines.iter().chain([&machine.circumstances]) {
         let _ = writeln!(out, "- {line}");
     }
     out
@@ -86,7 +86,8 @@ fn written_by(machine: &Description, options: &Options) -> String {
 /// The same in one sentence.
 pub fn short_origin(machine: &Description, options: &Options) -> String {
     let machine_line = machine.lines.iter().take(2).cloned().collect::<Vec<_>>().join("; ");
-    format!("{}; {machine_line}.\n\n", written_by(machine, options))
+    let circumstances = &machine.circumstances;
+    format!("{}; {machine_line}; {circumstances}.\n\n", written_by(machine, options))
 }
 
 fn main_part(outcomes: &[&Outcome], machine: &Description, options: &Options) -> String {

@@ -2,6 +2,7 @@
 //! (callgrind). Most of this slows it down, so the windows here are no measure of time.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -11,7 +12,9 @@ use rustix::process::{Pid, Signal};
 
 use crate::acts::Act;
 use crate::contest::Stage;
+use crate::machine::Description;
 use crate::options::{Options, target_folder};
+use crate::page;
 use crate::peers::{Contestant, Endpoint, Peer};
 use crate::rows::Row;
 use crate::window::Lengths;
@@ -184,6 +187,11 @@ fn entries(folder: &str) -> usize {
 
 /// Instructions per request of quickack's workers in one row, and where they are spent.
 pub fn callgrind(row: &Row, options: &Options, folder: &Path) -> Result<bool, String> {
+    let machine = Description::read(options.date.as_deref(), &options.quickack());
+    let mut text = format!("## Instructions: {}\n\n", row.what);
+    text.push_str(&page::short_origin(&machine, options));
+    text.push_str(METHOD);
+    let mut one = None;
     let ours = row.contestants.iter().filter(|who| who.peer == Peer::Quickack);
     for &who in ours.filter(|who| who.act == Act::Nothing) {
         let (profiles, answered) = profiled(who, row, options, folder)?;
@@ -197,6 +205,13 @@ pub fn callgrind(row: &Row, options: &Options, folder: &Path) -> Result<bool, St
             println!("{:>8.1}  {name}", per_request(*count));
         }
         println!("every line of it: callgrind_annotate {}", profiles.join(" "));
+        let instructions = per_request(total);
+        let one = *one.get_or_insert(instructions);
+        let (name, ratio) = (who.name(), instructions / one);
+        let _ = writeln!(text, "| {} | {name} | {instructions:.0} | {ratio:.3} |", row.name);
+    }
+    if options.write {
+        page::write(Some(&format!("--callgrind {}", row.name)), &text)?;
     }
     Ok(true)
 }
@@ -272,6 +287,14 @@ fn tell(id: u32, words: &[&str]) -> Result<(), String> {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if output.status.success() { Ok(()) } else { Err(format!("vgdb: {said}")) }
 }
+
+const METHOD: &str = "\
+The workers' own instructions, connecting included, by callgrind: this machine's counters are not to
+be had. The kernel's are not among them.
+
+| row | proxy | instructions a request | / the first |
+|---|---|---|---|
+";
 
 #[cfg(test)]
 mod tests {
