@@ -227,6 +227,20 @@ impl Master {
     }
 }
 
+/// What the master takes.
+pub const SIGNALS: &[i32] = &[
+    signal::TERM,
+    signal::INT,
+    signal::QUIT,
+    signal::HUP,
+    signal::USR1,
+    signal::WINCH,
+    signal::TTIN,
+    signal::TTOU,
+    signal::USR2,
+    signal::ALRM,
+    signal::CHLD,
+];
 /// How often heartbeats are looked at.
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// A worker sleeps for a second at most: fewer looks could find it asleep.

@@ -44,7 +44,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use sys::kernel::Kernel;
-use sys::signal::{self, Signals};
+use sys::signal::Signals;
 
 use crate::board::Board;
 use crate::config::{Accept, Config, WORKERS_MAX};
@@ -140,19 +140,7 @@ impl Master {
     fn start(config: Config, file: Option<PathBuf>, log: Log) -> io::Result<Master> {
         sys::process::set_title("quickack: master");
         sys::process::raise_descriptors();
-        let signals = Signals::new(&[
-            signal::TERM,
-            signal::INT,
-            signal::QUIT,
-            signal::HUP,
-            signal::USR1,
-            signal::WINCH,
-            signal::TTIN,
-            signal::TTOU,
-            signal::USR2,
-            signal::ALRM,
-            signal::CHLD,
-        ])?;
+        let signals = Signals::new(life::SIGNALS)?;
         let (memory, board) = make_board(&config)?;
         let mut rows = Rows::new(board.rows());
         judge::affinity(&config).map_err(io::Error::other)?;
@@ -211,48 +199,6 @@ impl Master {
         master.announce(&choice.why);
         master.fill_slots(master.running.config.process.worker_count())?;
         Ok(master)
-    }
-
-    fn announce(&mut self, accept: &str) {
-        let mut lines = Vec::new();
-        let mut said = BTreeSet::new();
-        for entry in &self.running.listeners {
-            let bound = &self.listeners.find(entry.id).bound;
-            if said.insert((bound.clone(), entry.pool)) {
-                let pool = &self.running.config.plan.pools[entry.pool].name;
-                lines.push(format!("listening on {bound} (pool {pool})"));
-            }
-        }
-        let workers = self.running.config.process.worker_count();
-        lines.push(format!("workers: {workers}; {accept}"));
-        if let Some(address) = self.desk.stats_address() {
-            lines.push(format!("statistics on {address}"));
-        }
-        if let Some(path) = self.desk.path() {
-            lines.push(format!("admin socket: {}", path.display()));
-        }
-        for line in lines {
-            say(&mut self.log, Level::Notice, &line);
-        }
-        if let Some(welcome) = self.welcome() {
-            crate::log::line(&welcome);
-        }
-    }
-
-    /// How to try what runs without a configuration.
-    fn welcome(&self) -> Option<String> {
-        if self.running.config.text != crate::config::DEFAULT_TEXT {
-            return None;
-        }
-        let address = &self.listeners.find(self.running.listeners.first()?.id).bound;
-        let (host, port) = address.rsplit_once(':')?;
-        Some(format!(
-            "an embedded cache stands behind it; try it from another terminal:\n\n    \
-             printf 'set greeting 0 0 5\\r\\nhello\\r\\nget greeting\\r\\nquit\\r\\n' \
-             | nc {host} {port}\n\n\
-             quickack: in front of your own servers: quickack run -c nutcracker.yml; \
-             to end: Ctrl-C"
-        ))
     }
 
     fn watch(mut self) -> io::Result<ExitCode> {

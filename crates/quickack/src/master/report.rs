@@ -1,13 +1,58 @@
 //! What the master tells about itself and its workers.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
-use super::Master;
 use super::workers::{State, Worker};
-use crate::log::Now;
+use super::{Master, say};
+use crate::log::{Level, Now};
 use crate::stats::{self, Facts, Snapshot, WorkerFacts};
 
 impl Master {
+    /// The first lines of the log.
+    pub(super) fn announce(&mut self, accept: &str) {
+        let mut lines = Vec::new();
+        let mut said = BTreeSet::new();
+        for entry in &self.running.listeners {
+            let bound = &self.listeners.find(entry.id).bound;
+            if said.insert((bound.clone(), entry.pool)) {
+                let pool = &self.running.config.plan.pools[entry.pool].name;
+                lines.push(format!("listening on {bound} (pool {pool})"));
+            }
+        }
+        let workers = self.running.config.process.worker_count();
+        lines.push(format!("workers: {workers}; {accept}"));
+        if let Some(address) = self.desk.stats_address() {
+            lines.push(format!("statistics on {address}"));
+        }
+        if let Some(path) = self.desk.path() {
+            lines.push(format!("admin socket: {}", path.display()));
+        }
+        for line in lines {
+            say(&mut self.log, Level::Notice, &line);
+        }
+        if let Some(welcome) = self.welcome() {
+            crate::log::line(&welcome);
+        }
+    }
+
+    /// How to try what runs without a configuration.
+    fn welcome(&self) -> Option<String> {
+        if self.running.config.text != crate::config::DEFAULT_TEXT {
+            return None;
+        }
+        let address = &self.listeners.find(self.running.listeners.first()?.id).bound;
+        let (host, port) = address.rsplit_once(':')?;
+        Some(format!(
+            "an embedded cache stands behind it; try it from another terminal:\n\n    \
+             printf 'set greeting 0 0 5\\r\\nhello\\r\\nget greeting\\r\\nquit\\r\\n' \
+             | nc {host} {port}\n\n\
+             quickack: in front of your own servers: quickack run -c nutcracker.yml; \
+             to end: Ctrl-C"
+        ))
+    }
+
     /// `quickack workers`.
     pub(super) fn workers_text(&self, as_json: bool) -> String {
         let epoch = self.running.epoch;
