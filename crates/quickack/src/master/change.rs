@@ -451,22 +451,6 @@ impl Master {
         self.graves.extend(gone);
     }
 
-    /// What the master itself does differently from now on.
-    fn follow_process(&mut self) {
-        let process = &self.running.config.process;
-        if let Err(error) = self.log.change(&process.log, process.log_format, process.log_level) {
-            let text = format!("cannot open the new log: {error}; the old one is written on");
-            say(&mut self.log, Level::Error, &text);
-        }
-        if let Err(error) = self.desk.listen_for_stats(
-            process.stats.as_ref(),
-            &self.running.addresses,
-            &self.events,
-        ) {
-            say(&mut self.log, Level::Error, &error.to_string());
-        }
-    }
-
     fn refuse(&mut self, asker: Option<Visitor>, why: &str) {
         let epoch = self.running.epoch;
         // Without the excerpts of the file, which are for whoever asked.

@@ -1,11 +1,12 @@
-//! Whether a configuration may take the place of another, and what that would change.
+//! Whether a configuration may take the place of another, what that would change, and what the
+//! master itself takes over from it.
 
 use std::collections::BTreeMap;
 
-use super::Master;
 use super::orders::Desk;
+use super::{Master, say};
 use crate::config::{self, Affinity, Config};
-use crate::log::Log;
+use crate::log::{Level, Log};
 
 impl Master {
     /// What would change, in lines for people; or why it must not.
@@ -48,6 +49,22 @@ impl Master {
             Some(address) if new.stats != old.stats => Desk::try_stats(address, addresses)
                 .map_err(|error| format!("cannot open the stats port {address}: {error}")),
             _ => Ok(()),
+        }
+    }
+
+    /// What the master itself does differently from now on.
+    pub(super) fn follow_process(&mut self) {
+        let process = &self.running.config.process;
+        if let Err(error) = self.log.change(&process.log, process.log_format, process.log_level) {
+            let text = format!("cannot open the new log: {error}; the old one is written on");
+            say(&mut self.log, Level::Error, &text);
+        }
+        if let Err(error) = self.desk.listen_for_stats(
+            process.stats.as_ref(),
+            &self.running.addresses,
+            &self.events,
+        ) {
+            say(&mut self.log, Level::Error, &error.to_string());
         }
     }
 }
