@@ -67,7 +67,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 #[test]
 fn forty_kills_cost_each_client_of_memcached_one_request_at_most() {
     let (_memcached, quickack) = crew::field(4, &["worker_cpu_affinity: auto"], &[]);
-    let load = crew::load(&quickack, 64, Options::default());
+    let load = crew::load(&quickack, 64, Options { rate: Some(10_000), ..Options::default() });
     let cpus = |number: usize| Facts::of([crew(&quickack)[&number].pid]).cpus_allowed();
     let before: Vec<_> = (0..4).map(cpus).collect();
     assert!(before.iter().all(|cpus| !cpus[0].contains([',', '-'])), "{before:?}");
@@ -84,8 +84,21 @@ fn forty_kills_cost_each_client_of_memcached_one_request_at_most() {
     let (median, longest) = (median(times.clone()), times.iter().max().copied());
     let tally = load.stop();
     println!("40 kills: successor's first client after {median:?}, {longest:?} at most; {tally}");
-    assert!(median <= Duration::from_millis(100), "{times:?}");
+    let most = Duration::from_millis(100).max(20 * start_of_a_process());
+    assert!(median <= most, "{median:?} of {most:?}: {times:?}");
     assert_eq!((0..4).map(cpus).collect::<Vec<_>>(), before, "each on its processor again");
+}
+
+/// How long this machine takes at this moment to start our program and to see its end: 2 ms when it
+/// has nothing else to do.
+fn start_of_a_process() -> Duration {
+    let times = (0..9).map(|_| {
+        let start = Instant::now();
+        let output = Command::new(QUICKACK).arg("--version").output();
+        assert!(output.is_ok_and(|output| output.status.success()));
+        start.elapsed()
+    });
+    median(times.collect())
 }
 
 /// A little longer than what the master calls an early death.
