@@ -119,7 +119,7 @@ pub enum Event {
     ClientsRefused { pool: u32, why: &'static str },
 }
 
-/// What this worker met, of servers that may be ejected; they are named by their rows. See `jury`.
+/// What this worker met, of servers by their rows. Some may be ejected for it: see `jury`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// A server failed, for so many times since it last answered a request here.

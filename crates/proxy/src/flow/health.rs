@@ -5,7 +5,6 @@
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::{Link, State};
-use crate::plan::OnFailure;
 use crate::pool::{Health, Stage};
 use crate::timers::Due;
 use crate::{Action, Event, Proxy, Report, Time, limits};
@@ -14,7 +13,6 @@ impl Proxy {
     /// A server failed: no request reaches it until a probe does.
     pub(super) fn server_failed(&mut self, pool: usize, server: usize, fault: Fault, now: Time) {
         let why = fault.row().words;
-        let ejects = self.desk.pools[pool].plan.on_failure == OnFailure::Eject;
         let entry = &mut self.desk.pools[pool].servers[server];
         let row = entry.plan.row;
         let was = std::mem::replace(&mut entry.health, Health::Down);
@@ -23,10 +21,8 @@ impl Proxy {
         if was == Health::Ready && !entry.ejected {
             self.desk.actions.push_back(Action::Log(Event::ServerDown { server: row, why }));
         }
-        if ejects {
-            let report = Report::Failed { server: row, failures, why };
-            self.desk.actions.push_back(Action::Report(report));
-        }
+        let report = Report::Failed { server: row, failures, why };
+        self.desk.actions.push_back(Action::Report(report));
         self.await_probe(pool, server, now);
     }
 
@@ -63,7 +59,6 @@ impl Proxy {
     pub(super) fn probe_answered(&mut self, id: ConnId, now: Time) {
         let link = self.links.find(id).expect("the caller found it");
         let (pool, server) = (link.pool as usize, link.server as usize);
-        let ejects = self.desk.pools[pool].plan.on_failure == OnFailure::Eject;
         let entry = &mut self.desk.pools[pool].servers[server];
         let (row, ejected) = (entry.plan.row, entry.ejected);
         entry.probe = None;
@@ -73,10 +68,8 @@ impl Proxy {
             Some(place) => *place = Some(id),
             None => self.close_quietly(id),
         }
-        if ejects {
-            let report = Report::Answered { server: row, probe: true };
-            self.desk.actions.push_back(Action::Report(report));
-        }
+        let report = Report::Answered { server: row, probe: true };
+        self.desk.actions.push_back(Action::Report(report));
         if ejected {
             // Until it is let back it is asked again and again, lest the word of it was lost.
             self.await_probe(pool, server, now);
@@ -87,11 +80,10 @@ impl Proxy {
 
     /// A server that had failed answered a request.
     pub(super) fn request_answered(&mut self, pool: usize, server: usize) {
-        let ejects = self.desk.pools[pool].plan.on_failure == OnFailure::Eject;
         let entry = &mut self.desk.pools[pool].servers[server];
         entry.failures = 0;
         entry.pause = limits::BACKOFF_FIRST_US;
-        if ejects && entry.stage == Stage::Planned {
+        if entry.stage == Stage::Planned {
             let report = Report::Answered { server: entry.plan.row, probe: false };
             self.desk.actions.push_back(Action::Report(report));
         }
