@@ -85,13 +85,14 @@ impl Bench<'_> {
     pub fn measure(&self, lengths: Lengths, seed: u64) -> Result<Window, String> {
         let (proxy_ids, server_ids) = (self.endpoint.ids(), self.servers.ids());
         let before = self.servers.counts()?;
+        // Of the whole window: to ask in between would hold up the load.
+        let turns = self.turns()?;
         let addresses = &self.endpoint.addresses;
         let mut generator = Generator::start(self.work, self.corpus, addresses, seed)?;
         generator.run_until(later(lengths.warm_up_s))?;
 
         let Contestant { act, count, .. } = self.endpoint.who;
         let operator = Operator::start(act, self.endpoint.admin.as_ref(), count)?;
-        let turns = self.turns()?;
         let witness = Witness::start(&proxy_ids, &server_ids, self.cpus);
         let begin = self.border(&server_ids);
         generator.tally.recording = true;
@@ -99,10 +100,10 @@ impl Bench<'_> {
         generator.tally.recording = false;
         let end = self.border(&server_ids);
         let elsewhere = witness.elsewhere();
-        let turns = self.turns()?.saturating_sub(turns);
         let memory = process::memory(&proxy_ids);
         let waiting = generator.waiting();
         generator.drain()?;
+        let turns = self.turns()?.saturating_sub(turns);
         let acts = operator.map_or(Ok(0), Operator::stop)?;
 
         let counts_checked = self.check_counts(before, &generator.tally)?;
@@ -117,7 +118,7 @@ impl Bench<'_> {
             // Of workers that have left meanwhile nothing is known.
             proxy_us: per_request_us(end.proxy_ns.saturating_sub(begin.proxy_ns)),
             master_ms: (end.master_ns - begin.master_ns) as f64 / 1e6,
-            per_turn: tally.recorded as f64 / turns as f64,
+            per_turn: tally.requests() as f64 / turns as f64,
             acts,
             servers_us: per_request_us(end.servers_ns - begin.servers_ns),
             load_us: per_request_us(end.load_ns - begin.load_ns),

@@ -95,6 +95,21 @@ pub fn prepare_child(command: &mut Command, title: &str, passed: Option<OwnedFd>
     }
 }
 
+/// The child gives way to processes of ordinary priority.
+pub fn give_way(command: &mut Command) {
+    // SAFETY: the closure runs between fork and exec and makes one system call.
+    unsafe {
+        command.pre_exec(|| {
+            // What cannot be had is no reason not to start.
+            let _ = rustix::process::nice(NICE);
+            Ok(())
+        });
+    }
+}
+
+/// A tenth of the weight of an ordinary process.
+const NICE: i32 = 10;
+
 /// Puts a descriptor under the number 3, without close-on-exec.
 fn pass(fd: RawFd) -> std::io::Result<()> {
     // SAFETY: plain system calls on numbers; a duplicate of a descriptor onto itself would keep

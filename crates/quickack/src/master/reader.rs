@@ -45,6 +45,8 @@ impl Reader {
         command.arg("read").arg(file);
         let passed = OwnedFd::from(outcome.try_clone()?);
         sys::process::prepare_child(&mut command, "quickack: reader", Some(passed));
+        // It often shares a processor with a worker, and clients wait for that one.
+        sys::process::give_way(&mut command);
         let child = command.spawn()?;
         Ok(Reader { child, outcome, deadline: now + PATIENCE })
     }
