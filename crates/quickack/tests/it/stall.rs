@@ -176,7 +176,9 @@ fn traced(dialogue: impl Fn(&mut Client)) -> String {
     let start = Instant::now();
     loop {
         let text = std::fs::read_to_string(&trace).unwrap_or_default();
-        if text.contains(&format!("{} +++ exited with 0 +++", quickack.process.id())) {
+        // strace pads numbers of processes to five digits.
+        let end = format!("{:<5} +++ exited with 0 +++", quickack.process.id());
+        if text.contains(&end) {
             assert!(text.contains("TCP_NODELAY"), "strace saw nothing:\n{text}");
             return text;
         }
