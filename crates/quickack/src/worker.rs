@@ -196,7 +196,6 @@ impl Crew {
             Message::Drain { timeout_us } => {
                 out.push(Order::Drain { within: Duration::from_micros(timeout_us) });
             }
-            Message::Echo { text } => self.say(Message::Echo { text }),
             // Only workers say the others.
             _ => {}
         }

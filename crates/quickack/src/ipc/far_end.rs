@@ -49,7 +49,7 @@ impl End {
                 break;
             }
             let text = format!("{:05} {}", self.sent, "x".repeat(self.sent as usize % 500));
-            match self.channel.send(Message::Echo { text }, &[]) {
+            match self.channel.send(Message::Refused { epoch: 0, why: text }, &[]) {
                 Ok(seq) => {
                     self.sent += 1;
                     assert_eq!(seq, self.sent, "nothing else is sent here");
@@ -63,7 +63,9 @@ impl End {
         }
         for _ in 0..50 {
             let Some(received) = self.channel.receive().unwrap() else { break };
-            let Message::Echo { text } = received.message else { panic!("{received:?}") };
+            let Message::Refused { why: text, .. } = received.message else {
+                panic!("{received:?}")
+            };
             let (number, padding) = text.split_once(' ').unwrap();
             assert_eq!(number.parse(), Ok(self.received), "lost, or out of order");
             assert_eq!(padding.len() as u64, self.received % 500);
@@ -95,7 +97,10 @@ fn far_end() {
         end.turn();
         end.wait();
     }
-    assert_eq!(end.channel.send(Message::Echo { text: "done".into() }, &[]), Ok(COUNT + 1));
+    assert_eq!(
+        end.channel.send(Message::Refused { epoch: 0, why: "done".into() }, &[]),
+        Ok(COUNT + 1)
+    );
     // The near end closes when it has this; until then what it sent is not lost.
     while end.channel.receive().is_ok() {
         end.wait();
@@ -149,7 +154,7 @@ fn ten_thousand_messages_each_way_survive_a_side_that_is_stopped_midway() {
             None => end.wait(),
         }
     };
-    assert_eq!(last, Message::Echo { text: "done".into() });
+    assert_eq!(last, Message::Refused { epoch: 0, why: "done".into() });
     assert!(end.longest < Duration::from_secs(1), "one turn took {:?}", end.longest);
     drop(end);
     assert!(far.0.wait().unwrap().success());

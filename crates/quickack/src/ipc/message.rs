@@ -82,8 +82,6 @@ messages! {
         "Connections of clients from another worker, one descriptor each."
     Master Drain { timeout_us: u64 }
         "Take no more clients, answer what was asked, close at a request boundary, and end."
-    Both Echo { text: String }
-        "Is sent back; proves that the channel is alive and in order."
     Both Ack {}
         "Nothing but the number of the last message that was received."
 }

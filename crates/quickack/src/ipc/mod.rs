@@ -255,8 +255,8 @@ mod tests {
         (Channel::new(one), Channel::new(other))
     }
 
-    fn echo(number: u64) -> Message {
-        Message::Echo { text: number.to_string() }
+    fn word(number: u64) -> Message {
+        Message::Refused { epoch: 0, why: number.to_string() }
     }
 
     #[test]
@@ -279,13 +279,13 @@ mod tests {
     fn a_side_that_does_not_read_is_an_error_and_loses_nothing() {
         let (mut master, mut worker) = pair();
         let mut sent = 0;
-        while master.send(echo(sent), &[]).is_ok() {
+        while master.send(word(sent), &[]).is_ok() {
             sent += 1;
         }
-        assert_eq!(master.send(echo(sent), &[]), Err(Fault::Full));
+        assert_eq!(master.send(word(sent), &[]), Err(Fault::Full));
         for number in 0..sent {
             master.flush().unwrap();
-            assert_eq!(worker.receive().unwrap().unwrap().message, echo(number));
+            assert_eq!(worker.receive().unwrap().unwrap().message, word(number));
         }
         assert!(worker.receive().unwrap().is_none() && !master.is_blocked());
     }
@@ -310,7 +310,7 @@ mod tests {
     fn the_end_of_the_other_side_is_noticed_by_both_verbs() {
         let (mut master, worker) = pair();
         drop(worker);
-        assert_eq!(master.send(echo(1), &[]), Err(Fault::Closed));
+        assert_eq!(master.send(word(1), &[]), Err(Fault::Closed));
         assert!(matches!(master.receive(), Err(Fault::Closed)));
     }
 }
