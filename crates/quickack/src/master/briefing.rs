@@ -62,7 +62,7 @@ impl Master {
         self.pass_pokes(number, 0);
         let epoch = self.running.epoch;
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
-        worker.send(Message::Prepare { epoch }, &[Rc::clone(&self.running.sealed)]);
+        worker.send(Message::Prepare { epoch }, &[Rc::clone(&self.sealed)]);
         worker.send(Message::Commit { epoch }, &[]);
     }
 

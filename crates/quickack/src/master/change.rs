@@ -11,6 +11,7 @@
 //! no request read after it is routed by the older configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,7 @@ enum Phase {
 /// The configuration that is to hold.
 struct Next {
     running: Running,
+    sealed: Rc<OwnedFd>,
     rows: Rows,
     waiting: BTreeSet<usize>,
     deadline: Instant,
@@ -250,7 +252,7 @@ impl Master {
         let mode = self.running.mode;
         let listeners = self.listeners.open(&config, &addresses, mode, workers).map_err(text)?;
         self.caches.start(&config, &assigned).map_err(text)?;
-        let mut running = Running {
+        let running = Running {
             // A number is never used again: a late word about a change that was given up must not
             // be taken for one about the next.
             epoch: self.last_epoch + 1,
@@ -260,12 +262,11 @@ impl Master {
             listeners,
             found,
             addresses,
-            sealed: Rc::clone(&self.running.sealed),
         };
-        running.sealed =
+        let sealed =
             Rc::new(running.installation(&mut self.caches).and_then(|it| it.seal()).map_err(text)?);
         self.last_epoch += 1;
-        Ok(Next { running, rows, waiting: BTreeSet::new(), deadline: now + PATIENCE, told })
+        Ok(Next { running, sealed, rows, waiting: BTreeSet::new(), deadline: now + PATIENCE, told })
     }
 
     fn ask_workers(&mut self) {
@@ -297,7 +298,7 @@ impl Master {
         let has = |id: u32| self.running.listeners.iter().any(|it| it.id == id && it.is_of(number));
         let mine = next.running.listeners.iter().filter(|entry| entry.is_of(number));
         let new: Vec<u32> = mine.map(|entry| entry.id).filter(|id| !has(*id)).collect();
-        let (epoch, sealed) = (next.running.epoch, Rc::clone(&next.running.sealed));
+        let (epoch, sealed) = (next.running.epoch, Rc::clone(&next.sealed));
         next.waiting.insert(number);
         self.pass_listeners(number, &new);
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
@@ -364,6 +365,7 @@ impl Master {
         self.prepare_health(&next.running);
         self.board.commit_config(epoch);
         self.running = next.running;
+        self.sealed = next.sealed;
         self.rows = next.rows;
         self.follow_process();
         let mut waiting = BTreeSet::new();

@@ -87,6 +87,8 @@ struct Master {
     lock: Rc<OwnedFd>,
     pokes: Vec<Rc<OwnedFd>>,
     running: Running,
+    /// The same for the workers.
+    sealed: Rc<OwnedFd>,
     rows: Rows,
     listeners: Listeners,
     caches: Caches,
@@ -126,8 +128,6 @@ struct Running {
     found: reader::Addresses,
     /// … and of that the one address of each `host:port`.
     addresses: BTreeMap<String, String>,
-    /// The same for the workers.
-    sealed: Rc<OwnedFd>,
 }
 
 /// The way to the end.
@@ -154,7 +154,7 @@ impl Master {
         listeners.start(&config, &entries)?;
         let mut caches = Caches::new();
         caches.start(&config, &assigned)?;
-        let mut running = Running {
+        let running = Running {
             epoch: 1,
             config,
             mode: choice.mode,
@@ -162,9 +162,8 @@ impl Master {
             listeners: entries,
             found,
             addresses,
-            sealed: Rc::new(sys::memory::sealed("empty", &[])?),
         };
-        running.sealed = Rc::new(running.installation(&mut caches)?.seal()?);
+        let sealed = Rc::new(running.installation(&mut caches)?.seal()?);
         board.commit_config(running.epoch);
         let events = Events::new(&signals)?;
         let desk = Desk::open(&running, file.as_deref(), &events)?;
@@ -177,6 +176,7 @@ impl Master {
             lock: Rc::new(sys::lock::new()?),
             pokes: Vec::new(),
             running,
+            sealed,
             rows,
             listeners,
             caches,
@@ -321,11 +321,6 @@ impl Master {
             }
             Message::Leaving {} => self.note_leaving(number),
             Message::Clients { pool } => self.pass_clients(pool, fds),
-            Message::Echo { text } => {
-                if let Some(worker) = self.slots[number].worker.as_mut() {
-                    worker.send(Message::Echo { text }, &[]);
-                }
-            }
             other => {
                 let text = format!("worker {number} said what only a master says: {other:?}");
                 say(&mut self.log, Level::Error, &text);
