@@ -3,7 +3,7 @@
 use cache::{Counted, Item, Mode, NewItem, Outcome, Store};
 use proto::memcached::Text;
 use proto::scan::{Tokens, decimal};
-use proto::{Answer, Class, Protocol, Refusal, Request, Span};
+use proto::{Answer, Asked, Class, Protocol, Quiet, Refusal, Request, Span};
 
 use super::Options;
 use super::intake::{OUT_OF_MEMORY, TOO_LARGE};
@@ -81,7 +81,7 @@ impl Executor {
         }
         let before = session.out.len();
         let progress = self.speak(verb, request, frame, &mut session.out, now);
-        if request.quiet {
+        if request.quiet == Quiet::Silent {
             session.out.truncate(before);
         }
         progress
@@ -99,7 +99,7 @@ impl Executor {
         let line = &frame[..request.head as usize];
         let answer: &[u8] = match (request.class, verb) {
             (Class::Refuse(Refusal::Bad(why)), _) => {
-                Text.answer(&Answer::Refused(Refusal::Bad(why)), out);
+                Text.answer(&Asked::nobody(), &Answer::Refused(Refusal::Bad(why)), out);
                 b""
             }
             (Class::Refuse(_), _) | (_, Verb::Unknown) => b"ERROR\r\n",
@@ -110,7 +110,7 @@ impl Executor {
             (_, Verb::Touch) => self.touch(line, now),
             (_, Verb::FlushAll) => self.flush_all(line, now),
             (_, Verb::Version) => {
-                Text.answer(&Answer::Version(VERSION), out);
+                Text.answer(&Asked::nobody(), &Answer::Version(VERSION), out);
                 b""
             }
             (_, Verb::Verbosity) => b"OK\r\n",
