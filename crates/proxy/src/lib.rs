@@ -39,6 +39,7 @@ mod pool;
 mod random;
 mod request;
 mod timers;
+pub mod users;
 
 use std::rc::Rc;
 
