@@ -2,8 +2,8 @@
 
 use super::{Servers, answer, commands, request};
 use crate::{
-    Answer, Ask, Asked, Carry, Command, Item, Login, Parsed, Protocol, Request, Resume, Shown,
-    Skills, Span, Upstream,
+    Answer, Ask, Asked, Carry, Class, Command, Item, Login, Parsed, Protocol, Request, Resume,
+    Shown, Skills, Span, Upstream,
 };
 
 /// Text.
@@ -79,7 +79,13 @@ impl Protocol for Text {
         answer::write(answer, out);
     }
 
-    fn login<'a>(&self, _request: &Request, _head: &'a [u8], _body: &'a [u8]) -> Login<'a> {
-        Login::Other
+    /// As memcached has it: a `set` of any key, whose value is a name, a space and a password.
+    fn login<'a>(&self, request: &Request, _head: &'a [u8], body: &'a [u8]) -> Login<'a> {
+        if request.command != commands::SET || !matches!(request.class, Class::Single { .. }) {
+            return Login::Other;
+        }
+        let space = body.iter().position(|byte| *byte == b' ').unwrap_or(body.len());
+        let (name, rest) = body.split_at(space);
+        Login::Attempt { name, password: rest.get(1..).unwrap_or_default() }
     }
 }
