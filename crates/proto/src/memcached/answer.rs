@@ -4,7 +4,8 @@ use crate::{Answer, Refusal};
 
 pub(super) fn write(answer: &Answer<'_>, out: &mut Vec<u8>) {
     match answer {
-        Answer::End => out.extend_from_slice(b"END\r\n"),
+        Answer::End | Answer::Miss => out.extend_from_slice(b"END\r\n"),
+        Answer::Bye => {}
         Answer::Ok => out.extend_from_slice(b"OK\r\n"),
         Answer::Version(version) => line(&["VERSION ", version], out),
         Answer::Stat(name, value) => line(&["STAT ", name, " ", value], out),
@@ -16,6 +17,12 @@ pub(super) fn write(answer: &Answer<'_>, out: &mut Vec<u8>) {
             out.extend_from_slice(b"SERVER_ERROR object too large for cache\r\n");
         }
         Answer::Failed(why) => line(&["SERVER_ERROR ", why], out),
+        Answer::Error(line) => out.extend_from_slice(line),
+        Answer::Barrier => out.extend_from_slice(b"MN\r\n"),
+        Answer::LoggedIn => out.extend_from_slice(b"STORED\r\n"),
+        Answer::LoginFailed => line(&["CLIENT_ERROR authentication failure"], out),
+        Answer::LoginFirst => line(&["CLIENT_ERROR unauthenticated"], out),
+        Answer::Mechanisms => out.extend_from_slice(b"ERROR\r\n"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The command table: one row a word. `docs/reference/commands.md` is made from it.
 
-use crate::{Class, Command, Local, Refusal};
+use crate::{Ask, Class, Command, Local, Refusal};
 
 /// What the arguments of a command look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +31,7 @@ pub(super) enum Shape {
     MetaStore,
 }
 
-const FETCH: Class = Class::Fetch { merge: true, idempotent: true };
-const FETCH_CAS: Class = Class::Fetch { merge: false, idempotent: true };
-const FETCH_TOUCH: Class = Class::Fetch { merge: false, idempotent: false };
+const UPDATE: Class = Class::Single { writes: true };
 
 const SERVER_ONLY: Class =
     Class::Refuse(Refusal::ByName("refused by the proxy: ask the server itself"));
@@ -43,27 +41,39 @@ const fn row(name: &'static str, class: Class, note: &'static str) -> Command {
     Command { name, class, note }
 }
 
+const fn fetch(command: u8) -> Class {
+    Class::Fetch { ask: Ask { command }, merge: true, idempotent: true }
+}
+
+const fn fetch_touch(command: u8) -> Class {
+    Class::Fetch { ask: Ask { command }, merge: false, idempotent: false }
+}
+
 /// The rows, in the order of [`SHAPES`].
 pub(super) static TABLE: &[Command] = &[
     row(
         "get",
-        FETCH,
+        fetch(GET),
         "any number of keys; split by server, gathered in the client's order; merged",
     ),
-    row("gets", FETCH_CAS, "as get, with the cas number; not merged"),
-    row("gat", FETCH_TOUCH, "as get, and sets the expiry; never asked twice"),
-    row("gats", FETCH_TOUCH, "as gat, with the cas number"),
-    row("set", Class::Update, ""),
-    row("add", Class::Update, ""),
-    row("replace", Class::Update, ""),
-    row("append", Class::Update, ""),
-    row("prepend", Class::Update, ""),
-    row("cas", Class::Update, "the cas number belongs to the server that gave it"),
-    row("delete", Class::Update, "a time other than 0 is refused, as by memcached"),
-    row("incr", Class::Update, ""),
-    row("decr", Class::Update, ""),
-    row("touch", Class::Update, ""),
-    row("flush_all", Class::Broadcast, "to all servers, only with `allow: [flush_all]`"),
+    row("gets", fetch(GETS), "as get, with the cas number"),
+    row("gat", fetch_touch(GAT), "as get, and sets the expiry; never asked twice"),
+    row("gats", fetch_touch(GATS), "as gat, with the cas number"),
+    row("set", UPDATE, ""),
+    row("add", UPDATE, ""),
+    row("replace", UPDATE, ""),
+    row("append", UPDATE, ""),
+    row("prepend", UPDATE, ""),
+    row("cas", UPDATE, "the cas number belongs to the server that gave it"),
+    row("delete", UPDATE, "a time other than 0 is refused, as by memcached"),
+    row("incr", UPDATE, ""),
+    row("decr", UPDATE, ""),
+    row("touch", UPDATE, ""),
+    row(
+        "flush_all",
+        Class::Broadcast { ask: Ask { command: FLUSH_ALL } },
+        "to all servers, only with `allow: [flush_all]`",
+    ),
     row("version", Class::Local(Local::Version), "the proxy's own"),
     row("verbosity", Class::Local(Local::Nothing), "accepted, without effect"),
     row("stats", Class::Local(Local::Stats), "the proxy's own counters, per pool and server"),
@@ -111,6 +121,7 @@ pub(super) static SHAPES: &[Shape] = &[
 
 pub(super) const GET: u8 = 0;
 pub(super) const GETS: u8 = 1;
+pub(super) const GAT: u8 = 2;
 pub(super) const GATS: u8 = 3;
 pub(super) const SET: u8 = 4;
 pub(super) const CAS: u8 = 9;
@@ -147,6 +158,7 @@ mod tests {
         for (row, name) in [
             (GET, "get"),
             (GETS, "gets"),
+            (GAT, "gat"),
             (GATS, "gats"),
             (SET, "set"),
             (CAS, "cas"),

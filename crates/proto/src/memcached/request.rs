@@ -7,7 +7,7 @@
 
 use super::commands::{self, Shape};
 use crate::scan::{self, Tokens};
-use crate::{Class, Parsed, Refusal, Request, Resume, Span};
+use crate::{Class, Parsed, Quiet, Refusal, Request, Resume, Span};
 
 /// Longest key, as in memcached.
 const KEY_MAX: usize = 250;
@@ -51,10 +51,10 @@ pub(super) fn write_head(request: &Request, head: &[u8], keys: &[Span], out: &mu
     let mut tokens = Tokens::new(head);
     let mut left = match (request.command, request.quiet) {
         (commands::DELETE, _) => 2,
-        (_, false) => usize::MAX,
-        (_, true) => Tokens::new(head).count() - 1,
+        (_, Quiet::Loud) => usize::MAX,
+        (_, _) => Tokens::new(head).count() - 1,
     };
-    debug_assert!(request.class == Class::Broadcast || keys.len() == 1);
+    debug_assert!(matches!(request.class, Class::Broadcast { .. }) || keys.len() == 1);
     while left > 0
         && let Some(token) = tokens.next()
     {
@@ -72,15 +72,7 @@ fn takes_many_keys(input: &[u8]) -> bool {
 }
 
 fn blank(head: usize) -> Request {
-    Request {
-        command: 0,
-        class: Class::Refuse(Refusal::Unknown),
-        quiet: false,
-        head: head as u32,
-        body: 0,
-        trailer: b"",
-        arguments: Span::default(),
-    }
+    Request { command: 0, head: head as u32, ..Request::nobody() }
 }
 
 /// A line being read, token by token. `read_*` return `Some` when the outcome is settled early.
@@ -162,7 +154,7 @@ impl Line<'_> {
             && is_exptime(text(2))
             && (!cas || scan::decimal(text(4), u64::MAX).is_some())
             && (!noreply || text(count - 1) == b"noreply");
-        self.request.quiet = noreply && text(count - 1) == b"noreply";
+        self.request.quiet = silent(noreply && text(count - 1) == b"noreply");
         if !good {
             return self.refuse(Refusal::Bad(BAD_LINE));
         }
@@ -175,7 +167,7 @@ impl Line<'_> {
         if tokens[0].is_none() || tokens[3].is_some() {
             return self.refuse(Refusal::Unknown);
         }
-        self.request.quiet = self.ends_with_noreply(&tokens[1..]);
+        self.request.quiet = silent(self.ends_with_noreply(&tokens[1..]));
         let text = |at: usize| tokens[at].map(|token| self.tokens.text(token));
         match (text(1), text(2)) {
             (None | Some(b"0" | b"noreply"), None) | (Some(b"0"), Some(b"noreply")) => {
@@ -206,8 +198,9 @@ impl Line<'_> {
         let text = |at: usize| tokens[at].map(|token| self.tokens.text(token));
         let number = text(1).is_some_and(is_number);
         let last = text(2);
-        self.request.quiet = last == Some(b"noreply");
-        if last.is_some() && !self.request.quiet {
+        let noreply = last == Some(b"noreply");
+        self.request.quiet = silent(noreply);
+        if last.is_some() && !noreply {
             return self.refuse(Refusal::Bad(BAD_LINE));
         }
         if !number {
@@ -221,7 +214,7 @@ impl Line<'_> {
         if tokens[2].is_some() {
             return self.refuse(Refusal::Unknown);
         }
-        self.request.quiet = self.ends_with_noreply(&tokens);
+        self.request.quiet = silent(self.ends_with_noreply(&tokens));
         let text = |at: usize| tokens[at].map(|token| self.tokens.text(token));
         let delay = |text: &[u8]| scan::decimal(text, i32::MAX as u64).is_some();
         match (text(0), text(1)) {
@@ -237,7 +230,7 @@ impl Line<'_> {
         if tokens[0].is_none() || tokens[2].is_some() {
             return self.refuse(Refusal::Unknown);
         }
-        self.request.quiet = self.ends_with_noreply(&tokens);
+        self.request.quiet = silent(self.ends_with_noreply(&tokens));
         let level = tokens[0].map_or(&b""[..], |token| self.tokens.text(token));
         match scan::decimal(level, u64::from(u32::MAX)) {
             Some(_) => None,
@@ -300,6 +293,10 @@ impl Line<'_> {
         self.request.class = Class::Refuse(refusal);
         None
     }
+}
+
+fn silent(noreply: bool) -> Quiet {
+    if noreply { Quiet::Silent } else { Quiet::Loud }
 }
 
 /// A signed 32-bit number; a negative one means "expired at once" and is part of the protocol, but

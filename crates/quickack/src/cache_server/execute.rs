@@ -4,7 +4,7 @@ use cache::{Count, Counted, Item, Mode, NewItem, Outcome, Store};
 use proto::memcached::Text;
 use proto::memcached::meta::Line;
 use proto::scan::{Tokens, decimal};
-use proto::{Answer, Class, Protocol, Refusal, Request, Span};
+use proto::{Answer, Asked, Class, Protocol, Quiet, Refusal, Request, Span};
 
 use super::Options;
 use super::intake::{OUT_OF_MEMORY, TOO_LARGE};
@@ -94,7 +94,7 @@ impl Executor {
         }
         let before = session.out.len();
         let progress = self.speak(verb, request, frame, &mut session.out, now);
-        if request.quiet {
+        if request.quiet == Quiet::Silent {
             session.out.truncate(before);
         }
         progress
@@ -112,7 +112,7 @@ impl Executor {
         let line = &frame[..request.head as usize];
         let answer: &[u8] = match (request.class, verb) {
             (Class::Refuse(Refusal::Bad(why)), _) => {
-                Text.answer(&Answer::Refused(Refusal::Bad(why)), out);
+                Text.answer(&Asked::nobody(), &Answer::Refused(Refusal::Bad(why)), out);
                 b""
             }
             (Class::Refuse(_), _) | (_, Verb::Meta | Verb::Unknown) => b"ERROR\r\n",
@@ -123,7 +123,7 @@ impl Executor {
             (_, Verb::Touch) => self.touch(line, now),
             (_, Verb::FlushAll) => self.flush_all(line, now),
             (_, Verb::Version) => {
-                Text.answer(&Answer::Version(VERSION), out);
+                Text.answer(&Asked::nobody(), &Answer::Version(VERSION), out);
                 b""
             }
             (_, Verb::Verbosity) => b"OK\r\n",

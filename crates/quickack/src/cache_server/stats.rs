@@ -2,7 +2,7 @@
 
 use cache::{Counted, Outcome};
 use proto::memcached::Text;
-use proto::{Answer, Protocol};
+use proto::{Answer, Asked, Protocol};
 
 use super::execute::{Executor, VERSION};
 
@@ -78,7 +78,7 @@ impl Executor {
     /// Answers `stats`; the parser refuses its other kinds, as it does for the proxy.
     pub(super) fn tell(&self, out: &mut Vec<u8>, now: u64) {
         let (counters, store) = (&self.counters, self.store.stats());
-        Text.answer(&Answer::Stat("version", VERSION), out);
+        Text.answer(&Asked::nobody(), &Answer::Stat("version", VERSION), out);
         for (name, value) in [
             ("pid", u64::from(self.options.pid)),
             ("uptime", now.saturating_sub(self.started)),
@@ -114,8 +114,8 @@ impl Executor {
             ("evictions", store.evictions),
             ("reclaimed", store.reclaimed),
         ] {
-            Text.answer(&Answer::Stat(name, &value.to_string()), out);
+            Text.answer(&Asked::nobody(), &Answer::Stat(name, &value.to_string()), out);
         }
-        Text.answer(&Answer::End, out);
+        Text.answer(&Asked::nobody(), &Answer::End, out);
     }
 }
