@@ -6,6 +6,7 @@
 
 mod answer;
 mod commands;
+pub mod meta;
 mod reply;
 mod request;
 mod servers;
