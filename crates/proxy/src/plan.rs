@@ -39,6 +39,9 @@ pub struct PoolPlan {
     /// Connect before the first request asks for it.
     pub preconnect: bool,
     pub timeouts: Timeouts,
+    /// A server that owes an answer and has been silent this long, microseconds, is sent nothing
+    /// more until it speaks. Without it, it is sent everything at once.
+    pub hold_after: Option<u64>,
     pub on_failure: OnFailure,
     /// Failures in a row that take a server out of the ring (`OnFailure::Eject`).
     pub server_failure_limit: u32,
@@ -173,6 +176,7 @@ impl PoolPlan {
                 queue: limits::TIMEOUT_QUEUE_DEFAULT_US,
                 reply: limits::TIMEOUT_REPLY_DEFAULT_US,
             },
+            hold_after: Some(limits::HOLD_AFTER_DEFAULT_US),
             on_failure: OnFailure::FailFast,
             server_failure_limit: 2,
             max_ejected: None,

@@ -53,6 +53,8 @@ pub enum Kind<D> {
     Number(RangeInclusive<u64>, fn(&mut D, u64)),
     /// Microseconds.
     Duration(fn(&mut D, u64)),
+    /// The same, or `off`, which 0 is too.
+    DurationOrOff(fn(&mut D, Option<u64>)),
     /// A duration that cannot be 0.
     Deadline(fn(&mut D, u64)),
     /// Bytes.
@@ -217,6 +219,9 @@ pub static POOL: &[Directive<PoolDraft>] = &[
     live("timeout_reply", Value("1s"),
         Kind::Deadline(|pool, us| pool.timeout_reply = Some(us)),
         "How long a server that owes an answer may be silent."),
+    live("hold_after", Value("30ms"), Kind::DurationOrOff(|pool, us| pool.plan.hold_after = us),
+        "A server that owes an answer and has been silent this long is sent nothing more until it \
+         speaks; what waits for it is dropped when its client leaves. `off`, or 0, sends at once."),
     row("merge_gets", Native, Value("on"), Kind::Switch(|pool, on| pool.plan.merge_gets = on),
         "Gather the gets of one turn into one get of several keys for each server."),
     row("partial", Native, Value("error"),
