@@ -1,6 +1,6 @@
 //! One request: the store is asked, and the answer is written in memcached's words.
 
-use cache::{Counted, Item, Mode, NewItem, Outcome, Store};
+use cache::{Count, Counted, Item, Mode, NewItem, Outcome, Store};
 use proto::memcached::Text;
 use proto::scan::{Tokens, decimal};
 use proto::{Answer, Asked, Class, Protocol, Quiet, Refusal, Request, Span};
@@ -103,7 +103,7 @@ impl Executor {
                 b""
             }
             (Class::Refuse(_), _) | (_, Verb::Unknown) => b"ERROR\r\n",
-            (_, Verb::Store(mode)) => self.write(mode, request, frame, now),
+            (_, Verb::Store(mode)) => self.write(mode, None, request, frame, now),
             (_, Verb::Cas) => self.compare_and_swap(request, frame, now),
             (_, Verb::Delete) => self.delete(line, now),
             (_, Verb::Incr | Verb::Decr) => self.count(verb == Verb::Incr, line, out, now),
@@ -154,7 +154,14 @@ impl Executor {
         Progress::Done
     }
 
-    fn write(&mut self, mode: Mode, request: &Request, frame: &[u8], now: u64) -> &'static [u8] {
+    fn write(
+        &mut self,
+        mode: Mode,
+        cas: Option<u64>,
+        request: &Request,
+        frame: &[u8],
+        now: u64,
+    ) -> &'static [u8] {
         let (line, data) = frame.split_at(request.head as usize);
         let Some(value) = data.strip_suffix(request.trailer) else {
             return b"CLIENT_ERROR bad data chunk\r\n";
@@ -162,9 +169,12 @@ impl Executor {
         self.counters.cmd_set += 1;
         let [_, key, flags, exptime, ..] = words(line);
         let flags = decimal(flags, u64::from(u32::MAX)).unwrap_or_default() as u32;
-        let item = NewItem { key, flags, exptime: number(exptime), value };
+        let exptime = number(exptime);
+        let item = NewItem { key, flags, exptime, value, cas, ..NewItem::default() };
         let outcome = self.store.store(mode, &item, now);
-        self.counters.count_cas(mode, outcome);
+        if cas.is_some() {
+            self.counters.count_cas(outcome);
+        }
         match outcome {
             Outcome::Stored => b"STORED\r\n",
             Outcome::NotStored => b"NOT_STORED\r\n",
@@ -177,7 +187,7 @@ impl Executor {
 
     fn compare_and_swap(&mut self, request: &Request, frame: &[u8], now: u64) -> &'static [u8] {
         let cas = decimal(words(&frame[..request.head as usize])[5], u64::MAX).unwrap_or_default();
-        self.write(Mode::Cas(cas), request, frame, now)
+        self.write(Mode::Set, Some(cas), request, frame, now)
     }
 
     fn delete(&mut self, line: &[u8], now: u64) -> &'static [u8] {
@@ -190,15 +200,15 @@ impl Executor {
     fn count(&mut self, up: bool, line: &[u8], out: &mut Vec<u8>, now: u64) -> &'static [u8] {
         let [_, key, delta, ..] = words(line);
         let delta = decimal(delta, u64::MAX).unwrap_or_default();
-        let counted =
-            if up { self.store.incr(key, delta, now) } else { self.store.decr(key, delta, now) };
+        let count = Count { up, delta, cas: 0, new_cas: None };
+        let counted = self.store.count(key, &count, now);
         self.counters.count_count(up, counted);
         match counted {
             Counted::Now(number) => {
                 push_number(number, out);
                 b"\r\n"
             }
-            Counted::NotFound => b"NOT_FOUND\r\n",
+            Counted::NotFound | Counted::Exists => b"NOT_FOUND\r\n",
             Counted::NonNumeric => {
                 b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"
             }
