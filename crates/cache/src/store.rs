@@ -200,12 +200,16 @@ impl Store {
         Some(Entry::new(self, key, found, now, false))
     }
 
-    /// Makes an item where there is none: the entry knows that it did. None without memory for it.
-    pub fn create<'a>(&'a mut self, item: &NewItem<'a>, now: u64) -> Option<Entry<'a>> {
+    /// Finds an item, or makes it as described: the entry knows. None without memory for it.
+    pub fn entry_or_create<'a>(&'a mut self, item: &NewItem<'a>, now: u64) -> Option<Entry<'a>> {
+        let hash = hash(item.key);
+        if let Some(found) = self.find(item.key, hash, now) {
+            return Some(Entry::new(self, item.key, found, now, false));
+        }
         if self.store(Mode::Add, item, now) != Outcome::Stored {
             return None;
         }
-        let found = self.lookup(item.key, hash(item.key)).expect("it was just entered");
+        let found = self.lookup(item.key, hash).expect("it was just entered");
         Some(Entry::new(self, item.key, found, now, true))
     }
 

@@ -50,12 +50,13 @@ fn value(store: &mut Store, now: u64) -> Option<String> {
 fn who_makes_an_item_by_reading_it_wins_and_nobody_after() {
     let mut store = store();
     assert!(store.entry(b"k", NOW).is_none());
-    let mut entry = store.create(&item(0, ""), NOW).expect("there is memory");
+    let mut entry = store.entry_or_create(&item(0, ""), NOW).expect("there is memory");
     assert!(entry.is_created() && !entry.item().fetched);
     entry.win_created(30);
     assert_eq!(entry.settle(), WON);
     entry.read();
-    assert!(store.create(&item(0, ""), NOW).is_none(), "it is there already");
+    let again = store.entry_or_create(&item(0, "x"), NOW).expect("it is there already");
+    assert!(!again.is_created() && again.item().value.is_empty());
     assert_eq!((read(&mut store, NOW), read(&mut store, NOW)), (SENT, SENT));
     assert_eq!(value(&mut store, NOW + 29), Some(String::new()));
     assert_eq!(value(&mut store, NOW + 30), None);

@@ -2,11 +2,13 @@
 
 use cache::{Count, Counted, Item, Mode, NewItem, Outcome, Store};
 use proto::memcached::Text;
+use proto::memcached::meta::Line;
 use proto::scan::{Tokens, decimal};
 use proto::{Answer, Asked, Class, Protocol, Quiet, Refusal, Request, Span};
 
 use super::Options;
 use super::intake::{OUT_OF_MEMORY, TOO_LARGE};
+use super::meta::{NON_NUMERIC, key_of};
 use super::session::Session;
 use super::stats::Counters;
 
@@ -16,6 +18,8 @@ pub struct Executor {
     pub(super) counters: Counters,
     /// Places of the keys of the request being executed.
     pub(super) keys: Vec<Span>,
+    /// The key that a request carries as base64. Empty between requests.
+    pub(super) decoded: Vec<u8>,
     /// Bytes that clients' unfinished requests hold.
     pub(super) held: usize,
     /// The verb of each row of the protocol's table.
@@ -35,6 +39,7 @@ enum Verb {
     Incr,
     Decr,
     Touch,
+    Meta,
     FlushAll,
     Version,
     Verbosity,
@@ -57,6 +62,7 @@ impl Executor {
             store: Store::new(options.memory_max, options.item_size_max),
             counters: Counters::default(),
             keys: Vec::new(),
+            decoded: Vec::new(),
             held: 0,
             verbs: Text.commands().iter().map(|command| verb(command.name)).collect(),
             options: *options,
@@ -78,6 +84,13 @@ impl Executor {
         {
             let exptime = if touch { Some(number(request.arguments.of(frame))) } else { None };
             return self.fetch(session, frame, cas, exptime, now);
+        }
+        if verb == Verb::Meta
+            && let Some(line) = Line::read(&frame[..request.head as usize])
+        {
+            let value = frame[request.head as usize..].strip_suffix(request.trailer);
+            self.meta(&line, value, &mut session.out, now);
+            return Progress::Done;
         }
         let before = session.out.len();
         let progress = self.speak(verb, request, frame, &mut session.out, now);
@@ -102,7 +115,7 @@ impl Executor {
                 Text.answer(&Asked::nobody(), &Answer::Refused(Refusal::Bad(why)), out);
                 b""
             }
-            (Class::Refuse(_), _) | (_, Verb::Unknown) => b"ERROR\r\n",
+            (Class::Refuse(_), _) | (_, Verb::Meta | Verb::Unknown) => b"ERROR\r\n",
             (_, Verb::Store(mode)) => self.write(mode, None, request, frame, now),
             (_, Verb::Cas) => self.compare_and_swap(request, frame, now),
             (_, Verb::Delete) => self.delete(line, now),
@@ -209,9 +222,7 @@ impl Executor {
                 b"\r\n"
             }
             Counted::NotFound | Counted::Exists => b"NOT_FOUND\r\n",
-            Counted::NonNumeric => {
-                b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"
-            }
+            Counted::NonNumeric => NON_NUMERIC,
             Counted::NoMemory => b"SERVER_ERROR out of memory\r\n",
         }
     }
@@ -230,17 +241,25 @@ impl Executor {
     }
 
     /// Whether the item that a storage command announces could ever be kept.
-    pub(super) fn is_too_large(&self, request: &Request, head: &[u8]) -> bool {
-        let key_len = self.keys.first().map_or(0, |key| key.of(head).len());
-        request.body as usize + key_len > self.options.item_size_max
+    pub(super) fn is_too_large(&self, request: &Request) -> bool {
+        request.body as usize > self.options.item_size_max
     }
 
-    /// A `set` that is refused takes the old value with it, so that nobody reads what was replaced.
+    /// A `set` that is refused takes the old value with it, so that nobody reads what was replaced;
+    /// an `ms` does so in every mode.
     pub(super) fn drop_stale(&mut self, request: &Request, head: &[u8], now: u64) {
-        if self.verbs[usize::from(request.command)] == Verb::Store(Mode::Set)
-            && let Some(key) = self.keys.first()
-        {
-            self.store.delete(key.of(head), now);
+        match self.verbs[usize::from(request.command)] {
+            Verb::Store(Mode::Set) => {
+                self.store.delete(words(head)[1], now);
+            }
+            Verb::Meta => {
+                let line = Line::read(&head[..request.head as usize]);
+                let mut decoded = Vec::new();
+                if let Some(line) = line {
+                    self.store.delete(key_of(&line, &mut decoded), now);
+                }
+            }
+            _ => {}
         }
     }
 }
@@ -261,6 +280,7 @@ fn verb(name: &str) -> Verb {
         "incr" => Verb::Incr,
         "decr" => Verb::Decr,
         "touch" => Verb::Touch,
+        "mg" | "ms" | "md" | "ma" | "me" | "mn" => Verb::Meta,
         "flush_all" => Verb::FlushAll,
         "version" => Verb::Version,
         "verbosity" => Verb::Verbosity,

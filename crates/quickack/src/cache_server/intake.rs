@@ -94,7 +94,7 @@ impl Executor {
         match request.class {
             Class::Refuse(Refusal::Bad(_)) => Some(BAD_LINE),
             Class::Refuse(_) => Some(b"ERROR\r\n"),
-            _ if self.is_too_large(request, head) => {
+            _ if self.is_too_large(request) => {
                 self.drop_stale(request, head, now);
                 Some(TOO_LARGE)
             }

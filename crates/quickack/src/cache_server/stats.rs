@@ -43,6 +43,11 @@ impl Counters {
         }
     }
 
+    /// A meta get that touches what it finds is counted as a touch alone.
+    pub fn count_meta_get(&mut self, hit: bool, touch: bool) {
+        if hit && touch { self.count_touch(hit) } else { self.count_fetch(hit, false) }
+    }
+
     pub fn count_touch(&mut self, hit: bool) {
         self.cmd_touch += 1;
         *if hit { &mut self.touch_hits } else { &mut self.touch_misses } += 1;
