@@ -39,6 +39,7 @@ mod pool;
 mod random;
 mod request;
 mod timers;
+pub mod users;
 
 use std::rc::Rc;
 
@@ -300,6 +301,7 @@ impl Proxy {
         } else if let Some(link) = self.links.find(conn) {
             match link.state {
                 link::State::Connecting => {}
+                link::State::Greeting if link.hello.is_empty() => {}
                 link::State::Greeting => out.push(&link.hello),
                 link::State::Up => link.out.slices(out),
             }

@@ -15,6 +15,7 @@ mod crew;
 mod eject;
 mod faults;
 mod limits;
+mod logins;
 mod metrics;
 mod peers;
 mod proxy_protocol;
