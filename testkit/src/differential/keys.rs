@@ -106,7 +106,7 @@ fn key(at: usize, kind: Kind, random: &mut Random) -> Key {
         }
     }
     let plain = raw.iter().all(|byte| *byte > b' ' && *byte != 0x7f);
-    Key { raw, plain, named, counted: at / LANES % 3 > 0 }
+    Key { raw, plain, named, counted: !(at / LANES).is_multiple_of(3) }
 }
 
 pub const KEY_MAX: usize = 250;

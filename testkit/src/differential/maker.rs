@@ -42,8 +42,14 @@ impl Maker<'_> {
         }
     }
 
+    /// One of those words.
+    pub fn word(&mut self, words: &[&'static str]) -> &'static str {
+        let word: &&str = self.random.pick(words);
+        word
+    }
+
     pub fn exptime(&mut self) -> &'static str {
-        *self.random.pick(&["0", "0", "0", "0", "2000", "9000", "-1", "2592001", "2000000000"])
+        self.word(&["0", "0", "0", "0", "2000", "9000", "-1", "2592001", "2000000000"])
     }
 
     pub fn flags(&mut self) -> u32 {

@@ -191,15 +191,15 @@ fn more_flags(
         push(flags, &format!("O{opaque}"));
     }
     if maker.random.below(20) == 0 {
-        push(flags, *maker.random.pick(&["P", "Pgive/it", "L", "Lpath/", "Lc5"]));
+        push(flags, maker.word(&["P", "Pgive/it", "L", "Lpath/", "Lc5"]));
     }
     match maker.random.below(150) {
         0 => {
-            push(flags, *maker.random.pick(&["E7", "x", "S5", "z", "!", "Q"]));
+            push(flags, maker.word(&["E7", "x", "S5", "z", "!", "Q"]));
             request.mark(Mark::NewerFlag);
         }
         1 => {
-            push(flags, *maker.random.pick(&["q", "T", "Tabc", "Cabc", "N", "Mx", "D", "F-", "I"]));
+            push(flags, maker.word(&["q", "T", "Tabc", "Cabc", "N", "Mx", "D", "F-", "I"]));
             request.mark(Mark::BadFlags);
         }
         _ => {}

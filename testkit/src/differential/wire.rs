@@ -54,7 +54,7 @@ impl<'a> Lane<'a> {
 
     /// The end of the segment with this number.
     fn segment_end(&self, number: usize) -> usize {
-        let cut = self.cuts.get(number).map(|cut| self.bytes.len() * usize::from(*cut) >> 16);
+        let cut = self.cuts.get(number).map(|cut| (self.bytes.len() * usize::from(*cut)) >> 16);
         cut.unwrap_or(self.bytes.len())
     }
 
