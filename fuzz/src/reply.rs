@@ -18,21 +18,24 @@ pub fn run(seed: u64, budget: usize) {
 fn asks(protocol: &dyn Protocol) -> impl Iterator<Item = Ask> + '_ {
     let rows = protocol.commands().iter().enumerate();
     rows.filter(|(_, row)| {
-        matches!(row.class, Class::Fetch { .. } | Class::Update | Class::Broadcast)
+        matches!(row.class, Class::Fetch { .. } | Class::Single { .. } | Class::Broadcast { .. })
     })
     .map(|(row, _)| Ask { command: row as u8 })
-    .chain([protocol.probe().1])
 }
 
 fn check(protocol: &dyn Protocol, ask: Ask, bytes: &[u8], dice: &mut Dice) {
-    let whole = protocol.parse_reply(ask, bytes);
+    let whole = protocol.upstream().parse_reply(ask, bytes);
     let cut = dice.below(bytes.len() + 1);
-    let early = protocol.parse_reply(ask, &bytes[..cut]);
+    let early = protocol.upstream().parse_reply(ask, &bytes[..cut]);
     assert!(early == Parsed::Incomplete || early == whole, "settled by {cut} bytes: {early:?}");
     let Parsed::Complete(item) = whole else { return };
     let head = item.head as usize;
     assert!(head > 1 && bytes[..head].ends_with(b"\r\n"), "a head is a whole line");
-    assert_eq!(protocol.parse_reply(ask, &bytes[..head]), whole, "nothing past the head counts");
+    assert_eq!(
+        protocol.upstream().parse_reply(ask, &bytes[..head]),
+        whole,
+        "nothing past the head counts"
+    );
     let fetch = matches!(protocol.commands()[usize::from(ask.command)].class, Class::Fetch { .. });
     match item.kind {
         ItemKind::Value => {

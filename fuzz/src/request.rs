@@ -29,8 +29,8 @@ fn check(protocol: &dyn Protocol, bytes: &[u8], dice: &mut Dice) {
     }
     match request.class {
         Class::Fetch { .. } => assert!(!keys.is_empty()),
-        Class::Update => assert_eq!(keys.len(), 1),
-        Class::Broadcast | Class::Local(_) | Class::Refuse(_) => assert!(keys.is_empty()),
+        Class::Single { .. } => assert_eq!(keys.len(), 1),
+        Class::Broadcast { .. } | Class::Local(_) | Class::Refuse(_) => assert!(keys.is_empty()),
     }
     let mut again = Vec::new();
     let mut alone = bytes[..head].to_vec();

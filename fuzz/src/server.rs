@@ -6,7 +6,7 @@
 //! before, any blank after). It was written from the server's behaviour and checked against the
 //! recorded answers in `crates/proto/testdata/memcached/words.txt`.
 
-use proto::{Class, PROTOCOLS, Parsed, Protocol, Request, Resume, Span};
+use proto::{Ask, Class, PROTOCOLS, Parsed, Protocol, Request, Resume, Span};
 
 use crate::mutate;
 use crate::naive::{self, Reading, Said};
@@ -32,11 +32,13 @@ pub fn canonical(
 ) -> Vec<u8> {
     let mut out = Vec::new();
     if let Class::Fetch { .. } = request.class {
+        let upstream = protocol.upstream();
         protocol.open_fetch(request, head, &mut out);
-        keys.iter().for_each(|key| protocol.push_fetch(key.of(head), &mut out));
-        protocol.close_fetch(&mut out);
+        keys.iter().for_each(|key| upstream.push_fetch(key.of(head), &mut out));
+        upstream.close_fetch(&mut out);
     } else {
-        protocol.write_head(request, head, keys, &mut out);
+        let ask = Ask { command: request.command };
+        protocol.write_head(request, head, keys, ask, &mut out);
     }
     out
 }
@@ -61,7 +63,7 @@ pub fn check(bytes: &[u8], write: Write<'_>) {
     assert_eq!(used, written.len(), "the server sees another command in it");
     assert_eq!(read, meant, "the server was sent b\"{}\"", written.escape_ascii());
     assert_eq!(request.body, meant.body.unwrap_or(0));
-    let bound = protocol.fetch_max(request.command);
+    let bound = protocol.upstream().fetch_max(Ask { command: request.command });
     assert!(is_patient(&written) || bound <= PATIENCE, "several lines, and each may be too long");
     assert!(
         is_patient(&written) || keys.len() > 1 || written.len() <= PATIENCE,

@@ -126,6 +126,7 @@ table! {
         Hits "hits_total" "Keys that had a value.",
         Failed "requests_failed_total" "Requests that met a fault.",
         Abandoned "requests_abandoned_total" "Answers thrown away because their client had left.",
+        Marks "requests_marking_total" "Requests that ask for stale or win marks, or leave them.",
         Paused "clients_paused_total" "Times a client with too much outstanding was paused.",
         AcksFlushed "acks_flushed_total" "ACKs sent at once: a request in pieces, or quiet.",
     }

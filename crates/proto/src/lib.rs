@@ -21,21 +21,31 @@ mod message;
 pub mod scan;
 
 pub use message::{
-    Answer, Ask, Class, Command, Item, ItemKind, Local, Parsed, Refusal, Request, Resume, Span,
+    Answer, Ask, Asked, Carry, Class, Command, Credentials, Heard, Item, ItemKind, Local, Login,
+    Marks, Parsed, Quiet, Refusal, Request, Resume, Shown, Skills, Span,
 };
 
-/// Every protocol a listener or a server can speak.
-pub static PROTOCOLS: &[&dyn Protocol] = &[&memcached::Text];
+/// Every protocol that clients speak.
+pub static PROTOCOLS: &[&dyn Protocol] = &[&memcached::Text, &memcached::Binary];
 
 /// The protocol of that name in a configuration.
 pub fn protocol(name: &str) -> Option<&'static dyn Protocol> {
     PROTOCOLS.iter().copied().find(|protocol| protocol.name() == name)
 }
 
-/// One wire protocol. Stateless: what a half-read frame needs is in [`Resume`].
+/// What clients speak. Stateless: what a half-read frame needs is in [`Resume`].
+///
+/// A client's protocol knows how its requests are carried to the servers that stand behind it, and
+/// how what these say is told to the client.
 pub trait Protocol: Sync {
     /// The name used in configurations and reports.
     fn name(&self) -> &'static str;
+
+    /// What a connection to a listener of this protocol speaks whose first byte this is.
+    fn spoken(&self, first: u8) -> &'static dyn Protocol;
+
+    /// What the servers speak.
+    fn upstream(&self) -> &'static dyn Upstream;
 
     /// Every command it knows, also those that are refused. [`Request::command`] is an index here.
     fn commands(&self) -> &'static [Command];
@@ -50,15 +60,55 @@ pub trait Protocol: Sync {
         keys: &mut Vec<Span>,
     ) -> Parsed<Request>;
 
-    /// Writes the head that goes to a server for a request that is forwarded whole: canonical, in
-    /// the answering form (a `noreply` is left out), so that completion is always known.
-    fn write_head(&self, request: &Request, head: &[u8], keys: &[Span], out: &mut Vec<u8>);
+    /// A key as a server knows it, by which it is routed: decoded, where it stands encoded in the
+    /// head. `scratch` may be used to hold it.
+    fn key<'a>(
+        &self,
+        request: &Request,
+        head: &'a [u8],
+        span: Span,
+        scratch: &'a mut Vec<u8>,
+    ) -> &'a [u8];
 
-    /// The longest message of a read of this command that every server takes, bytes.
-    fn fetch_max(&self, command: u8) -> usize;
+    /// How a single request can be carried to a server with these skills, if they are known.
+    fn carry(&self, request: &Request, head: &[u8], skills: Option<Skills>) -> Carry;
+
+    /// Writes the head that goes to a server for a request that is forwarded whole: canonical, in
+    /// the form of `ask`, which answers always, so that completion is always known.
+    fn write_head(
+        &self,
+        request: &Request,
+        head: &[u8],
+        keys: &[Span],
+        ask: Ask,
+        out: &mut Vec<u8>,
+    );
+
+    /// Writes what a server needs after the body, beyond the trailer that the client sent.
+    fn write_tail(&self, request: &Request, ask: Ask, out: &mut Vec<u8>);
 
     /// Starts a read of several keys; `head` is the request's own and may hold arguments.
     fn open_fetch(&self, request: &Request, head: &[u8], out: &mut Vec<u8>);
+
+    /// Tells an item of a server's reply in the client's words: writes its head, and says what of
+    /// the body follows. For requests with `keep`; whatever answers others passes as it came.
+    fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown;
+
+    /// Writes an answer of the proxy's own to a client; nothing, where a quiet request hides it.
+    fn answer(&self, asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>);
+
+    /// What a whole request is where a login comes first.
+    fn login<'a>(&self, request: &Request, head: &'a [u8], body: &'a [u8]) -> Login<'a>;
+}
+
+/// What servers speak.
+pub trait Upstream: Sync {
+    /// Reads one item of a server's reply at the start of `input`, its head only. What cannot be
+    /// a reply to `ask` is `Malformed`: the caller must not believe anything after it.
+    fn parse_reply(&self, ask: Ask, input: &[u8]) -> Parsed<Item>;
+
+    /// The longest message of such a read that every server takes, bytes.
+    fn fetch_max(&self, ask: Ask) -> usize;
 
     /// Adds one key to a read that `open_fetch` began.
     fn push_fetch(&self, key: &[u8], out: &mut Vec<u8>);
@@ -66,13 +116,10 @@ pub trait Protocol: Sync {
     /// Ends a read that `open_fetch` began.
     fn close_fetch(&self, out: &mut Vec<u8>);
 
-    /// Reads one item of a server's reply at the start of `input`, its head only. What cannot be
-    /// a reply to `ask` is `Malformed`: the caller must not believe anything after it.
-    fn parse_reply(&self, ask: Ask, input: &[u8]) -> Parsed<Item>;
+    /// What is said first on a new link. Its answer proves that the server is there, and teaches
+    /// what it can do.
+    fn hello(&self, credentials: Option<&Credentials>, out: &mut Vec<u8>);
 
-    /// Writes an answer of the proxy's own to a client.
-    fn answer(&self, answer: &Answer<'_>, out: &mut Vec<u8>);
-
-    /// The request by which a server is asked whether it is back, and whose reply proves it.
-    fn probe(&self) -> (&'static [u8], Ask);
+    /// Reads that answer; `credentials`: they were given. `Malformed` says why the link is useless.
+    fn hear(&self, credentials: bool, input: &[u8]) -> Parsed<Heard>;
 }

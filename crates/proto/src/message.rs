@@ -13,6 +13,11 @@ impl Span {
         Span { start: start as u32, end: end as u32 }
     }
 
+    /// Whether it names no byte.
+    pub fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+
     /// The bytes it names.
     pub fn of(self, head: &[u8]) -> &[u8] {
         &head[self.start as usize..self.end as usize]
@@ -53,13 +58,14 @@ pub struct Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Reads any number of keys, each answered by a value or by nothing. Split by server, gathered
-    /// in the client's order. `merge`: may share a message with other clients' reads.
-    /// `idempotent`: asking again changes nothing, so it may be asked once more on a new link.
-    Fetch { merge: bool, idempotent: bool },
-    /// One key, one status in answer. Never sent twice.
-    Update,
-    /// Goes to every server of the pool, where the pool allows it by the command's name.
-    Broadcast,
+    /// in the client's order. `ask`: what the server is asked. `merge`: may share a message with
+    /// other clients' reads. `idempotent`: asking again changes nothing, so it may be asked once
+    /// more on a new link. One that is translated has one key.
+    Fetch { ask: Ask, merge: bool, idempotent: bool },
+    /// One key, one item in answer. `writes`: it changes something, and is never sent twice.
+    Single { writes: bool },
+    /// Goes to every server of the pool, where the pool allows it by the name of what is asked.
+    Broadcast { ask: Ask },
     /// The proxy answers by itself.
     Local(Local),
     /// Never forwarded.
@@ -75,6 +81,8 @@ pub enum Local {
     Nothing,
     /// The proxy's own counters.
     Stats,
+    /// Answered when everything that its client asked before, quiet requests too, is settled.
+    Barrier,
     /// Close when everything before it has been answered.
     Quit,
 }
@@ -99,8 +107,13 @@ pub struct Request {
     pub command: u8,
     /// What to do with it; for a refusal this differs from the command's own class.
     pub class: Class,
-    /// The client wants no answer.
-    pub quiet: bool,
+    /// Which answers the client wants.
+    pub quiet: Quiet,
+    /// What it has to do with the marks that items can bear.
+    pub marks: Marks,
+    /// Its head is needed when it is answered: what the server says is translated. Otherwise that
+    /// passes as it came.
+    pub keep: bool,
     /// Length of the head.
     pub head: u32,
     /// Length of the body, without its trailer.
@@ -112,6 +125,21 @@ pub struct Request {
 }
 
 impl Request {
+    /// What nobody asked, to which something is said all the same.
+    pub fn nobody() -> Request {
+        Request {
+            command: Asked::NOBODY,
+            class: Class::Refuse(Refusal::Unknown),
+            quiet: Quiet::Loud,
+            marks: Marks::None,
+            keep: false,
+            head: 0,
+            body: 0,
+            trailer: b"",
+            arguments: Span::default(),
+        }
+    }
+
     /// Length of the whole frame.
     pub fn len(&self) -> u64 {
         u64::from(self.head) + self.body + self.trailer.len() as u64
@@ -123,10 +151,127 @@ impl Request {
     }
 }
 
-/// What a reply is measured against: the command that was sent, by its row in the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which answers a client wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Quiet {
+    /// All.
+    #[default]
+    Loud,
+    /// Those that its protocol does not hide from a quiet request: mostly bad news.
+    Sparing,
+    /// None, not even an error.
+    Silent,
+}
+
+/// Some servers mark items: stale, or being refilled by the client that was told to. The newer
+/// forms of a read tell of the marks and move them, the classic ones do neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Marks {
+    /// Has nothing to do with them.
+    #[default]
+    None,
+    /// Its answer would tell of them: once marks are in use it cannot be asked in a classic form.
+    Shows,
+    /// May leave marks, or asks for them.
+    Makes,
+}
+
+/// What a server is asked, by its row in the table of the servers' protocol. Its reply is measured
+/// against it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
     pub command: u8,
+}
+
+/// What a server can do beyond what every server can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skills {
+    /// memcached's meta commands.
+    pub meta: bool,
+}
+
+impl Skills {
+    /// Whether whoever has these can do all that whoever has `others` can.
+    pub fn include(self, others: Skills) -> bool {
+        self.meta || !others.meta
+    }
+}
+
+/// How a request can be carried to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carry {
+    /// In this form.
+    Ask(Ask),
+    /// That depends on skills which are not known.
+    Unknown,
+    /// Not at all, without changing what it means.
+    Refused(Refusal),
+}
+
+/// The request that something answers.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// Row in the table of the client's protocol; `NOBODY` where nothing was asked.
+    pub command: u8,
+    pub quiet: Quiet,
+    /// What the server was asked, if one was.
+    pub ask: Ask,
+    /// Its head, if the request has `keep` or is being answered at once; otherwise empty.
+    pub head: &'a [u8],
+}
+
+impl Asked<'_> {
+    /// The command of what nobody asked.
+    pub const NOBODY: u8 = u8::MAX;
+
+    /// What is said unasked, before a connection is closed.
+    pub fn nobody() -> Asked<'static> {
+        Asked { command: Asked::NOBODY, quiet: Quiet::Loud, ask: Ask::default(), head: b"" }
+    }
+}
+
+/// What of a server's item a client is shown after the head that `translate` wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// Nothing at all: no head was written.
+    Nothing,
+    /// No more.
+    Head,
+    /// The item's body, and then these bytes in place of its trailer.
+    Body { trailer: &'static [u8] },
+}
+
+/// What the first words on a new link taught.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// Bytes of the server's answer.
+    pub len: usize,
+    pub skills: Skills,
+}
+
+/// Who we are to a server, or who a client says it is.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    pub name: String,
+    pub password: String,
+}
+
+/// Without the password: this may reach a log.
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What a request is to a proxy whose client has not logged in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Login<'a> {
+    /// A try.
+    Attempt { name: &'a [u8], password: &'a [u8] },
+    /// It asks how to log in.
+    Mechanisms,
+    /// It has to wait.
+    Other,
 }
 
 /// One item of a reply.
@@ -162,7 +307,7 @@ pub enum ItemKind {
     Value,
     /// No more values.
     End,
-    /// The one status that answers an update or a broadcast.
+    /// The one item that answers a single request or a broadcast. It may have a body.
     Status,
     /// An error of the server's in place of the rest of the reply.
     Error,
@@ -171,10 +316,16 @@ pub enum ItemKind {
 /// What the proxy says to a client on its own account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
-    /// Ends the values of a read.
+    /// Ends the values of a read, or counters.
     End,
+    /// A read of one key found nothing.
+    Miss,
     /// Done.
     Ok,
+    /// Everything before is settled.
+    Barrier,
+    /// The connection is about to be closed, as the client asked.
+    Bye,
     /// The proxy's version.
     Version(&'a str),
     /// One counter; `End` follows the last.
@@ -183,4 +334,14 @@ pub enum Answer<'a> {
     Refused(Refusal),
     /// A failure that is not the client's: a sentence with the server's name in it.
     Failed(&'a str),
+    /// A server's own error line.
+    Error(&'a [u8]),
+    /// How to log in.
+    Mechanisms,
+    /// Welcome.
+    LoggedIn,
+    /// Not with this name and password.
+    LoginFailed,
+    /// Not before a login.
+    LoginFirst,
 }

@@ -9,7 +9,9 @@ mod transcript;
 
 use std::collections::BTreeSet;
 
-use proto::{Answer, Class, PROTOCOLS, Parsed, Protocol, Refusal, Request, Resume, Span};
+use proto::{
+    Answer, Ask, Asked, Class, PROTOCOLS, Parsed, Protocol, Quiet, Refusal, Request, Resume, Span,
+};
 use transcript::{ask, frames, meaning, own_words, reply_story, rows, story};
 
 /// Streams above this length are not cut at every byte: they say nothing new and take minutes.
@@ -134,8 +136,8 @@ fn nothing_is_read_past_the_end_of_a_frame() {
                 break;
             }
             let ask = ask(protocol, &row.asked);
-            let whole = protocol.parse_reply(ask, said);
-            let early = protocol.parse_reply(ask, &said[..at]);
+            let whole = protocol.upstream().parse_reply(ask, said);
+            let early = protocol.upstream().parse_reply(ask, &said[..at]);
             assert!(early == Parsed::Incomplete || early == whole, "{}: {at} bytes", row.place);
         }
     });
@@ -152,7 +154,7 @@ fn what_is_written_reads_as_the_same_request() {
             let head = &rest[..request.head as usize];
             if let Some(written) = forwarded(protocol, request.class, &request, head, &keys) {
                 let mut loud = request;
-                loud.quiet = false;
+                loud.quiet = Quiet::Loud;
                 let expected = meaning(protocol, &loud, head, &keys);
                 let (again, spans) = first(protocol, &written, &mut Resume::default());
                 let Parsed::Complete(read) = again else { panic!("{}: {again:?}", row.place) };
@@ -192,7 +194,7 @@ fn garbage_never_panics() {
             let said = &asked.server.as_ref().unwrap().0;
             let from = dice.below(bytes.len() + 1);
             bytes.splice(0..from, said[..dice.below(said.len() + 1)].iter().copied());
-            let _ = protocol.parse_reply(ask(protocol, &asked.asked), &bytes);
+            let _ = protocol.upstream().parse_reply(ask(protocol, &asked.asked), &bytes);
         }
     }
 }
@@ -206,9 +208,9 @@ fn our_errors_are_errors_to_our_own_reply_parser() {
         {
             for answer in [Answer::Refused(refusal), Answer::Failed("10.0.0.1:11211: why")] {
                 let mut out = Vec::new();
-                protocol.answer(&answer, &mut out);
+                protocol.answer(&Asked::nobody(), &answer, &mut out);
                 for row in protocol.commands() {
-                    if matches!(row.class, Class::Fetch { .. } | Class::Update) {
+                    if matches!(row.class, Class::Fetch { .. } | Class::Single { .. }) {
                         let told = reply_story(protocol, ask(protocol, row.name), &out);
                         assert_eq!(told, "error", "{answer:?} to {}", row.name);
                     }
@@ -237,9 +239,9 @@ fn read_a_get_in_pieces(protocol: &dyn Protocol, count: usize) {
     assert_eq!(usize::from(request.command), get);
     protocol.open_fetch(&request, &template.request, &mut input);
     for number in 0..count {
-        protocol.push_fetch(format!("key:{number:08}").as_bytes(), &mut input);
+        protocol.upstream().push_fetch(format!("key:{number:08}").as_bytes(), &mut input);
     }
-    protocol.close_fetch(&mut input);
+    protocol.upstream().close_fetch(&mut input);
 
     let mut resume = Resume::default();
     for end in (16384..input.len()).step_by(16384) {
@@ -275,10 +277,13 @@ fn forwarded(
     match class {
         Class::Fetch { .. } => {
             protocol.open_fetch(request, head, &mut out);
-            keys.iter().for_each(|key| protocol.push_fetch(key.of(head), &mut out));
-            protocol.close_fetch(&mut out);
+            keys.iter().for_each(|key| protocol.upstream().push_fetch(key.of(head), &mut out));
+            protocol.upstream().close_fetch(&mut out);
         }
-        Class::Update | Class::Broadcast => protocol.write_head(request, head, keys, &mut out),
+        Class::Single { .. } | Class::Broadcast { .. } => {
+            let ask = Ask { command: request.command };
+            protocol.write_head(request, head, keys, ask, &mut out);
+        }
         Class::Local(_) | Class::Refuse(_) => return None,
     }
     Some(out)

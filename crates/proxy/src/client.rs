@@ -6,7 +6,7 @@
 //!            (partial)   answers leave at the head only
 //! ```
 
-use proto::{Request, Resume};
+use proto::{Protocol, Request, Resume};
 
 use crate::buffer::{Outbox, Spares};
 use crate::limits::Limits;
@@ -16,6 +16,10 @@ use crate::request::{NONE, RowId};
 pub(crate) struct Client {
     pub(crate) pool: u32,
     pub(crate) state: State,
+    /// As its first byte told; before it, its listener's.
+    pub(crate) protocol: &'static dyn Protocol,
+    /// It has said something.
+    pub(crate) spoke: bool,
     pub(crate) intake: Intake,
     /// Bytes of an unfinished head, or input that waits because the client is paused.
     pub(crate) partial: Vec<u8>,
@@ -25,8 +29,12 @@ pub(crate) struct Client {
     pub(crate) tail: RowId,
     /// Rows in the pipeline.
     pub(crate) depth: u32,
-    /// Quiet rows, which stand in no pipeline.
-    pub(crate) quiet: u32,
+    /// Rows in the pipeline that are answered whatever happens.
+    pub(crate) loud: u32,
+    /// Silent rows, which stand in no pipeline.
+    pub(crate) silent: u32,
+    /// The row that is answered when no silent row is left.
+    pub(crate) barrier: RowId,
     pub(crate) out: Outbox,
     /// Bytes of answers that wait for their turn in its rows.
     pub(crate) rows_held: usize,
@@ -39,6 +47,9 @@ pub(crate) struct Client {
     pub(crate) paused: bool,
     /// Not read until nothing is outstanding: what comes next may go another way.
     pub(crate) held_back: bool,
+    /// Not read until the links of this pool's server know what it can do: how what comes next is
+    /// sent there depends on it.
+    pub(crate) awaits: Option<u32>,
     /// In the list of clients that may go on.
     pub(crate) resumable: bool,
     /// The turn in which it last put a key into a shared batch.
@@ -102,23 +113,28 @@ impl End {
 }
 
 impl Client {
-    pub(crate) fn new(pool: u32, limits: &Limits) -> Client {
+    pub(crate) fn new(pool: u32, protocol: &'static dyn Protocol, limits: &Limits) -> Client {
         Client {
             pool,
             state: State::Open,
+            protocol,
+            spoke: false,
             intake: Intake::Head,
             partial: Vec::new(),
             resume: Resume::default(),
             head: NONE,
             tail: NONE,
             depth: 0,
-            quiet: 0,
+            loud: 0,
+            silent: 0,
+            barrier: NONE,
             out: Outbox::default(),
             rows_held: 0,
             expected: limits.client_outbox / UNKNOWN_ANSWERS,
             dirty: false,
             paused: false,
             held_back: false,
+            awaits: None,
             resumable: false,
             batch_turn: 0,
             held: 0,
@@ -127,7 +143,7 @@ impl Client {
 
     /// Nothing is asked, nothing is left to say.
     pub(crate) fn is_settled(&self) -> bool {
-        (self.head == NONE && self.quiet == 0 || bug!(CloseEarly)) && self.out.is_empty()
+        (self.head == NONE && self.silent == 0 || bug!(CloseEarly)) && self.out.is_empty()
     }
 
     /// What has arrived cannot be answered before more arrives.
@@ -144,7 +160,9 @@ impl Client {
     /// What it has outstanding has shrunk so far that it is read again.
     pub(crate) fn may_resume(&self, limits: &Limits) -> bool {
         let most = if self.held_back { 0 } else { limits.pipeline / 2 };
-        self.outstanding() <= most && self.owed() <= limits.client_outbox / 2
+        self.awaits.is_none()
+            && self.outstanding() <= most
+            && self.owed() <= limits.client_outbox / 2
     }
 
     /// An answer of this length leaves for it.
@@ -158,7 +176,7 @@ impl Client {
     }
 
     pub(crate) fn outstanding(&self) -> usize {
-        self.depth as usize + self.quiet as usize
+        self.depth as usize + self.silent as usize
     }
 
     /// Throws away what has arrived and is not a whole request.

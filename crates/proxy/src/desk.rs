@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use metrics::{Counters, Pool as Counter, Sheet, Worker};
-use proto::Answer;
+use proto::{Answer, Ask, Asked, Item, Quiet, Refusal, Request, Shown};
 
 use crate::buffer::{Outbox, Source, Spares};
 use crate::client::{Client, State as ClientState};
@@ -17,7 +17,7 @@ use crate::limits::Limits;
 use crate::link::Entry;
 use crate::memory::Memory;
 use crate::pool::Pool;
-use crate::request::{NONE, RowId, Rows, State, UNTIMED};
+use crate::request::{NONE, Question, RowId, Rows, State, UNTIMED};
 use crate::{Action, Closed, Time};
 
 /// Clients, their requests, and what is to be done for them.
@@ -40,34 +40,45 @@ pub(crate) struct Desk {
     resumable: Vec<ConnId>,
 }
 
-/// The value of a key, as it came from the server.
+/// What a server said in answer to a row: the value of a key, or the one item of a single request.
 pub(crate) enum Value<'a> {
-    /// In one piece.
+    /// In one piece: what the client is shown.
     Flat(Source<'a>),
-    /// In several reads.
+    /// In one piece, to be translated.
+    Foreign(Item, Source<'a>),
+    /// What the client is shown, from several reads.
     Held(Outbox),
 }
 
 impl Value<'_> {
     fn len(&self) -> usize {
         match self {
-            Value::Flat(source) => source.bytes.len(),
+            Value::Flat(source) | Value::Foreign(_, source) => source.bytes.len(),
             Value::Held(outbox) => outbox.len(),
         }
     }
 
-    fn write(self, out: &mut Outbox) {
-        match self {
-            Value::Flat(source) => out.push(source),
-            Value::Held(mut held) => out.append(&mut held),
-        }
+    fn write(self, question: &Question, out: &mut Outbox) {
+        self.put(question, out, Outbox::push);
     }
 
     /// As `write`, into a place where it may have to wait.
-    fn store(self, out: &mut Outbox) {
+    fn store(self, question: &Question, out: &mut Outbox) {
+        self.put(question, out, Outbox::keep);
+    }
+
+    fn put(self, question: &Question, out: &mut Outbox, add: fn(&mut Outbox, Source<'_>)) {
         match self {
-            Value::Flat(source) => out.keep(source),
+            Value::Flat(source) => add(out, source),
             Value::Held(mut held) => out.append(&mut held),
+            Value::Foreign(item, source) => {
+                let (head, body) = (item.head as usize, item.body as usize);
+                let shown = question.translate(&item, &source.bytes[..head], out.copied());
+                if let Shown::Body { trailer } = shown {
+                    add(out, source.part(head, head + body));
+                    out.copy(trailer);
+                }
+            }
         }
     }
 }
@@ -101,14 +112,20 @@ impl Desk {
     }
 
     /// A row for a client's request, at the end of its pipeline.
-    pub(crate) fn enqueue(&mut self, id: ConnId, quiet: bool) -> RowId {
+    pub(crate) fn enqueue(&mut self, id: ConnId, request: &Request, head: &[u8]) -> RowId {
         let client = self.clients.find_mut(id).expect("requests are read from living clients only");
-        let row = self.rows.alloc(id, client.pool, self.now);
-        self.rows[row].quiet = quiet;
-        if quiet {
-            client.quiet += 1;
+        let owner = (id, client.protocol);
+        let row = self.rows.alloc(owner, client.pool, (request, head), self.now);
+        if request.keep {
+            let held = self.rows[row].measure();
+            client.rows_held += held;
+            self.memory.change(&mut self.rows[row].held, held);
+        }
+        if request.quiet == Quiet::Silent {
+            client.silent += 1;
             return row;
         }
+        client.loud += u32::from(request.quiet == Quiet::Loud);
         match client.tail {
             NONE => client.head = row,
             tail => self.rows[tail].next = row,
@@ -119,26 +136,65 @@ impl Desk {
     }
 
     /// An answer that needs no server. It still waits for its turn.
-    pub(crate) fn answer(&mut self, id: ConnId, answer: &Answer<'_>) {
-        self.answer_all(id, std::slice::from_ref(answer));
+    pub(crate) fn answer(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        answer: &Answer<'_>,
+    ) {
+        self.answer_all(id, request, head, std::slice::from_ref(answer));
     }
 
     /// As `answer`, of several parts.
-    pub(crate) fn answer_all(&mut self, id: ConnId, answers: &[Answer<'_>]) {
+    pub(crate) fn answer_all(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        answers: &[Answer<'_>],
+    ) {
+        if request.quiet == Quiet::Silent {
+            return;
+        }
         let client = self.clients.find_mut(id).expect("requests are read from living clients only");
-        let protocol = self.pools[client.pool as usize].plan.protocol;
-        if client.head == NONE {
+        let protocol = client.protocol;
+        let (command, quiet) = (request.command, request.quiet);
+        let asked = Asked { command, quiet, ask: Ask::default(), head };
+        if client.head == NONE || bug!(EarlyBarrier) && answers == [Answer::Barrier] {
             client.out.open(&mut self.spares);
-            answers.iter().for_each(|answer| protocol.answer(answer, client.out.copied()));
+            answers.iter().for_each(|answer| protocol.answer(&asked, answer, client.out.copied()));
             self.spoke(id);
         } else {
-            let row = self.enqueue(id, false);
+            let row = self.enqueue(id, request, head);
             self.rows[row].since = UNTIMED;
             let out = self.rows[row].reply.copied();
-            answers.iter().for_each(|answer| protocol.answer(answer, out));
+            answers.iter().for_each(|answer| protocol.answer(&asked, answer, out));
             self.account_row(row);
             self.complete(row);
         }
+    }
+
+    /// What is said unasked: after everything that was asked.
+    pub(crate) fn say(&mut self, id: ConnId, answer: &Answer<'_>) {
+        self.answer(id, &Request::nobody(), b"", answer);
+    }
+
+    /// Answered when everything that its client has asked before is settled. What stands in the
+    /// pipeline is by the time its turn comes; for what does not, the client is not read further.
+    pub(crate) fn barrier(&mut self, id: ConnId, request: &Request, head: &[u8]) {
+        let client = self.clients.find(id).expect("requests are read from living clients only");
+        if client.silent == 0 || bug!(EarlyBarrier) {
+            return self.answer(id, request, head, &Answer::Barrier);
+        }
+        let row = self.enqueue(id, request, head);
+        let entry = &mut self.rows[row];
+        (entry.since, entry.left) = (UNTIMED, 1);
+        let asked = Asked { head, ..entry.question.asked() };
+        entry.question.protocol.answer(&asked, &Answer::Barrier, entry.reply.copied());
+        self.account_row(row);
+        self.clients.find_mut(id).expect("it has just asked").barrier = row;
+        self.hold(id);
     }
 
     /// A key of a read has a value.
@@ -163,18 +219,18 @@ impl Desk {
                 }
                 large => {
                     let mut held = Outbox::default();
-                    large.store(&mut held);
+                    large.store(&row.question, &mut held);
                     row.keep_large(entry.slot, held);
                 }
             }
         } else if client.head == entry.row || bug!(Overtake) {
             client.out.open(&mut self.spares);
             client.learn(value.len());
-            value.write(&mut client.out);
-            plan.plan.protocol.answer(&Answer::End, client.out.copied());
+            value.write(&row.question, &mut client.out);
+            row.question.answer(&Answer::End, client.out.copied());
         } else {
-            value.store(&mut row.reply);
-            plan.plan.protocol.answer(&Answer::End, row.reply.copied());
+            value.store(&row.question, &mut row.reply);
+            row.question.answer(&Answer::End, row.reply.copied());
             self.account_row(entry.row);
         }
         self.part_done(entry.row);
@@ -184,17 +240,21 @@ impl Desk {
     pub(crate) fn miss(&mut self, entry: Entry) {
         let row = &mut self.rows[entry.row];
         if row.slots.is_empty() {
-            self.pools[row.pool as usize].plan.protocol.answer(&Answer::End, row.reply.copied());
+            row.question.answer(&Answer::Miss, row.reply.copied());
             self.account_row(entry.row);
         }
         self.part_done(entry.row);
     }
 
-    /// The server's own line answers an update; of a broadcast's lines the last good one stays.
-    pub(crate) fn status(&mut self, id: RowId, line: &[u8]) {
+    /// The server's own item answers a request; of a broadcast's items the last good one stays. A
+    /// line is kept whatever the ceiling says: whoever asked for a change must hear of it.
+    pub(crate) fn status(&mut self, id: RowId, server: u32, value: Value<'_>, has_body: bool) {
+        if has_body && !self.memory.has_room(value.len()) {
+            return self.fail_part(id, Some(server), Fault::OutOfMemory, self.rows[id].writes);
+        }
         let row = &mut self.rows[id];
         row.reply.clear();
-        row.reply.copy(line);
+        value.store(&row.question, &mut row.reply);
         self.account_row(id);
         self.part_done(id);
     }
@@ -203,7 +263,7 @@ impl Desk {
     pub(crate) fn server_error(&mut self, id: RowId, line: &[u8]) {
         let row = &mut self.rows[id];
         if row.error.is_empty() {
-            row.error.extend_from_slice(line);
+            row.question.answer(&Answer::Error(line), &mut row.error);
         }
         self.settle_error(id);
     }
@@ -223,8 +283,15 @@ impl Desk {
             let words = if sent { table.words_sent } else { table.words };
             let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
             let text = format!("{label}: {words}");
-            pool.plan.protocol.answer(&Answer::Failed(&text), &mut row.error);
+            row.question.answer(&Answer::Failed(&text), &mut row.error);
         }
+        self.settle_error(id);
+    }
+
+    /// A request cannot be asked after all.
+    pub(crate) fn refuse(&mut self, id: RowId, refusal: Refusal) {
+        let row = &mut self.rows[id];
+        row.question.answer(&Answer::Refused(refusal), &mut row.error);
         self.settle_error(id);
     }
 
@@ -249,7 +316,7 @@ impl Desk {
     fn complete(&mut self, id: RowId) {
         self.rows.set_done(id);
         let row = &mut self.rows[id];
-        let (owner, quiet) = (row.client, row.quiet);
+        let (owner, silent) = (row.client, row.question.quiet == Quiet::Silent);
         if !row.error.is_empty() && row.slots.is_empty() {
             row.reply.clear();
             self.account_row(id);
@@ -258,16 +325,24 @@ impl Desk {
             return;
         }
         let Some(client) = self.clients.find_mut(owner) else { return self.free(id) };
-        if quiet {
+        if silent {
             if bug!(AnswerNoreply) {
                 client.out.append(&mut self.rows[id].reply);
                 self.memory.change(&mut self.rows[id].held, 0);
             }
-            client.quiet -= 1;
+            client.silent -= 1;
+            let over = client.silent == 0;
+            let barrier = if over { std::mem::replace(&mut client.barrier, NONE) } else { NONE };
             let row = &self.rows[id];
             self.pools[row.pool as usize].record(row, self.now);
             self.free(id);
-            self.spoke(owner);
+            if barrier != NONE {
+                self.part_done(barrier);
+            }
+            // Which may have been the last thing it waited for.
+            if self.clients.find(owner).is_some() {
+                self.spoke(owner);
+            }
         } else if client.head == id {
             self.release(owner);
         }
@@ -286,11 +361,12 @@ impl Desk {
             let row = client.head;
             assert_eq!(self.rows[row].client, id, "a reply goes to its owner only");
             pool.record(&self.rows[row], self.now);
-            self.rows[row].emit(plan.protocol, plan.partial, &mut client.out);
+            self.rows[row].emit(plan.partial, &mut client.out);
             client.learn(client.out.len() - before);
             before = client.out.len();
             client.head = self.rows[row].next;
             client.depth -= 1;
+            client.loud -= u32::from(self.rows[row].question.quiet == Quiet::Loud);
             client.rows_held -= self.rows[row].held;
             self.memory.change(&mut self.rows[row].held, 0);
             self.rows.free(row, &mut self.spares);
@@ -449,6 +525,11 @@ impl Desk {
         self.worker.subtract(Worker::ClientsNow, 1);
         pool.counters.add(Counter::Abandoned, u64::from(client.depth));
         let mut row = client.head;
+        if client.barrier != NONE {
+            // Nobody else would complete it.
+            self.rows[client.barrier].left = 0;
+            self.rows.set_done(client.barrier);
+        }
         while row != NONE {
             let next = self.rows[row].next;
             if self.rows[row].state == State::Done {

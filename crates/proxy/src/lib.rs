@@ -39,6 +39,7 @@ mod pool;
 mod random;
 mod request;
 mod timers;
+pub mod users;
 
 use std::rc::Rc;
 
@@ -139,6 +140,8 @@ pub struct Proxy {
     dirty_links: Vec<ConnId>,
     /// Places of the keys of the request being read.
     keys: Vec<Span>,
+    /// A key that had to be decoded.
+    scratch: Vec<u8>,
     /// Links to which the request being read added keys of its own.
     touched: Vec<ConnId>,
     // Boxes are what is reused.
@@ -171,6 +174,7 @@ impl Proxy {
             turn: 1,
             dirty_links: Vec::new(),
             keys: Vec::new(),
+            scratch: Vec::new(),
             touched: Vec::new(),
             spare_batches: Vec::new(),
             clients_max: plan.clients_max,
@@ -294,10 +298,13 @@ impl Proxy {
             if let Some(client) = self.desk.clients.find(conn) {
                 client.out.slices(out);
             }
-        } else if let Some(link) = self.links.find(conn)
-            && link.state == link::State::Up
-        {
-            link.out.slices(out);
+        } else if let Some(link) = self.links.find(conn) {
+            match link.state {
+                link::State::Connecting => {}
+                link::State::Greeting if link.hello.is_empty() => {}
+                link::State::Greeting => out.push(&link.hello),
+                link::State::Up => link.out.slices(out),
+            }
         }
     }
 

@@ -11,13 +11,13 @@
 //!            └── the next reply belongs to the first flight, and to nobody else
 //! ```
 //!
-//! A flight is one message: a get of one or many keys, an update, a probe. `end` is where it ends
+//! A flight is one message: a get of one or many keys, or another request. `end` is where it ends
 //! in the stream of sent bytes; so what was handed to the kernel, and may have been executed, is
 //! told from what was not by comparing two numbers.
 
 use std::collections::VecDeque;
 
-use proto::{Ask, Item, Protocol, Request};
+use proto::{Ask, Item, Shown, Upstream};
 
 use crate::Time;
 use crate::buffer::Outbox;
@@ -31,6 +31,8 @@ pub(crate) struct Link {
     pub(crate) pool: u32,
     pub(crate) server: u32,
     pub(crate) state: State,
+    /// The first words, which go ahead of everything; unsent ones.
+    pub(crate) hello: Vec<u8>,
     pub(crate) out: Outbox,
     pub(crate) flights: VecDeque<Flight>,
     /// The open batch: gets of this turn that will leave as one.
@@ -72,9 +74,9 @@ pub(crate) struct Link {
 pub(crate) enum State {
     /// Requests may queue; nothing can be sent.
     Connecting,
-    /// Like `Connecting`, to find out whether a server is back: carries no request.
-    Probing,
-    /// Established.
+    /// Established; its server is asked who it is.
+    Greeting,
+    /// It has said so.
     Up,
 }
 
@@ -91,8 +93,7 @@ pub(crate) struct Flight {
 /// What a message carries.
 pub(crate) enum Cargo {
     Fetch(Box<Batch>),
-    Update(RowId),
-    Probe,
+    Single(RowId),
 }
 
 /// The keys of one get, in the order asked, and for whom. Always in a box: it moves from the open
@@ -102,8 +103,8 @@ pub(crate) struct Batch {
     pub(crate) text: Vec<u8>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) ask: Ask,
-    /// The request whose form it has; rows of other requests joined it because theirs is the same.
-    pub(crate) request: Request,
+    /// Asking again changes nothing.
+    pub(crate) idempotent: bool,
     /// Length of what stands in `text` before the first key.
     prefix_len: usize,
     /// Entries before this one had their turn: they are settled, or among the skipped.
@@ -132,22 +133,31 @@ pub(crate) struct Body {
     pub(crate) item: Item,
     /// Whom it is for; `None` drops it.
     pub(crate) entry: Option<Entry>,
-    /// Head, body and trailer as far as they have come.
+    /// It is the whole answer to a single request.
+    pub(crate) single: bool,
+    /// What the client is shown: its head, and of the rest as much as has come.
     pub(crate) data: Outbox,
-    /// Bytes to come.
+    pub(crate) shown: Shown,
+    /// Bytes to come, of body and trailer.
     pub(crate) left: u64,
     pub(crate) end: End,
 }
 
+impl Entry {
+    /// Stands for a single request.
+    pub(crate) fn of_row(row: RowId) -> Entry {
+        Entry { row, slot: 0, start: 0, end: 0 }
+    }
+}
+
 impl Batch {
-    /// An empty batch for keys of `request`'s form.
-    pub(crate) fn blank(request: Request) -> Box<Batch> {
-        let ask = Ask { command: request.command };
+    /// An empty batch, to be opened.
+    pub(crate) fn blank() -> Box<Batch> {
         Box::new(Batch {
             text: Vec::new(),
             entries: Vec::new(),
-            ask,
-            request,
+            ask: Ask::default(),
+            idempotent: false,
             prefix_len: 0,
             cursor: 0,
             skipped: Vec::new(),
@@ -157,12 +167,12 @@ impl Batch {
         })
     }
 
-    /// Makes a used batch as good as a blank one; its buffers stay.
-    pub(crate) fn open(&mut self, request: Request, turn: u64, now: Time) {
+    /// Makes a used batch as good as a blank one, for keys that are asked so; its buffers stay.
+    pub(crate) fn open(&mut self, ask: Ask, idempotent: bool, turn: u64, now: Time) {
         self.text.clear();
         self.entries.clear();
-        self.ask = Ask { command: request.command };
-        self.request = request;
+        self.ask = ask;
+        self.idempotent = idempotent;
         self.cursor = 0;
         self.skipped.clear();
         self.turn = turn;
@@ -185,11 +195,11 @@ impl Batch {
             && self.text.len() + key_len + 3 <= limits::BATCH_BYTES_MAX.min(bytes_max)
     }
 
-    pub(crate) fn push(&mut self, protocol: &dyn Protocol, key: &[u8], row: RowId, slot: u32) {
+    pub(crate) fn push(&mut self, upstream: &dyn Upstream, key: &[u8], row: RowId, slot: u32) {
         if self.entries.is_empty() {
             self.prefix_len = self.text.len();
         }
-        protocol.push_fetch(key, &mut self.text);
+        upstream.push_fetch(key, &mut self.text);
         let end = self.text.len() as u32;
         self.entries.push(Entry { row, slot, start: end - key.len() as u32, end });
     }
@@ -213,11 +223,12 @@ impl Batch {
 }
 
 impl Link {
-    pub(crate) fn new(pool: u32, server: u32, state: State, now: Time) -> Link {
+    pub(crate) fn new(pool: u32, server: u32, now: Time) -> Link {
         Link {
             pool,
             server,
-            state,
+            state: State::Connecting,
+            hello: Vec::new(),
             out: Outbox::default(),
             flights: VecDeque::new(),
             batch: None,
@@ -241,8 +252,12 @@ impl Link {
 
     /// Moves to the next state; a link lives once, forwards.
     pub(crate) fn set_state(&mut self, next: State) {
-        assert_eq!(next, State::Up, "a link is born connecting and can only come up");
-        assert_ne!(self.state, State::Up, "a link comes up once");
+        let after = match self.state {
+            State::Connecting => Some(State::Greeting),
+            State::Greeting => Some(State::Up),
+            State::Up => None,
+        };
+        assert_eq!(Some(next), after, "a link connects, greets and is up");
         self.state = next;
     }
 
@@ -261,8 +276,8 @@ impl Link {
     }
 
     /// Queues a whole get.
-    pub(crate) fn launch_batch(&mut self, mut batch: Box<Batch>, protocol: &dyn Protocol) {
-        protocol.close_fetch(&mut batch.text);
+    pub(crate) fn launch_batch(&mut self, mut batch: Box<Batch>, upstream: &dyn Upstream) {
+        upstream.close_fetch(&mut batch.text);
         let before = self.out.len();
         self.out.copied().extend_from_slice(&batch.text);
         let ask = batch.ask;
@@ -302,7 +317,8 @@ impl Link {
     /// When this link must be looked at, if nothing happens before.
     pub(crate) fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
         let owed = match self.state {
-            State::Connecting | State::Probing => Some(self.since.after(timeouts.connect)),
+            State::Connecting => Some(self.since.after(timeouts.connect)),
+            State::Greeting => Some(self.since.after(timeouts.reply)),
             State::Up if self.is_waiting() && !bug!(NoReplyDeadline) => {
                 Some(self.reply_deadline(timeouts))
             }

@@ -1,10 +1,13 @@
 //! What the operator decided, compiled: immutable, complete, free of names to look up.
 //! `config` in the program builds it from a file; the data plane only reads it.
 
+use std::rc::Rc;
+
 use proto::Protocol;
 use shard::{Distribution, Hash};
 
 use crate::limits::{self, Limits};
+use crate::users::Users;
 
 /// Everything one `Proxy` needs to know.
 #[derive(Clone, Debug)]
@@ -39,6 +42,9 @@ pub struct PoolPlan {
     /// Connect before the first request asks for it.
     pub preconnect: bool,
     pub timeouts: Timeouts,
+    /// A server that owes an answer and has been silent this long, microseconds, is sent nothing
+    /// more until it speaks. Without it, it is sent everything at once.
+    pub hold_after: Option<u64>,
     pub on_failure: OnFailure,
     /// Failures in a row that take a server out of the ring (`OnFailure::Eject`).
     pub server_failure_limit: u32,
@@ -55,6 +61,8 @@ pub struct PoolPlan {
     pub partial: Partial,
     /// Broadcast commands that the operator allows, by name.
     pub allow: Vec<String>,
+    /// Who may log in; without it nobody has to.
+    pub users: Option<Rc<Users>>,
     /// The largest value, bytes.
     pub item_size_max: usize,
     /// When a client's pending ACK is flushed.
@@ -173,6 +181,7 @@ impl PoolPlan {
                 queue: limits::TIMEOUT_QUEUE_DEFAULT_US,
                 reply: limits::TIMEOUT_REPLY_DEFAULT_US,
             },
+            hold_after: Some(limits::HOLD_AFTER_DEFAULT_US),
             on_failure: OnFailure::FailFast,
             server_failure_limit: 2,
             max_ejected: None,
@@ -181,6 +190,7 @@ impl PoolPlan {
             merge_gets: true,
             partial: Partial::Error,
             allow: Vec::new(),
+            users: None,
             item_size_max: limits::ITEM_SIZE_DEFAULT,
             quickack: QuickAck::Partial,
             server_quickack: QuickAck::Partial,

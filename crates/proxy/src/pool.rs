@@ -14,6 +14,7 @@
 //! A retired one gets nothing more; what it was asked is still answered.
 
 use metrics::{Counters, Latency, Recorder, Sheet};
+use proto::{Skills, Upstream};
 use shard::{Distribution, Node, Ring};
 
 use crate::id::ConnId;
@@ -25,6 +26,10 @@ use crate::{Time, limits};
 pub(crate) struct Pool {
     /// As installed last; its servers stand in `servers`, in places of their own.
     pub(crate) plan: PoolPlan,
+    pub(crate) upstream: &'static dyn Upstream,
+    /// Marks on items are in use: see `proto::Marks`. Every worker must know at once, so it stands
+    /// in the book as well.
+    pub(crate) marked: bool,
     /// A server keeps its place; a vacant place is used again.
     pub(crate) servers: Vec<Server>,
     pub(crate) stage: Stage,
@@ -47,6 +52,8 @@ pub(crate) struct Server {
     pub(crate) plan: ServerPlan,
     pub(crate) stage: Stage,
     pub(crate) health: Health,
+    /// What it can do, as its last link has learnt.
+    pub(crate) skills: Option<Skills>,
     /// Decided outside: not in the ring.
     pub(crate) ejected: bool,
     /// Failures since it last answered a request.
@@ -59,6 +66,8 @@ pub(crate) struct Server {
     pub(crate) alive: usize,
     /// The link that asks whether it is back.
     pub(crate) probe: Option<ConnId>,
+    /// Clients wait for it to be known what it can do.
+    pub(crate) awaited: bool,
     /// When the next probe is due. A timer set for another time is not heeded.
     pub(crate) probe_at: Option<Time>,
     /// Until then we do not try to connect: the last time we lacked something of our own.
@@ -119,6 +128,8 @@ impl Pool {
             counters: sheet.counters(plan.row),
             reads: sheet.recorder(plan.row, Latency::Reads),
             updates: sheet.recorder(plan.row, Latency::Updates),
+            upstream: plan.protocol.upstream(),
+            marked: false,
             plan,
         }
     }
@@ -182,12 +193,14 @@ impl Server {
         Server {
             stage: Stage::Planned,
             health: Health::Ready,
+            skills: None,
             ejected: false,
             failures: 0,
             pause: limits::BACKOFF_FIRST_US,
             links: vec![None; links],
             alive: 0,
             probe: None,
+            awaited: false,
             probe_at: None,
             unable_until: Time(0),
             unable_pause: limits::BACKOFF_FIRST_US,
@@ -210,6 +223,7 @@ impl Server {
     /// It is back in the plan, and nothing is known of it.
     pub(crate) fn begin_anew(&mut self) {
         self.ejected = false;
+        self.skills = None;
         self.failures = 0;
         self.forgive();
     }

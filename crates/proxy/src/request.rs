@@ -6,7 +6,7 @@
 //!   alloc ──▶ Waiting(parts left) ──last part settled──▶ Done ──head of its pipeline──▶ emit, free
 //! ```
 
-use proto::{Answer, Protocol};
+use proto::{Answer, Ask, Asked, Item, Protocol, Quiet, Request, Shown};
 
 use crate::Time;
 use crate::buffer::{Outbox, Spares};
@@ -33,8 +33,7 @@ pub(crate) struct Row {
     pub(crate) pool: u32,
     /// When it was understood; `UNTIMED` if no server is asked.
     pub(crate) since: Time,
-    /// The client wants no answer.
-    pub(crate) quiet: bool,
+    pub(crate) question: Question,
     /// An update or broadcast, which changes something.
     pub(crate) writes: bool,
     /// A part of it was asked once more; that happens once.
@@ -53,6 +52,44 @@ pub(crate) struct Row {
     large: Vec<Outbox>,
     /// Bytes held, as told to the memory account.
     pub(crate) held: usize,
+}
+
+/// What was asked: as much of it as its answer needs.
+pub(crate) struct Question {
+    /// The client's.
+    pub(crate) protocol: &'static dyn Protocol,
+    pub(crate) command: u8,
+    pub(crate) quiet: Quiet,
+    /// What the server was asked.
+    pub(crate) ask: Ask,
+    /// What a server says is translated, for which the head is kept.
+    pub(crate) keep: bool,
+    head: Vec<u8>,
+}
+
+impl Question {
+    pub(crate) fn asked(&self) -> Asked<'_> {
+        Asked { command: self.command, quiet: self.quiet, ask: self.ask, head: &self.head }
+    }
+
+    /// Writes an answer of ours.
+    pub(crate) fn answer(&self, answer: &Answer<'_>, out: &mut Vec<u8>) {
+        self.protocol.answer(&self.asked(), answer, out);
+    }
+
+    pub(crate) fn translate(&self, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+        self.protocol.translate(&self.asked(), item, head, out)
+    }
+
+    fn set(&mut self, protocol: &'static dyn Protocol, request: &Request, head: &[u8]) {
+        self.protocol = protocol;
+        self.command = request.command;
+        self.quiet = request.quiet;
+        self.keep = request.keep;
+        if request.keep {
+            self.head.extend_from_slice(head);
+        }
+    }
 }
 
 /// The life of a row.
@@ -81,7 +118,8 @@ impl Row {
     /// Bytes that this row holds; what `held` must say.
     pub(crate) fn measure(&self) -> usize {
         let large: usize = self.large.iter().map(Outbox::len).sum();
-        self.reply.len() + self.values.len() + self.slots.len() * size_of::<Slot>() + large
+        let slots = self.slots.len() * size_of::<Slot>();
+        self.reply.len() + self.question.head.len() + self.values.len() + slots + large
     }
 
     /// Whether a value of this length is copied among the small ones.
@@ -107,7 +145,7 @@ impl Row {
     }
 
     /// Writes the whole answer of a row that is done.
-    pub(crate) fn emit(&mut self, protocol: &dyn Protocol, partial: Partial, out: &mut Outbox) {
+    pub(crate) fn emit(&mut self, partial: Partial, out: &mut Outbox) {
         assert_eq!(self.state, State::Done, "only a settled request has an answer");
         if self.slots.is_empty() {
             out.append(&mut self.reply);
@@ -124,7 +162,7 @@ impl Row {
             }
         }
         if self.error.is_empty() || partial == Partial::Miss || bug!(SilentMiss) {
-            protocol.answer(&Answer::End, out.copied());
+            self.question.answer(&Answer::End, out.copied());
         } else {
             out.copy(&self.error);
         }
@@ -140,9 +178,15 @@ pub(crate) struct Rows {
 
 impl Rows {
     /// A row in the state `Waiting`, in no queue yet.
-    pub(crate) fn alloc(&mut self, client: ConnId, pool: u32, now: Time) -> RowId {
+    pub(crate) fn alloc(
+        &mut self,
+        (client, protocol): (ConnId, &'static dyn Protocol),
+        pool: u32,
+        (request, head): (&Request, &[u8]),
+        now: Time,
+    ) -> RowId {
         let id = self.free.pop().unwrap_or_else(|| {
-            self.rows.push(Row::blank(client));
+            self.rows.push(Row::blank(client, protocol));
             (self.rows.len() - 1) as RowId
         });
         let row = &mut self.rows[id as usize];
@@ -152,7 +196,7 @@ impl Rows {
         row.pool = pool;
         row.since = now;
         row.next = NONE;
-        row.quiet = false;
+        row.question.set(protocol, request, head);
         row.writes = false;
         row.asked_again = false;
         row.left = 0;
@@ -172,6 +216,7 @@ impl Rows {
         assert_eq!(row.state, State::Done, "a request is freed once, after it was settled");
         row.state = State::Free;
         row.error.clear();
+        row.question.head.clear();
         row.slots.clear();
         spares.give(std::mem::take(&mut row.values));
         row.large.clear();
@@ -179,8 +224,9 @@ impl Rows {
         row.held = 0;
         if row.reply.copied().capacity() > ROW_KEEP_MAX
             || row.slots.capacity() * size_of::<Slot>() > ROW_KEEP_MAX
+            || row.question.head.capacity() > ROW_KEEP_MAX
         {
-            *row = Row::blank(row.client);
+            *row = Row::blank(row.client, row.question.protocol);
         }
         self.free.push(id);
     }
@@ -209,14 +255,22 @@ impl std::ops::IndexMut<RowId> for Rows {
 }
 
 impl Row {
-    fn blank(client: ConnId) -> Row {
+    fn blank(client: ConnId, protocol: &'static dyn Protocol) -> Row {
+        let question = Question {
+            protocol,
+            command: Asked::NOBODY,
+            quiet: Quiet::Loud,
+            ask: Ask::default(),
+            keep: false,
+            head: Vec::new(),
+        };
         Row {
             state: State::Free,
             client,
             next: NONE,
             pool: 0,
             since: UNTIMED,
-            quiet: false,
+            question,
             writes: false,
             asked_again: false,
             left: 0,

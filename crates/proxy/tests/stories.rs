@@ -282,8 +282,8 @@ fn a_server_that_falls_silent_is_down_until_a_probe_is_answered() {
     assert_eq!(stage.hears(client), "SERVER_ERROR s0: no reply in time\r\n");
     stage.expect_refused(client);
     stage.passes(SECOND);
-    let probe = stage.connect(0);
-    assert_eq!(stage.hears(probe), "version\r\n");
+    let (probe, _) = stage.connects.pop().expect("a probe is due");
+    stage.establishes(probe);
     stage.expect_refused(client);
     stage.says(probe, "VERSION 1.6.18\r\n");
     let down = Event::ServerDown { server: S0, why: "no reply in time" };
@@ -321,8 +321,6 @@ fn an_ejected_server_gives_its_keys_to_the_others_until_a_probe_is_answered() {
     stage.says(other, "END\r\n");
     stage.passes(10 * SECOND);
     let probe = stage.connect(1);
-    assert_eq!(stage.hears(probe), "version\r\n");
-    stage.says(probe, "VERSION 1.6.18\r\n");
     assert_eq!(stage.reports[1..], [Report::Answered { server, probe: true }]);
     assert_eq!(stage.events.len(), 1, "its return is told by whoever decides it");
     stage.says(client, &format!("get {key}\r\n"));

@@ -1,10 +1,15 @@
 //! What the proxy says on its own account, in memcached's words.
 
-use crate::{Answer, Refusal};
+use super::commands::MG;
+use super::meta;
+use crate::{Answer, Asked, Refusal};
 
-pub(super) fn write(answer: &Answer<'_>, out: &mut Vec<u8>) {
+pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
     match answer {
-        Answer::End => out.extend_from_slice(b"END\r\n"),
+        Answer::End if asked.command == MG => {}
+        Answer::Miss if asked.command == MG => meta::answer::miss(asked, out),
+        Answer::End | Answer::Miss => out.extend_from_slice(b"END\r\n"),
+        Answer::Bye => {}
         Answer::Ok => out.extend_from_slice(b"OK\r\n"),
         Answer::Version(version) => line(&["VERSION ", version], out),
         Answer::Stat(name, value) => line(&["STAT ", name, " ", value], out),
@@ -16,6 +21,12 @@ pub(super) fn write(answer: &Answer<'_>, out: &mut Vec<u8>) {
             out.extend_from_slice(b"SERVER_ERROR object too large for cache\r\n");
         }
         Answer::Failed(why) => line(&["SERVER_ERROR ", why], out),
+        Answer::Error(line) => out.extend_from_slice(line),
+        Answer::Barrier => out.extend_from_slice(b"MN\r\n"),
+        Answer::LoggedIn => out.extend_from_slice(b"STORED\r\n"),
+        Answer::LoginFailed => line(&["CLIENT_ERROR authentication failure"], out),
+        Answer::LoginFirst => line(&["CLIENT_ERROR unauthenticated"], out),
+        Answer::Mechanisms => out.extend_from_slice(b"ERROR\r\n"),
     }
 }
 

@@ -5,18 +5,17 @@
 //! argument) is refused here, since on a shared link a misread byte would become another client's
 //! problem.
 
+use super::KEY_MAX;
 use super::commands::{self, Shape};
 use crate::scan::{self, Tokens};
-use crate::{Class, Parsed, Refusal, Request, Resume, Span};
+use crate::{Class, Parsed, Quiet, Refusal, Request, Resume, Span};
 
-/// Longest key, as in memcached.
-const KEY_MAX: usize = 250;
 /// Longest line of a command that does not take any number of keys, as in memcached.
 const LINE_MAX: usize = 2048;
 /// Largest data block that memcached could be told of.
-const BODY_MAX: u64 = i32::MAX as u64 - 2;
+pub(super) const BODY_MAX: u64 = i32::MAX as u64 - 2;
 
-const BAD_LINE: &str = "bad command line format";
+pub(super) const BAD_LINE: &str = "bad command line format";
 const BAD_DELETE: &str = "bad command line format.  Usage: delete <key> [noreply]";
 const BAD_DELTA: &str = "invalid numeric delta argument";
 const BAD_EXPTIME: &str = "invalid exptime argument";
@@ -51,10 +50,10 @@ pub(super) fn write_head(request: &Request, head: &[u8], keys: &[Span], out: &mu
     let mut tokens = Tokens::new(head);
     let mut left = match (request.command, request.quiet) {
         (commands::DELETE, _) => 2,
-        (_, false) => usize::MAX,
-        (_, true) => Tokens::new(head).count() - 1,
+        (_, Quiet::Loud) => usize::MAX,
+        (_, _) => Tokens::new(head).count() - 1,
     };
-    debug_assert!(request.class == Class::Broadcast || keys.len() == 1);
+    debug_assert!(matches!(request.class, Class::Broadcast { .. }) || keys.len() == 1);
     while left > 0
         && let Some(token) = tokens.next()
     {
@@ -72,22 +71,14 @@ fn takes_many_keys(input: &[u8]) -> bool {
 }
 
 fn blank(head: usize) -> Request {
-    Request {
-        command: 0,
-        class: Class::Refuse(Refusal::Unknown),
-        quiet: false,
-        head: head as u32,
-        body: 0,
-        trailer: b"",
-        arguments: Span::default(),
-    }
+    Request { command: 0, head: head as u32, ..Request::nobody() }
 }
 
 /// A line being read, token by token. `read_*` return `Some` when the outcome is settled early.
-struct Line<'a> {
-    tokens: Tokens<'a>,
-    keys: &'a mut Vec<Span>,
-    request: Request,
+pub(super) struct Line<'a> {
+    pub(super) tokens: Tokens<'a>,
+    pub(super) keys: &'a mut Vec<Span>,
+    pub(super) request: Request,
 }
 
 impl Line<'_> {
@@ -107,7 +98,7 @@ impl Line<'_> {
             Shape::Touch => self.read_touch(),
             Shape::Flush => self.read_flush(),
             Shape::Verbosity => self.read_verbosity(),
-            Shape::MetaStore => self.read_meta_store(),
+            Shape::Meta(verb) => self.read_meta(verb),
             Shape::Stats => self.read_stats(),
             Shape::Bare => None,
         }
@@ -162,7 +153,7 @@ impl Line<'_> {
             && is_exptime(text(2))
             && (!cas || scan::decimal(text(4), u64::MAX).is_some())
             && (!noreply || text(count - 1) == b"noreply");
-        self.request.quiet = noreply && text(count - 1) == b"noreply";
+        self.request.quiet = silent(noreply && text(count - 1) == b"noreply");
         if !good {
             return self.refuse(Refusal::Bad(BAD_LINE));
         }
@@ -175,7 +166,7 @@ impl Line<'_> {
         if tokens[0].is_none() || tokens[3].is_some() {
             return self.refuse(Refusal::Unknown);
         }
-        self.request.quiet = self.ends_with_noreply(&tokens[1..]);
+        self.request.quiet = silent(self.ends_with_noreply(&tokens[1..]));
         let text = |at: usize| tokens[at].map(|token| self.tokens.text(token));
         match (text(1), text(2)) {
             (None | Some(b"0" | b"noreply"), None) | (Some(b"0"), Some(b"noreply")) => {
@@ -206,8 +197,9 @@ impl Line<'_> {
         let text = |at: usize| tokens[at].map(|token| self.tokens.text(token));
         let number = text(1).is_some_and(is_number);
         let last = text(2);
-        self.request.quiet = last == Some(b"noreply");
-        if last.is_some() && !self.request.quiet {
+        let noreply = last == Some(b"noreply");
+        self.request.quiet = silent(noreply);
+        if last.is_some() && !noreply {
             return self.refuse(Refusal::Bad(BAD_LINE));
         }
         if !number {
@@ -221,7 +213,7 @@ impl Line<'_> {
         if tokens[2].is_some() {
             return self.refuse(Refusal::Unknown);
         }
-        self.request.quiet = self.ends_with_noreply(&tokens);
+        self.request.quiet = silent(self.ends_with_noreply(&tokens));
         let text = |at: usize| tokens[at].map(|token| self.tokens.text(token));
         let delay = |text: &[u8]| scan::decimal(text, i32::MAX as u64).is_some();
         match (text(0), text(1)) {
@@ -237,7 +229,7 @@ impl Line<'_> {
         if tokens[0].is_none() || tokens[2].is_some() {
             return self.refuse(Refusal::Unknown);
         }
-        self.request.quiet = self.ends_with_noreply(&tokens);
+        self.request.quiet = silent(self.ends_with_noreply(&tokens));
         let level = tokens[0].map_or(&b""[..], |token| self.tokens.text(token));
         match scan::decimal(level, u64::from(u32::MAX)) {
             Some(_) => None,
@@ -250,20 +242,6 @@ impl Line<'_> {
             None => None,
             Some(b"noreply") => self.refuse(Refusal::Unknown),
             Some(_) => self.refuse(Refusal::ByName(ONE_SERVER)),
-        }
-    }
-
-    /// The command is refused all the same; its data must not be read as commands.
-    fn read_meta_store(&mut self) -> Option<Parsed<Request>> {
-        let tokens = self.collect::<2>();
-        let length = tokens[1].map_or(&b""[..], |token| self.tokens.text(token));
-        match scan::decimal(length, BODY_MAX) {
-            Some(body) => {
-                self.request.body = body;
-                self.request.trailer = b"\r\n";
-                None
-            }
-            None => Some(Parsed::Malformed(BAD_LINE)),
         }
     }
 
@@ -285,7 +263,7 @@ impl Line<'_> {
     /// 1 to 250 bytes without space, control character, NUL or DEL; bytes from 0x80 up are a key's
     /// own affair. An unclean byte anywhere before it in the line refuses the key as well: no
     /// argument may have one either.
-    fn is_key(&self, token: Span) -> bool {
+    pub(super) fn is_key(&self, token: Span) -> bool {
         self.tokens.are_clean() && self.tokens.text(token).len() <= KEY_MAX
     }
 
@@ -294,12 +272,16 @@ impl Line<'_> {
         std::array::from_fn(|_| self.tokens.next())
     }
 
-    fn refuse(&mut self, refusal: Refusal) -> Option<Parsed<Request>> {
+    pub(super) fn refuse(&mut self, refusal: Refusal) -> Option<Parsed<Request>> {
         self.keys.clear();
         self.request.arguments = Span::default();
         self.request.class = Class::Refuse(refusal);
         None
     }
+}
+
+fn silent(noreply: bool) -> Quiet {
+    if noreply { Quiet::Silent } else { Quiet::Loud }
 }
 
 /// A signed 32-bit number; a negative one means "expired at once" and is part of the protocol, but

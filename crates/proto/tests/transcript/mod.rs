@@ -14,7 +14,9 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use proto::{Answer, Ask, Class, Local, Parsed, Protocol, Refusal, Request, Resume, Span};
+use proto::{
+    Answer, Ask, Asked, Class, Local, Parsed, Protocol, Quiet, Refusal, Request, Resume, Span,
+};
 
 /// One row of a transcript.
 #[derive(Clone, Debug, Default)]
@@ -123,7 +125,7 @@ pub fn meaning(protocol: &dyn Protocol, request: &Request, head: &[u8], keys: &[
     if !request.trailer.is_empty() {
         write!(out, " body {}", request.body).unwrap();
     }
-    if request.quiet {
+    if request.quiet == Quiet::Silent {
         out.push_str(" quiet");
     }
     if let Class::Refuse(refusal) = request.class {
@@ -137,7 +139,7 @@ pub fn own_words(protocol: &dyn Protocol, stream: &[u8]) -> Option<(String, bool
     let mut said = String::new();
     for (outcome, _) in frames(protocol, stream) {
         match outcome {
-            Parsed::Complete(request) if request.quiet => match request.class {
+            Parsed::Complete(request) if request.quiet == Quiet::Silent => match request.class {
                 Class::Refuse(_) | Class::Local(_) => {}
                 _ => return None,
             },
@@ -162,7 +164,7 @@ pub fn own_words(protocol: &dyn Protocol, stream: &[u8]) -> Option<(String, bool
 
 fn words(protocol: &dyn Protocol, answer: &Answer<'_>) -> String {
     let mut out = Vec::new();
-    protocol.answer(answer, &mut out);
+    protocol.answer(&Asked::nobody(), answer, &mut out);
     String::from_utf8(out).expect("our words are text")
 }
 
@@ -203,7 +205,7 @@ pub fn reply_story(protocol: &dyn Protocol, ask: Ask, stream: &[u8]) -> String {
     let mut told = Vec::new();
     let mut rest = stream;
     while !rest.is_empty() {
-        match protocol.parse_reply(ask, rest) {
+        match protocol.upstream().parse_reply(ask, rest) {
             Parsed::Complete(item) => {
                 let key = item.key.of(rest);
                 let mut text = format!("{:?}", item.kind).to_lowercase();

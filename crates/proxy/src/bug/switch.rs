@@ -78,6 +78,10 @@ pub enum Bug {
     SwitchLane,
     /// A server is believed down because we could make no socket.
     BlameServer,
+    /// A barrier is answered before what was asked before it is settled.
+    EarlyBarrier,
+    /// A read that would tell of marks is asked in a form that does not.
+    HideMarks,
 }
 
 /// All of them.
@@ -118,6 +122,8 @@ pub static BUGS: &[Bug] = &[
     Bug::ForgetRearm,
     Bug::SwitchLane,
     Bug::BlameServer,
+    Bug::EarlyBarrier,
+    Bug::HideMarks,
 ];
 
 thread_local! {

@@ -5,28 +5,34 @@
 //! unless its own client has a get in the batch.
 
 use metrics::{Pool as Counter, Server as ServerCounter};
-use proto::{Answer, Ask, Class, Local, Refusal, Request, Span};
+use proto::{Answer, Ask, Class, Local, Quiet, Refusal, Request};
 
 use super::receive::Data;
+use super::way::Way;
 use crate::buffer::Outbox;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Batch, Cargo, Link};
+use crate::link::{Batch, Cargo, Link, State};
 use crate::pool::{Health, Stage};
 use crate::request::RowId;
 use crate::{Proxy, Time, limits};
 
+/// How the keys of a read are asked: see `Class::Fetch`.
+#[derive(Clone, Copy)]
+pub(super) struct How {
+    ask: Ask,
+    merge: bool,
+    idempotent: bool,
+}
+
 impl Proxy {
     /// A read: each key goes to its server's open batch, or to a message of this request's own.
-    pub(super) fn ask_fetch(
-        &mut self,
-        id: ConnId,
-        request: &Request,
-        head: &[u8],
-        merge: bool,
-        now: Time,
-    ) {
-        let row = self.desk.enqueue(id, request.quiet);
+    pub(super) fn ask_fetch(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) {
+        let Class::Fetch { ask, merge, idempotent } = request.class else {
+            unreachable!("judged by its class")
+        };
+        let row = self.desk.enqueue(id, request, head);
+        self.desk.rows[row].question.ask = ask;
         let client = self.desk.clients.find_mut(id).expect("it has just asked");
         let pool = client.pool as usize;
         let merge = merge && self.desk.pools[pool].plan.merge_gets;
@@ -49,7 +55,10 @@ impl Proxy {
             }
             let key = span.of(head);
             match self.link_for_key(pool, key, id, now) {
-                Ok(link) => self.ask_key(link, request, head, key, (row, slot as u32), merge, now),
+                Ok(link) => {
+                    let how = How { ask, merge, idempotent };
+                    self.ask_key(link, request, head, key, (row, slot as u32), how, now);
+                }
                 Err((server, fault)) => self.desk.fail_part(row, server, fault, false),
             }
         }
@@ -72,80 +81,103 @@ impl Proxy {
         head: &[u8],
         key: &[u8],
         part: (RowId, u32),
-        merge: bool,
+        how: How,
         now: Time,
     ) {
+        let How { ask, merge, idempotent } = how;
         let turn = self.turn;
+        let protocol = self.desk.rows[part.0].question.protocol;
         let spare = &mut self.spare_batches;
         let link = self.links.find_mut(id).expect("the router found it");
         let own_begins = !merge && link.own.is_none();
         let close_shared = own_begins && self.desk.shares_batch(link, part.0);
         let pool = &mut self.desk.pools[link.pool as usize];
-        let protocol = pool.plan.protocol;
+        let upstream = pool.upstream;
         if close_shared {
             close(link, pool);
         }
         if own_begins {
             self.touched.push(id);
         }
-        let bytes_max = protocol.fetch_max(request.command);
+        let bytes_max = upstream.fetch_max(ask);
         let place = if merge { &mut link.batch } else { &mut link.own };
-        if let Some(batch) = place.take_if(|batch| {
-            !batch.has_room(key.len(), bytes_max) || batch.ask.command != request.command
-        }) {
+        if let Some(batch) =
+            place.take_if(|batch| !batch.has_room(key.len(), bytes_max) || batch.ask != ask)
+        {
             launch(link, batch, pool);
         }
         let place = if merge { &mut link.batch } else { &mut link.own };
         let batch = place.get_or_insert_with(|| {
-            let mut batch = spare.pop().unwrap_or_else(|| Batch::blank(*request));
-            batch.open(*request, turn, now);
+            let mut batch = spare.pop().unwrap_or_else(Batch::blank);
+            batch.open(ask, idempotent, turn, now);
             protocol.open_fetch(request, head, &mut batch.text);
             batch
         });
-        batch.push(protocol, key, part.0, part.1);
+        batch.push(upstream, key, part.0, part.1);
         batch.latest = now;
         link.out.open(&mut self.desk.spares);
         self.mark_dirty(id);
     }
 
-    /// An update: one key, ahead of the open batch.
-    pub(super) fn ask_update(
+    /// A request with one key and one item in answer; it goes ahead of the open batch.
+    pub(super) fn ask_single(
         &mut self,
         id: ConnId,
         request: &Request,
         head: &[u8],
         data: Data<'_>,
+        (way, writes): (Way, bool),
         now: Time,
     ) {
-        let keys = std::mem::take(&mut self.keys);
         let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
-        let row = self.desk.enqueue(id, request.quiet);
-        self.desk.rows[row].writes = true;
+        let row = self.desk.enqueue(id, request, head);
+        self.desk.rows[row].writes = writes;
         self.desk.rows[row].left = 1;
-        match self.link_for_key(pool, keys[0].of(head), id, now) {
-            Ok(_) if bug!(ForgetNoreply) && request.quiet => self.desk.part_done(row),
-            Ok(link) => self.send_update(link, row, request, head, &keys, data, now),
-            Err((server, fault)) => self.desk.fail_part(row, server, fault, false),
+        let (ask, server) = match way {
+            Way::Go { ask, server: Some(server) } => (ask, Some(server)),
+            Way::Go { ask, server: None } => (ask, self.server_for(id, request, head)),
+            Way::Fault(server, fault) => return self.desk.fail_part(row, server, fault, false),
+            // Its data has come, and by now it belongs to a server of which nothing is known.
+            Way::Wait(server) => {
+                return self.desk.fail_part(row, Some(server as u32), Fault::Down, false);
+            }
+            Way::Refused(refusal) => return self.desk.refuse(row, refusal),
+        };
+        self.desk.rows[row].question.ask = ask;
+        let Some(server) = server else {
+            return self.desk.fail_part(row, None, Fault::NoServer, false);
+        };
+        match self.link_for(pool, server, id, now) {
+            Ok(_) if bug!(ForgetNoreply) && request.quiet == Quiet::Silent => {
+                self.desk.part_done(row);
+            }
+            Ok(link) => self.send(link, row, request, head, data, ask, now),
+            Err(fault) => self.desk.fail_part(row, Some(server as u32), fault, false),
         }
-        self.keys = keys;
     }
 
     /// To every server of the pool, where the operator allows it.
-    pub(super) fn ask_broadcast(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) {
+    pub(super) fn ask_broadcast(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        ask: Ask,
+        now: Time,
+    ) {
         let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
         let plan = &self.desk.pools[pool].plan;
-        let name = plan.protocol.commands()[usize::from(request.command)].name;
+        let name = plan.protocol.commands()[usize::from(ask.command)].name;
         if !plan.allow.iter().any(|allowed| allowed == name) {
             self.desk.pools[pool].counters.add(Counter::Refused, 1);
-            if !request.quiet {
-                self.desk.answer(id, &Answer::Refused(Refusal::ByName(NOT_ALLOWED)));
-            }
-            return;
+            let answer = Answer::Refused(Refusal::ByName(NOT_ALLOWED));
+            return self.desk.answer(id, request, head, &answer);
         }
         let servers = &self.desk.pools[pool].servers;
         let is_asked = |at: &usize| servers[*at].stage == Stage::Planned;
         let servers: Vec<usize> = (0..servers.len()).filter(is_asked).collect();
-        let row = self.desk.enqueue(id, request.quiet);
+        let row = self.desk.enqueue(id, request, head);
+        self.desk.rows[row].question.ask = ask;
         self.desk.rows[row].writes = true;
         self.desk.rows[row].left = servers.len() as u32 + 1;
         for (nth, server) in servers.into_iter().enumerate() {
@@ -153,7 +185,7 @@ impl Proxy {
                 Ok(_) if bug!(FlushOneServer) && nth > 0 => self.desk.part_done(row),
                 Ok(link) => {
                     let none = Data::Held(Outbox::default());
-                    self.send_update(link, row, request, head, &[], none, now);
+                    self.send(link, row, request, head, none, ask, now);
                 }
                 Err(fault) => self.desk.fail_part(row, Some(server as u32), fault, false),
             }
@@ -162,18 +194,19 @@ impl Proxy {
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn send_update(
+    fn send(
         &mut self,
         id: ConnId,
         row: RowId,
         request: &Request,
         head: &[u8],
-        keys: &[Span],
         data: Data<'_>,
+        ask: Ask,
         now: Time,
     ) {
         #[cfg(seeded_bugs)]
-        self.remember(row, request, head, keys);
+        self.remember(row, request, head, ask);
+        let protocol = self.desk.rows[row].question.protocol;
         let link = self.links.find_mut(id).expect("the router found it");
         let close_shared = self.desk.shares_batch(link, row);
         let pool = &mut self.desk.pools[link.pool as usize];
@@ -182,35 +215,56 @@ impl Proxy {
         }
         let before = link.out.len();
         link.out.open(&mut self.desk.spares);
-        pool.plan.protocol.write_head(request, head, keys, link.out.copied());
+        protocol.write_head(request, head, &self.keys, ask, link.out.copied());
         match data {
             // A link that stands is written at the end of this turn; one that does not makes it
             // wait.
-            Data::Flat(source) if link.state == crate::link::State::Up => link.out.push(source),
+            Data::Flat(source) if link.state == State::Up => link.out.push(source),
             Data::Flat(source) => link.out.keep(source),
             Data::Held(mut held) => {
                 link.out.append(&mut held);
                 held.close(&mut self.desk.spares);
             }
         }
-        link.launch(Cargo::Update(row), Ask { command: request.command }, before, now);
+        protocol.write_tail(request, ask, link.out.copied());
+        link.launch(Cargo::Single(row), ask, before, now);
         pool.servers[link.server as usize].counters.add(ServerCounter::Messages, 1);
         self.mark_dirty(id);
     }
 
     /// What the proxy knows by itself.
-    pub(super) fn answer_local(&mut self, id: ConnId, request: &Request, local: Local) {
+    pub(super) fn answer_local(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        local: Local,
+    ) {
         let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
         self.desk.pools[pool].counters.add(Counter::Local, 1);
         match local {
-            _ if request.quiet => {}
-            Local::Version => {
-                self.desk.answer(id, &Answer::Version(VERSION));
+            Local::Version => self.desk.answer(id, request, head, &Answer::Version(VERSION)),
+            Local::Nothing => self.desk.answer(id, request, head, &Answer::Ok),
+            Local::Barrier => self.desk.barrier(id, request, head),
+            Local::Stats => self.answer_stats(id, request, head),
+            Local::Quit => {
+                self.desk.answer(id, request, head, &Answer::Bye);
+                self.desk.leave(id);
             }
-            Local::Nothing => self.desk.answer(id, &Answer::Ok),
-            Local::Stats => self.answer_stats(id),
-            Local::Quit => self.desk.leave(id),
         }
+    }
+
+    /// The server that the only key of a request belongs to.
+    pub(super) fn server_for(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+    ) -> Option<usize> {
+        let client = self.desk.clients.find(id).expect("it has just asked");
+        let key = client.protocol.key(request, head, self.keys[0], &mut self.scratch);
+        let random = &mut self.random;
+        self.desk.pools[client.pool as usize].route(key, || random.next())
     }
 
     /// The link that a client uses for a key.
@@ -299,7 +353,12 @@ impl Proxy {
         while let Some(id) = self.dirty_links.pop() {
             if let Some(link) = self.links.find_mut(id) {
                 link.dirty = false;
-                if link.state == crate::link::State::Up && !link.out.is_empty() {
+                let ready = match link.state {
+                    State::Connecting => false,
+                    State::Greeting => !link.hello.is_empty(),
+                    State::Up => !link.out.is_empty(),
+                };
+                if ready {
                     return Some(id);
                 }
             }
@@ -308,10 +367,8 @@ impl Proxy {
     }
 
     /// Whether asking this again would change nothing.
-    pub(super) fn is_idempotent(request: &Request) -> bool {
-        let is_read = matches!(request.class, Class::Fetch { .. });
-        matches!(request.class, Class::Fetch { idempotent: true, .. })
-            || is_read && bug!(ResendTouch)
+    pub(super) fn is_idempotent(batch: &Batch) -> bool {
+        batch.idempotent || bug!(ResendTouch)
     }
 }
 
@@ -341,7 +398,7 @@ fn launch(link: &mut Link, batch: Box<Batch>, pool: &mut crate::pool::Pool) {
     if batch.entries.iter().any(|entry| entry.row != first) {
         counters.add(ServerCounter::Merged, batch.entries.len() as u64);
     }
-    link.launch_batch(batch, pool.plan.protocol);
+    link.launch_batch(batch, pool.upstream);
 }
 
 /// Clients choose what they dare to ask by the number that comes first, so it names the memcached

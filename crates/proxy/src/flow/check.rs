@@ -1,7 +1,10 @@
 //! The invariants, asserted all at once. For the simulator and the fuzzers: too dear for every
 //! event.
 
+use proto::Quiet;
+
 use crate::Proxy;
+use crate::link::Body;
 use crate::pool::Stage;
 use crate::request::{NONE, State};
 
@@ -34,12 +37,14 @@ impl Proxy {
 
     fn check_pipelines(&self) {
         for (id, client) in self.desk.clients.iter() {
-            let mut depth = 0;
+            let (mut depth, mut loud) = (0, 0);
             let mut row = client.head;
             while row != NONE {
                 let entry = &self.desk.rows[row];
                 assert_eq!(entry.client, id, "a pipeline holds its own client's requests");
-                assert!(!entry.quiet, "a quiet request stands in no pipeline");
+                let quiet = entry.question.quiet;
+                assert_ne!(quiet, Quiet::Silent, "a silent request stands in no pipeline");
+                loud += u32::from(quiet == Quiet::Loud);
                 assert_ne!(entry.state, State::Free, "a pipeline holds requests in use");
                 assert_eq!(entry.state == State::Done, entry.left == 0);
                 assert!(row != client.head || entry.state == State::Waiting, "a done head leaves");
@@ -49,10 +54,10 @@ impl Proxy {
                 depth += 1;
                 row = entry.next;
             }
-            assert_eq!(depth, client.depth);
+            assert_eq!((depth, loud), (client.depth, client.loud));
             let settled = client.held == client.measure();
             assert!(client.dirty || settled, "a client that waits for nothing is accounted for");
-            let outstanding = (client.depth + client.quiet) as usize;
+            let outstanding = (client.depth + client.silent) as usize;
             assert!(outstanding <= self.pipeline_ever, "the pipeline has a bound");
         }
         for row in self.desk.rows.iter() {
@@ -90,9 +95,11 @@ impl Proxy {
             assert_eq!(end, link.queued, "the queue ends with its last flight");
             assert!(link.own.is_none(), "a request's own batch leaves with it");
             parts += link.batch.as_ref().map_or(0, |batch| batch.outstanding().count());
-            parts += usize::from(link.body.as_ref().is_some_and(|body| body.entry.is_some()));
+            let in_fetch = |body: &Body| body.entry.is_some() && !body.single;
+            parts += usize::from(link.body.as_ref().is_some_and(in_fetch));
         }
         let owed: usize = self.desk.rows.iter().map(|row| row.left as usize).sum();
+        parts += self.desk.clients.iter().filter(|(_, one)| one.barrier != NONE).count();
         assert_eq!(parts, owed, "each outstanding part is in exactly one queue");
     }
 }

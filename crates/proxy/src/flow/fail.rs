@@ -31,7 +31,7 @@ impl Proxy {
         place: usize,
         now: Time,
     ) -> ConnId {
-        let link = Link::new(pool as u32, server as u32, State::Connecting, now);
+        let link = Link::new(pool as u32, server as u32, now);
         let id = self.links.insert(link);
         let entry = &mut self.desk.pools[pool].servers[server];
         assert!(entry.links[place].is_none(), "a place holds one link");
@@ -51,7 +51,7 @@ impl Proxy {
     /// A link's connect begins then, whenever it was asked for.
     pub(crate) fn connecting(&mut self, id: ConnId, begins: Time) {
         if let Some(link) = self.links.find_mut(id)
-            && link.state != State::Up
+            && link.state == State::Connecting
         {
             link.since = begins;
             self.arm_link(id);
@@ -90,8 +90,13 @@ impl Proxy {
         link.armed = None;
         let timeouts = self.desk.pools[link.pool as usize].plan.timeouts;
         let stands = link.state == State::Up;
-        if !stands && now >= link.since.after(timeouts.connect) {
+        let (connecting, greeting) =
+            (link.state == State::Connecting, link.state == State::Greeting);
+        if connecting && now >= link.since.after(timeouts.connect) {
             return self.close_link(id, Fault::ConnectTimeout, now);
+        }
+        if greeting && now >= link.since.after(timeouts.reply) {
+            return self.close_link(id, Fault::ReplyTimeout, now);
         }
         if stands && link.is_waiting() && now >= link.reply_deadline(&timeouts) {
             #[cfg(seeded_bugs)]
@@ -110,11 +115,6 @@ impl Proxy {
     fn expire_pending(&mut self, id: ConnId, queue: u64, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         let first = link.first_pending();
-        let pending = link.flights.get(first);
-        if pending.is_some_and(|one| one.is_probe() && now >= one.since.after(queue)) {
-            // A link whose probe is given up finds out nothing; the next one will.
-            return self.close_link(id, Fault::ConnectTimeout, now);
-        }
         let late = |flight: &&Flight| now >= flight.since.after(queue);
         let count = link.flights.iter().skip(first).take_while(late).count();
         if count == 0 {
@@ -196,7 +196,7 @@ impl Proxy {
         // Who may ask again is judged before anything is settled: an update that fails here is a
         // change that its client has asked for, and may have been executed.
         let is_asked_again =
-            |batch: &Batch| fault == Fault::LinkLost && Proxy::is_idempotent(&batch.request);
+            |batch: &Batch| fault == Fault::LinkLost && Proxy::is_idempotent(batch);
         let mut again = Vec::new();
         let mut lost = Vec::new();
         let mut start = link.done;
@@ -219,6 +219,7 @@ impl Proxy {
             self.fail_flight(flight, link.server, fault, touched);
         }
         self.ask_again(again, link.server, fault, now);
+        self.end_awaiting(pool, server);
     }
 
     /// Which of the keys of a batch that are outstanding may be asked once more.
@@ -235,8 +236,10 @@ impl Proxy {
         }
         match flight.cargo {
             Cargo::Fetch(batch) => self.fail_batch(batch, server, fault),
-            Cargo::Update(row) => self.desk.fail_part(row, Some(server), fault, sent),
-            Cargo::Probe => {}
+            Cargo::Single(row) => {
+                let executed = sent && self.desk.rows[row].writes;
+                self.desk.fail_part(row, Some(server), fault, executed);
+            }
         }
     }
 
@@ -286,12 +289,12 @@ impl Proxy {
     ) {
         let link = self.links.find_mut(id).expect("the router found it");
         let pool = &mut self.desk.pools[link.pool as usize];
-        let mut one = Batch::blank(batch.request);
-        one.open(batch.request, self.turn, now);
+        let mut one = Batch::blank();
+        one.open(batch.ask, batch.idempotent, self.turn, now);
         one.text.extend_from_slice(prefix);
-        one.push(pool.plan.protocol, key, part.0, part.1);
+        one.push(pool.upstream, key, part.0, part.1);
         pool.servers[link.server as usize].counters.add(Counter::Messages, 1);
-        link.launch_batch(one, pool.plan.protocol);
+        link.launch_batch(one, pool.upstream);
         self.mark_dirty(id);
         self.arm_link(id);
     }
@@ -312,7 +315,7 @@ impl Proxy {
         // Whoever has left sees nothing, and the rows behind his may be others' by now.
         let client = self.desk.clients.find(row.client).filter(|_| !bug!(AskAgainPastWrite));
         let Some(client) = client else { return false };
-        if client.quiet > 0 {
+        if client.silent > 0 {
             return true;
         }
         let mut later = row.next;

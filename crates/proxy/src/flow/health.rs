@@ -4,7 +4,7 @@
 
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Link, State};
+use crate::link::Link;
 use crate::pool::{Health, Stage};
 use crate::timers::Due;
 use crate::{Action, Event, Proxy, Report, Time, limits};
@@ -47,7 +47,7 @@ impl Proxy {
         if !wanted || entry.stage != Stage::Planned || entry.probe.is_some() || bug!(NeverProbe) {
             return;
         }
-        let link = Link::new(pool as u32, server as u32, State::Probing, now);
+        let link = Link::new(pool as u32, server as u32, now);
         let id = self.links.insert(link);
         entry.probe = Some(id);
         entry.alive += 1;

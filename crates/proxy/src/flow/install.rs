@@ -238,6 +238,7 @@ impl Proxy {
         self.desk.actions.push_back(Action::Close(id));
         self.desk.pools[link.pool as usize].servers[link.server as usize].forget(id);
         self.stirred = true;
+        self.end_awaiting(link.pool as usize, link.server as usize);
     }
 
     /// Each server gets as many links as the plan says. A client finds its link by their number, so

@@ -5,7 +5,7 @@
 //! that reply is believed.
 
 use metrics::Server as Counter;
-use proto::{Item, ItemKind, Parsed};
+use proto::{Item, ItemKind, Parsed, Shown};
 
 use crate::buffer::{Outbox, Source};
 use crate::client::End;
@@ -28,7 +28,11 @@ impl Proxy {
     pub(crate) fn receive_link(&mut self, id: ConnId, source: Source<'_>, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         link.heard(now);
-        match self.pair_all(id, source, now) {
+        let outcome = match link.state {
+            State::Greeting => self.greet(id, source, now),
+            _ => self.pair_all(id, source, now),
+        };
+        match outcome {
             Ok(()) => self.after_receive(id, source.bytes.len()),
             Err(why) => {
                 let Some(link) = self.links.find(id) else { return };
@@ -81,7 +85,7 @@ impl Proxy {
             // A probe's answer may close the link: then nothing after it matters.
             let Some(link) = self.links.find(id) else { return Ok(len) };
             let step = match link.body {
-                Some(_) => self.pair_body(id, rest)?,
+                Some(_) => self.pair_body(id, rest, now)?,
                 None => self.pair_item(id, rest, now)?,
             };
             match step {
@@ -101,85 +105,142 @@ impl Proxy {
         if flight.end > link.sent {
             return Err("a reply before its request was sent");
         }
-        let protocol = self.desk.pools[link.pool as usize].plan.protocol;
-        let item = match protocol.parse_reply(flight.ask, rest.bytes) {
+        let upstream = self.desk.pools[link.pool as usize].upstream;
+        let item = match upstream.parse_reply(flight.ask, rest.bytes) {
             Parsed::Incomplete => return Ok(Step::Incomplete),
             Parsed::Malformed(_) if bug!(BelievePoison) => return Ok(Step::Used(rest.bytes.len())),
             Parsed::Malformed(why) => return Err(why),
             Parsed::Complete(item) => item,
         };
-        if item.kind != ItemKind::Value {
-            let line = &rest.bytes[..item.head as usize];
-            self.end_reply(id, item.kind, line, now)?;
-            return Ok(Step::Used(line.len()));
-        }
-        let Cargo::Fetch(batch) = &mut flight.cargo else {
-            return Err("a value where none was asked for");
+        let (entry, single) = match (&mut flight.cargo, item.kind) {
+            (Cargo::Fetch(batch), ItemKind::Value) => {
+                let Some(found) = batch.find(item.key.of(rest.bytes)) else {
+                    return Err("the value of a key that was not asked for");
+                };
+                batch.skipped.extend_from_slice(&batch.entries[batch.cursor..found]);
+                batch.cursor = found + 1;
+                (batch.entries[found], false)
+            }
+            (Cargo::Single(row), ItemKind::Status) => (Entry::of_row(*row), true),
+            (Cargo::Fetch(_), ItemKind::End | ItemKind::Error)
+            | (Cargo::Single(_), ItemKind::Error) => {
+                let line = &rest.bytes[..item.head as usize];
+                self.end_reply(id, item.kind, line, now);
+                return Ok(Step::Used(line.len()));
+            }
+            _ => return Err("not a possible answer to what was asked"),
         };
-        let Some(found) = batch.find(item.key.of(rest.bytes)) else {
-            return Err("the value of a key that was not asked for");
-        };
-        batch.skipped.extend_from_slice(&batch.entries[batch.cursor..found]);
-        batch.cursor = found + 1;
-        let entry = batch.entries[found];
-        match take_value(link, &mut self.desk, rest, item, entry)? {
-            Some(used) => Ok(Step::Used(used)),
-            None => self.pair_body(id, rest),
+        let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
+        if len > rest.bytes.len() {
+            begin_body(link, &mut self.desk, item, rest.bytes, (entry, single));
+            return Ok(Step::Used(item.head as usize));
         }
+        if !rest.bytes[..len].ends_with(item.trailer) {
+            // The batch is past this key, and nobody has it: it is outstanding again.
+            if let Cargo::Fetch(batch) = &mut flight.cargo {
+                batch.cursor -= 1;
+            }
+            return Err("a value that does not end where its head says");
+        }
+        let whole = rest.part(0, len);
+        let value = match self.desk.rows[entry.row].question.keep {
+            false => Value::Flat(whole),
+            true => Value::Foreign(item, whole),
+        };
+        self.settle(id, (entry, single), value, item.body > 0, now);
+        Ok(Step::Used(len))
     }
 
     /// More of a value.
-    fn pair_body(&mut self, id: ConnId, rest: Source<'_>) -> Result<Step, &'static str> {
+    fn pair_body(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> Result<Step, &'static str> {
         let link = self.links.find_mut(id).expect("the caller found it");
         let body = link.body.as_mut().expect("the caller looked");
         let used = rest.bytes.len().min(usize::try_from(body.left).unwrap_or(usize::MAX));
-        let part = rest.part(0, used);
-        body.end.feed(part.bytes);
+        body.end.feed(&rest.bytes[..used]);
+        let before_trailer = body.left.saturating_sub(body.item.trailer.len() as u64);
+        let shown = used.min(usize::try_from(before_trailer).unwrap_or(usize::MAX));
         body.left -= used as u64;
-        if body.entry.is_some() {
+        let is_shown = matches!(body.shown, Shown::Body { .. });
+        if body.entry.is_some() && is_shown {
             body.data.open(&mut self.desk.spares);
-            body.data.keep(part);
+            body.data.keep(rest.part(0, shown));
         }
-        if body.left == 0 {
-            if !body.end.is(body.item.trailer) {
-                return Err("a value that does not end where its head says");
-            }
-            let server = link.server;
-            if let Some(Body { entry: Some(entry), data, .. }) = link.body.take() {
-                self.desk.hit(server, entry, Value::Held(data));
-            }
+        if body.left > 0 {
+            return Ok(Step::Used(used));
+        }
+        if !body.end.is(body.item.trailer) {
+            return Err("a value that does not end where its head says");
+        }
+        let Some(Body { entry, single, mut data, shown, .. }) = link.body.take() else {
+            unreachable!("it was a body a moment ago")
+        };
+        if let Shown::Body { trailer } = shown {
+            data.copy(trailer);
+        }
+        match (entry, single) {
+            (Some(entry), _) => self.settle(id, (entry, single), Value::Held(data), true, now),
+            (None, true) => self.drop_answer(id, now),
+            (None, false) => {}
         }
         Ok(Step::Used(used))
     }
 
-    /// The item that ends a reply.
-    fn end_reply(
+    /// A key of a read has its value, or a single request its answer.
+    fn settle(
         &mut self,
         id: ConnId,
-        kind: ItemKind,
-        line: &[u8],
+        (entry, single): (Entry, bool),
+        value: Value<'_>,
+        has_body: bool,
         now: Time,
-    ) -> Result<(), &'static str> {
-        let link = self.links.find_mut(id).expect("the caller found it");
-        let fits = match link.flights.front().map(|flight| &flight.cargo) {
-            Some(Cargo::Fetch(_)) => matches!(kind, ItemKind::End | ItemKind::Error),
-            Some(_) => matches!(kind, ItemKind::Status | ItemKind::Error),
-            None => false,
-        };
-        if !fits {
-            return Err("not a possible answer to what was asked");
+    ) {
+        let link = self.links.find(id).expect("the caller found it");
+        let server = link.server;
+        if !single {
+            return self.desk.hit(server, entry, value);
         }
+        self.end_flight(id, ItemKind::Status, now);
+        self.desk.status(entry.row, server, value, has_body);
+    }
+
+    /// The answer to a single request could not be kept.
+    fn drop_answer(&mut self, id: ConnId, now: Time) {
+        let server = self.links.find(id).expect("the caller found it").server;
+        let flight = self.end_flight(id, ItemKind::Status, now);
+        let Cargo::Single(row) = flight.cargo else { unreachable!("the caller looked") };
+        if self.desk.clients.find(self.desk.rows[row].client).is_none() {
+            return self.desk.part_done(row);
+        }
+        let wrote = self.desk.rows[row].writes;
+        self.desk.fail_part(row, Some(server), Fault::OutOfMemory, wrote);
+    }
+
+    /// A line that ends a reply.
+    fn end_reply(&mut self, id: ConnId, kind: ItemKind, line: &[u8], now: Time) {
+        let flight = self.end_flight(id, kind, now);
+        match (flight.cargo, kind) {
+            (Cargo::Fetch(batch), ItemKind::Error) => self.ask_alone(id, batch, line, now),
+            (Cargo::Fetch(batch), _) => {
+                for entry in batch.outstanding() {
+                    self.desk.miss(*entry);
+                }
+                self.recycle(batch);
+            }
+            (Cargo::Single(row), _) => self.desk.server_error(row, line),
+        }
+    }
+
+    /// The first flight has its whole reply.
+    fn end_flight(&mut self, id: ConnId, kind: ItemKind, now: Time) -> Flight {
+        let link = self.links.find_mut(id).expect("the caller found it");
         let flight = link.pop();
         link.land(flight.end, now);
         let batch_waits = link.batch.is_some();
         let (pool, server) = (link.pool as usize, link.server);
-        let mut failed_before = false;
         let entry = &mut self.desk.pools[pool].servers[server as usize];
         entry.counters.add(Counter::Replies, 1);
-        if !matches!(flight.cargo, Cargo::Probe) {
-            entry.latency.record(now.since(flight.since));
-            failed_before = entry.failures > 0;
-        }
+        entry.latency.record(now.since(flight.since));
+        let failed_before = entry.failures > 0;
         if kind == ItemKind::Error {
             entry.counters.add(Counter::Errors, 1);
         }
@@ -189,20 +250,7 @@ impl Proxy {
         if batch_waits {
             self.mark_dirty(id);
         }
-        match (flight.cargo, kind) {
-            (Cargo::Fetch(batch), ItemKind::Error) => self.ask_alone(id, batch, line, now),
-            (Cargo::Fetch(batch), _) => {
-                for entry in batch.outstanding() {
-                    self.desk.miss(*entry);
-                }
-                self.recycle(batch);
-            }
-            (Cargo::Update(row), ItemKind::Error) => self.desk.server_error(row, line),
-            (Cargo::Update(row), _) => self.desk.status(row, line),
-            // Whatever it says, it speaks: it is back.
-            (Cargo::Probe, _) => self.probe_answered(id, now),
-        }
-        Ok(())
+        flight
     }
 
     /// An error line answered a get of several keys: one of them may be to blame, so each that has
@@ -212,7 +260,7 @@ impl Proxy {
         let alone = batch.entries.len() == 1;
         for entry in batch.outstanding() {
             // A read that changes something is never asked twice.
-            let again = Proxy::is_idempotent(&batch.request) && !self.has_changed_since(entry.row);
+            let again = Proxy::is_idempotent(&batch) && !self.has_changed_since(entry.row);
             let link = self.links.find(id).expect("the caller found it");
             if alone || !again || !link.has_room(&self.desk.limits) {
                 self.desk.server_error(entry.row, line);
@@ -220,12 +268,12 @@ impl Proxy {
             }
             let link = self.links.find_mut(id).expect("the caller found it");
             let pool = &mut self.desk.pools[link.pool as usize];
-            let mut one = self.spare_batches.pop().unwrap_or_else(|| Batch::blank(batch.request));
-            one.open(batch.request, self.turn, now);
+            let mut one = self.spare_batches.pop().unwrap_or_else(Batch::blank);
+            one.open(batch.ask, batch.idempotent, self.turn, now);
             one.text.extend_from_slice(batch.prefix());
-            one.push(pool.plan.protocol, batch.key(*entry), entry.row, entry.slot);
+            one.push(pool.upstream, batch.key(*entry), entry.row, entry.slot);
             link.out.open(&mut self.desk.spares);
-            link.launch_batch(one, pool.plan.protocol);
+            link.launch_batch(one, pool.upstream);
             let counters = &mut pool.servers[link.server as usize].counters;
             counters.add(Counter::AskedAlone, 1);
             counters.add(Counter::Messages, 1);
@@ -259,9 +307,13 @@ impl Proxy {
     /// The kernel took bytes of a link.
     pub(crate) fn transmitted_link(&mut self, id: ConnId, n: usize, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
-        link.advance(n, now);
         let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
         server.counters.add(Counter::MessageBytes, n as u64);
+        if link.state == State::Greeting {
+            link.hello.drain(..n);
+            return;
+        }
+        link.advance(n, now);
         if link.out.is_empty() {
             link.out.close(&mut self.desk.spares);
         } else {
@@ -271,79 +323,55 @@ impl Proxy {
         self.desk.memory.change(&mut link.held, held);
         self.arm_link(id);
     }
-
-    /// A connect succeeded: what waited can be sent.
-    pub(crate) fn connected(&mut self, id: ConnId, now: Time) {
-        let Some(link) = self.links.find_mut(id) else { return };
-        let probing = link.state == State::Probing;
-        link.set_state(State::Up);
-        link.since = now;
-        let pool = &mut self.desk.pools[link.pool as usize];
-        let server = &mut pool.servers[link.server as usize];
-        server.unable_pause = limits::BACKOFF_FIRST_US;
-        let counters = server.counters;
-        counters.add(Counter::Connects, 1);
-        if probing {
-            let (text, ask) = pool.plan.protocol.probe();
-            let before = link.out.len();
-            link.out.copy(text);
-            link.launch(Cargo::Probe, ask, before, now);
-            counters.add(Counter::Probes, 1);
-        }
-        self.mark_dirty(id);
-    }
 }
 
-/// A value whose head is there: whole (its length is returned), or the
-/// beginning of its body, which is kept to be continued.
-fn take_value(
+/// The beginning of a body, which is kept to be continued.
+fn begin_body(
     link: &mut Link,
     desk: &mut Desk,
-    rest: Source<'_>,
     item: Item,
-    entry: Entry,
-) -> Result<Option<usize>, &'static str> {
-    let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
-    if len <= rest.bytes.len() {
-        if !rest.bytes[..len].ends_with(item.trailer) {
-            // The batch is past this key, and nobody has it: it is outstanding again.
-            if let Some(Flight { cargo: Cargo::Fetch(batch), .. }) = link.flights.front_mut() {
-                batch.cursor -= 1;
-            }
-            return Err("a value that does not end where its head says");
-        }
-        desk.hit(link.server, entry, Value::Flat(rest.part(0, len)));
-        return Ok(Some(len));
-    }
+    bytes: &[u8],
+    (entry, single): (Entry, bool),
+) {
+    let head = &bytes[..item.head as usize];
     let mut body = Body {
         item,
         entry: Some(entry),
+        single,
         data: Outbox::default(),
-        left: item.len(),
+        shown: Shown::Nothing,
+        left: item.body + item.trailer.len() as u64,
         end: End::default(),
     };
-    if !desk.memory.has_room(len) {
-        desk.fail_part(entry.row, Some(link.server), Fault::OutOfMemory, false);
+    let row = &desk.rows[entry.row];
+    let is_there = desk.clients.find(row.client).is_some();
+    if is_there && desk.memory.has_room(item.len() as usize) {
+        body.data.open(&mut desk.spares);
+        body.shown = match row.question.keep {
+            true => row.question.translate(&item, head, body.data.copied()),
+            false => {
+                body.data.copy(head);
+                Shown::Body { trailer: item.trailer }
+            }
+        };
+    } else {
         body.entry = None;
-    } else if desk.clients.find(desk.rows[entry.row].client).is_none() {
-        desk.part_done(entry.row);
-        body.entry = None;
+        // A single request is settled at its end: until then the message stands for it.
+        match is_there {
+            _ if single => {}
+            true => desk.fail_part(entry.row, Some(link.server), Fault::OutOfMemory, false),
+            false => desk.part_done(entry.row),
+        }
     }
     link.body = Some(body);
-    Ok(None)
 }
 
 impl Flight {
-    pub(super) fn is_probe(&self) -> bool {
-        matches!(self.cargo, Cargo::Probe)
-    }
-
     /// Parts of requests that wait for its reply.
     pub(super) fn parts(&self) -> usize {
         match &self.cargo {
             Cargo::Fetch(batch) => batch.outstanding().count(),
-            Cargo::Update(_) => 1,
-            Cargo::Probe => 0,
+            Cargo::Single(_) => 1,
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Accept and receive: a client's bytes become requests.
 
 use metrics::{Pool as Counter, Worker};
-use proto::{Answer, Class, Parsed, Refusal, Request, Resume};
+use proto::{Answer, Asked, Class, Marks, Parsed, Refusal, Request, Resume};
 
+use super::way::Way;
 use crate::buffer::{Outbox, Source};
 use crate::client::{Body, Client, End, Intake, State};
 use crate::id::ConnId;
@@ -41,7 +42,8 @@ impl Proxy {
                 entry.refused_told = Some(now);
                 self.desk.actions.push_back(Action::Log(Event::ClientsRefused { pool: row, why }));
             }
-            entry.plan.protocol.answer(&Answer::Failed(why), &mut refusal);
+            let nobody = Asked::nobody();
+            entry.plan.protocol.answer(&nobody, &Answer::Failed(why), &mut refusal);
             return Err(refusal);
         }
         entry.clients += 1;
@@ -49,7 +51,11 @@ impl Proxy {
         worker.add(Worker::Accepts, u64::from(new));
         entry.counters.add(Counter::ClientsNow, 1);
         entry.counters.add(Counter::ClientsTotal, u64::from(new));
-        Ok(self.desk.clients.insert(Client::new(pool as u32, &self.desk.limits)))
+        Ok(self.desk.clients.insert(Client::new(
+            pool as u32,
+            entry.plan.protocol,
+            &self.desk.limits,
+        )))
     }
 
     /// Whether one client more is too many. Two limits are of all workers together, and workers
@@ -132,7 +138,7 @@ impl Proxy {
         {
             return self.desk.spoke(id);
         }
-        self.desk.answer(id, &Answer::Refused(Refusal::Bad("line too long")));
+        self.desk.say(id, &Answer::Refused(Refusal::Bad("line too long")));
         self.desk.leave(id);
     }
 
@@ -173,12 +179,16 @@ impl Proxy {
     fn consume_head(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> usize {
         let client = self.desk.clients.find_mut(id).expect("the caller found it");
         let pool = client.pool as usize;
-        let protocol = self.desk.pools[pool].plan.protocol;
-        let request = match protocol.parse_request(rest.bytes, &mut client.resume, &mut self.keys) {
+        if !client.spoke {
+            client.spoke = true;
+            client.protocol = client.protocol.spoken(rest.bytes[0]);
+        }
+        let parsed = client.protocol.parse_request(rest.bytes, &mut client.resume, &mut self.keys);
+        let mut request = match parsed {
             Parsed::Incomplete => return 0,
             Parsed::Malformed(why) => {
                 self.desk.pools[pool].counters.add(Counter::Refused, 1);
-                self.desk.answer(id, &Answer::Refused(Refusal::Bad(why)));
+                self.desk.say(id, &Answer::Refused(Refusal::Bad(why)));
                 self.desk.leave(id);
                 return rest.bytes.len();
             }
@@ -187,23 +197,35 @@ impl Proxy {
         client.resume = Resume::default();
         let head = request.head as usize;
         let tail = request.len() - u64::from(request.head);
-        if let Some(answer) = self.refusal(pool, &request) {
+        let text = &rest.bytes[..head];
+        if request.marks != Marks::None {
+            self.heed_marks(pool, &mut request);
+        }
+        let mut refused = self.refusal(pool, &request);
+        let mut way = None;
+        if refused.is_none() {
+            way = self.way(id, &request, text, now);
+            match way {
+                Some(Way::Wait(server)) => return self.await_skills(id, server),
+                Some(Way::Refused(refusal)) => refused = Some(Answer::Refused(refusal)),
+                _ => {}
+            }
+        }
+        if let Some(answer) = refused {
             if let Some(client) = self.desk.clients.find_mut(id)
                 && tail > 0
             {
                 client.intake = Intake::Swallow(tail);
             }
             self.desk.pools[pool].counters.add(Counter::Refused, 1);
-            if !request.quiet {
-                self.desk.answer(id, &answer);
-            }
+            self.desk.answer(id, &request, text, &answer);
             self.pause_if_full(id);
             return head;
         }
         match usize::try_from(request.len()) {
             Ok(whole) if whole <= rest.bytes.len() => {
                 let data = Data::Flat(rest.part(head, whole));
-                self.admit(id, &request, &rest.bytes[..head], data, now);
+                self.admit(id, &request, text, data, way, now);
                 whole
             }
             _ => {
@@ -259,44 +281,55 @@ impl Proxy {
         let Intake::Body(body) = std::mem::replace(&mut client.intake, Intake::Head) else {
             unreachable!("it was a body a moment ago")
         };
-        let protocol = self.desk.pools[client.pool as usize].plan.protocol;
         // The head was understood before its body came; its keys are found again.
-        let again = protocol.parse_request(&body.head, &mut Resume::default(), &mut self.keys);
+        let again =
+            client.protocol.parse_request(&body.head, &mut Resume::default(), &mut self.keys);
         assert_eq!(again, Parsed::Complete(body.request), "the same bytes are the same request");
         if body.end.is(body.request.trailer) {
-            self.admit(id, &body.request, &body.head, Data::Held(body.data), now);
+            let way = self.way(id, &body.request, &body.head, now);
+            self.admit(id, &body.request, &body.head, Data::Held(body.data), way, now);
         } else {
-            self.refuse_data(id, &body.request);
+            self.refuse_data(id, &body.request, &body.head);
         }
         self.desk.spares.give(body.head);
         used
     }
 
     /// A whole request: judged by its class.
-    fn admit(&mut self, id: ConnId, request: &Request, head: &[u8], data: Data<'_>, now: Time) {
+    fn admit(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        data: Data<'_>,
+        way: Option<Way>,
+        now: Time,
+    ) {
         if let Data::Flat(source) = &data
             && !source.bytes.ends_with(request.trailer)
             && !bug!(SkipTrailer)
         {
-            return self.refuse_data(id, request);
+            return self.refuse_data(id, request, head);
         }
         let client = self.desk.clients.find_mut(id).expect("the caller found it");
         self.desk.pools[client.pool as usize].counters.add(Counter::Requests, 1);
         match request.class {
-            Class::Fetch { merge, .. } => self.ask_fetch(id, request, head, merge, now),
-            Class::Update => self.ask_update(id, request, head, data, now),
-            Class::Broadcast => self.ask_broadcast(id, request, head, now),
-            Class::Local(local) => self.answer_local(id, request, local),
+            Class::Fetch { .. } => self.ask_fetch(id, request, head, now),
+            Class::Single { writes } => {
+                let way = way.expect("a single request has a way");
+                self.ask_single(id, request, head, data, (way, writes), now);
+            }
+            Class::Broadcast { ask } => self.ask_broadcast(id, request, head, ask, now),
+            Class::Local(local) => self.answer_local(id, request, head, local),
             Class::Refuse(_) => unreachable!("refused before its body was waited for"),
         }
         self.pause_if_full(id);
     }
 
     /// The data block does not end where its head said.
-    fn refuse_data(&mut self, id: ConnId, request: &Request) {
-        if !request.quiet {
-            self.desk.answer(id, &Answer::Refused(Refusal::Bad("bad data chunk")));
-        }
+    fn refuse_data(&mut self, id: ConnId, request: &Request, head: &[u8]) {
+        let answer = Answer::Refused(Refusal::Bad("bad data chunk"));
+        self.desk.answer(id, request, head, &answer);
         self.pause_if_full(id);
     }
 
@@ -319,7 +352,7 @@ impl Proxy {
             QuickAck::Partial => {
                 let forgotten = bug!(ForgetAck);
                 let is_mid = client.is_mid_request() && !forgotten;
-                is_mid || bug!(WasteAck) || (client.depth == 0 && client.out.is_empty())
+                is_mid || bug!(WasteAck) || (client.loud == 0 && client.out.is_empty())
             }
             QuickAck::Always => true,
             QuickAck::Off => false,

@@ -1,6 +1,6 @@
 //! Mistakes that take more than a wrong condition. Only in builds with `--cfg seeded_bugs`.
 
-use proto::{Request, Span};
+use proto::{Ask, Request};
 
 use crate::bug;
 use crate::fault::Fault;
@@ -31,20 +31,20 @@ impl Proxy {
     }
 
     /// `ResendUpdate`: keeps what is needed to send an update without data again.
-    pub(super) fn remember(&self, row: RowId, request: &Request, head: &[u8], keys: &[Span]) {
+    pub(super) fn remember(&self, row: RowId, request: &Request, head: &[u8], ask: Ask) {
         // The row's last life may have left something.
         bug::recall(row);
         if bug!(ResendUpdate) && request.trailer.is_empty() {
-            let pool = self.desk.rows[row].pool as usize;
+            let protocol = self.desk.rows[row].question.protocol;
             let mut text = Vec::new();
-            self.desk.pools[pool].plan.protocol.write_head(request, head, keys, &mut text);
+            protocol.write_head(request, head, &self.keys, ask, &mut text);
             bug::remember(row, text);
         }
     }
 
     /// `ResendUpdate`: sends what a dead link carried on a new one.
     pub(super) fn resend(&mut self, flight: &Flight, server: u32) -> bool {
-        let Cargo::Update(row) = flight.cargo else { return false };
+        let Cargo::Single(row) = flight.cargo else { return false };
         let Some(text) = bug::recall(row) else { return false };
         let (client, pool) = (self.desk.rows[row].client, self.desk.rows[row].pool as usize);
         let found = self.link_for(pool, server as usize, client, flight.since);
@@ -52,7 +52,7 @@ impl Proxy {
         let link = self.links.find_mut(id).expect("the router found it");
         let before = link.out.len();
         link.out.copy(&text);
-        link.launch(Cargo::Update(row), flight.ask, before, flight.since);
+        link.launch(Cargo::Single(row), flight.ask, before, flight.since);
         self.mark_dirty(id);
         true
     }

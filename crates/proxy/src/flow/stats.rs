@@ -6,7 +6,7 @@
 //! come to rest: so the path of a request pays nothing for it.
 
 use metrics::{Book, Counter, Pool as PoolCounter, Server as ServerCounter, Worker};
-use proto::Answer;
+use proto::{Answer, Request};
 
 use crate::id::ConnId;
 use crate::link::State;
@@ -80,7 +80,7 @@ impl Proxy {
         worker.set(Worker::HeldNow, self.desk.memory.held as u64);
     }
 
-    pub(super) fn answer_stats(&mut self, id: ConnId) {
+    pub(super) fn answer_stats(&mut self, id: ConnId, request: &Request, head: &[u8]) {
         self.publish();
         let book = self.desk.sheet.book();
         let mut lines = vec![
@@ -99,7 +99,7 @@ impl Proxy {
         let mut answers: Vec<Answer<'_>> =
             lines.iter().map(|(name, value)| Answer::Stat(name, value)).collect();
         answers.push(Answer::End);
-        self.desk.answer_all(id, &answers);
+        self.desk.answer_all(id, request, head, &answers);
     }
 }
 

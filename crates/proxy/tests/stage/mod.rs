@@ -145,8 +145,15 @@ impl Stage {
     }
 
     pub fn comes_up(&mut self, link: ConnId) {
+        self.establishes(link);
+        self.says(link, "VERSION 1.6.18\r\n");
+    }
+
+    /// The connection stands, and its server has been greeted.
+    pub fn establishes(&mut self, link: ConnId) {
         self.proxy.handle_connected(link, self.now);
         self.settle();
+        assert_eq!(self.hears(link), "version\r\n");
     }
 
     pub fn closes(&mut self, conn: ConnId, how: Closed) {

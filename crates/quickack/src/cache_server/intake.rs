@@ -1,7 +1,7 @@
 //! From bytes to frames: what has arrived is executed request by request, in place where it can be.
 
 use proto::memcached::Text;
-use proto::{Answer, Class, Parsed, Protocol, Refusal, Request};
+use proto::{Answer, Asked, Class, Parsed, Protocol, Quiet, Refusal, Request};
 
 use super::execute::{Executor, Progress};
 use super::session::{Session, Swallow};
@@ -71,7 +71,7 @@ impl Executor {
         let len = request.len();
         if len > rest.len() as u64 {
             if let Some(answer) = self.refuse_body(request, rest, now) {
-                let answer = if request.quiet { b"" } else { answer };
+                let answer = if request.quiet == Quiet::Silent { b"" } else { answer };
                 session.swallow = Some(Swallow { left: len - u64::from(request.head), answer });
                 return Step::Done(request.head as usize);
             }
@@ -94,7 +94,7 @@ impl Executor {
         match request.class {
             Class::Refuse(Refusal::Bad(_)) => Some(BAD_LINE),
             Class::Refuse(_) => Some(b"ERROR\r\n"),
-            _ if self.is_too_large(request, head) => {
+            _ if self.is_too_large(request) => {
                 self.drop_stale(request, head, now);
                 Some(TOO_LARGE)
             }
@@ -142,7 +142,7 @@ fn swallow(session: &mut Session, input: &[u8]) -> usize {
 
 /// What comes after this cannot be understood: says why and reads no more.
 fn leave(session: &mut Session, why: &'static str, input: &[u8]) -> usize {
-    Text.answer(&Answer::Refused(Refusal::Bad(why)), &mut session.out);
+    Text.answer(&Asked::nobody(), &Answer::Refused(Refusal::Bad(why)), &mut session.out);
     session.is_leaving = true;
     input.len()
 }

@@ -1,8 +1,8 @@
 //! What is counted, by memcached's names.
 
-use cache::{Counted, Mode, Outcome};
+use cache::{Counted, Outcome};
 use proto::memcached::Text;
-use proto::{Answer, Protocol};
+use proto::{Answer, Asked, Protocol};
 
 use super::execute::{Executor, VERSION};
 
@@ -43,16 +43,22 @@ impl Counters {
         }
     }
 
+    /// A meta get that touches what it finds is counted as a touch alone.
+    pub fn count_meta_get(&mut self, hit: bool, touch: bool) {
+        if hit && touch { self.count_touch(hit) } else { self.count_fetch(hit, false) }
+    }
+
     pub fn count_touch(&mut self, hit: bool) {
         self.cmd_touch += 1;
         *if hit { &mut self.touch_hits } else { &mut self.touch_misses } += 1;
     }
 
-    pub fn count_cas(&mut self, mode: Mode, outcome: Outcome) {
-        match (mode, outcome) {
-            (Mode::Cas(_), Outcome::Stored) => self.cas_hits += 1,
-            (Mode::Cas(_), Outcome::NotFound) => self.cas_misses += 1,
-            (Mode::Cas(_), Outcome::Exists) => self.cas_badval += 1,
+    /// A store with a cas.
+    pub fn count_cas(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Stored => self.cas_hits += 1,
+            Outcome::NotFound => self.cas_misses += 1,
+            Outcome::Exists => self.cas_badval += 1,
             _ => {}
         }
     }
@@ -72,7 +78,7 @@ impl Executor {
     /// Answers `stats`; the parser refuses its other kinds, as it does for the proxy.
     pub(super) fn tell(&self, out: &mut Vec<u8>, now: u64) {
         let (counters, store) = (&self.counters, self.store.stats());
-        Text.answer(&Answer::Stat("version", VERSION), out);
+        Text.answer(&Asked::nobody(), &Answer::Stat("version", VERSION), out);
         for (name, value) in [
             ("pid", u64::from(self.options.pid)),
             ("uptime", now.saturating_sub(self.started)),
@@ -108,8 +114,8 @@ impl Executor {
             ("evictions", store.evictions),
             ("reclaimed", store.reclaimed),
         ] {
-            Text.answer(&Answer::Stat(name, &value.to_string()), out);
+            Text.answer(&Asked::nobody(), &Answer::Stat(name, &value.to_string()), out);
         }
-        Text.answer(&Answer::End, out);
+        Text.answer(&Asked::nobody(), &Answer::End, out);
     }
 }

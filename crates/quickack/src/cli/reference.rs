@@ -54,8 +54,9 @@ fn class(class: Class) -> &'static str {
         Class::Fetch { merge: true, .. } => "read; split by server, gathered, merged with others'",
         Class::Fetch { idempotent: true, .. } => "read; split by server, gathered",
         Class::Fetch { .. } => "read that changes something; split, gathered, never asked twice",
-        Class::Update => "one key, one server; never sent twice",
-        Class::Broadcast => "every server of the pool, if the pool allows it",
+        Class::Single { writes: true } => "one key, one server; never sent twice",
+        Class::Single { writes: false } => "one key, one server",
+        Class::Broadcast { .. } => "every server of the pool, if the pool allows it",
         Class::Local(_) => "answered by the proxy",
         Class::Refuse(_) => "refused by name",
     }

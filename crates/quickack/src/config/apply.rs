@@ -164,6 +164,11 @@ pub fn apply_word<D>(kind: &Kind<D>, word: &str, draft: &mut D) -> Result<String
             set(draft, us);
             Ok(value::duration_word(us))
         }
+        Kind::DurationOrOff(set) => {
+            let us = if word == OFF { 0 } else { value::duration(word)? };
+            set(draft, (us > 0).then_some(us));
+            Ok(if us > 0 { value::duration_word(us) } else { OFF.to_string() })
+        }
         Kind::Deadline(set) => {
             let us = value::duration(word)?;
             if us == 0 {
@@ -204,6 +209,8 @@ pub fn apply_word<D>(kind: &Kind<D>, word: &str, draft: &mut D) -> Result<String
         }
     }
 }
+
+const OFF: &str = "off";
 
 fn member(word: &str, words: &[&'static str]) -> Result<String, Fault> {
     match words.contains(&word) {

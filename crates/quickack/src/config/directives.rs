@@ -53,6 +53,8 @@ pub enum Kind<D> {
     Number(RangeInclusive<u64>, fn(&mut D, u64)),
     /// Microseconds.
     Duration(fn(&mut D, u64)),
+    /// The same, or `off`, which 0 is too.
+    DurationOrOff(fn(&mut D, Option<u64>)),
     /// A duration that cannot be 0.
     Deadline(fn(&mut D, u64)),
     /// Bytes.
@@ -208,6 +210,14 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "Networks, such as `[10.0.0.0/8, ::1]` or `from [10.0.0.0/8]`, whose connections begin \
          with a PROXY header (version 1 or 2) that names the client. From elsewhere none is \
          read."),
+    row("users", Native, Unset("everybody is served"),
+        Kind::Own("path of a file", |pool, word| file_name(word).map(|word| {
+            pool.users = Some(word);
+        })),
+        "Who may use the pool: a file of `name:password` lines, in the configuration's folder if \
+         its path is relative, that nobody but its owner may read. A name may have several lines. \
+         Clients are answered nothing before they have logged in: by SASL PLAIN, or by a `set` \
+         whose value is `name password`. Read again at a reload; who is logged in stays."),
     live("timeout_connect", Value("1s"),
         Kind::Deadline(|pool, us| pool.timeout_connect = Some(us)),
         "How long a connect to a server may take."),
@@ -217,6 +227,9 @@ pub static POOL: &[Directive<PoolDraft>] = &[
     live("timeout_reply", Value("1s"),
         Kind::Deadline(|pool, us| pool.timeout_reply = Some(us)),
         "How long a server that owes an answer may be silent."),
+    live("hold_after", Value("30ms"), Kind::DurationOrOff(|pool, us| pool.plan.hold_after = us),
+        "A server that owes an answer and has been silent this long is sent nothing more until it \
+         speaks; what waits for it is dropped when its client leaves. `off`, or 0, sends at once."),
     row("merge_gets", Native, Value("on"), Kind::Switch(|pool, on| pool.plan.merge_gets = on),
         "Gather the gets of one turn into one get of several keys for each server."),
     row("partial", Native, Value("error"),
@@ -334,6 +347,13 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
 
 /// twemproxy keeps its numbers in an `int`.
 const INT_MAX: u64 = i32::MAX as u64;
+
+fn file_name(word: &str) -> Result<String, Fault> {
+    match word.is_empty() || word.contains(char::is_control) {
+        true => Err(Fault::new("a file's path is of visible characters")),
+        false => Ok(word.to_string()),
+    }
+}
 
 fn on_failure(word: &str) -> Option<OnFailure> {
     match word {

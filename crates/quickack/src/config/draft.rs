@@ -33,6 +33,8 @@ pub struct PoolDraft {
     pub max_ejected: Share,
     pub server_connections_max: Option<usize>,
     pub proxy_protocol: Vec<IpNet>,
+    /// A path, as it is written.
+    pub users: Option<String>,
     pub redis: bool,
     pub redis_auth: bool,
 }
@@ -80,6 +82,7 @@ impl PoolDraft {
             max_ejected: Share::Percent(50),
             server_connections_max: None,
             proxy_protocol: Vec::new(),
+            users: None,
             redis: false,
             redis_auth: false,
         }

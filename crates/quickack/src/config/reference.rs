@@ -43,6 +43,7 @@ fn kind<D>(kind: &Kind<D>) -> String {
         Kind::Switch(_) => "switch".to_string(),
         Kind::Number(range, _) => format!("number, {} to {}", range.start(), range.end()),
         Kind::Duration(_) => "duration".to_string(),
+        Kind::DurationOrOff(_) => "duration, or `off`".to_string(),
         Kind::Deadline(_) => "duration above 0".to_string(),
         Kind::Size(range, _) => {
             let [start, end] = [range.start(), range.end()].map(|size| value::size_word(*size));

@@ -418,6 +418,7 @@ impl Running {
             epoch: self.epoch,
             name: "the running configuration".to_string(),
             text: self.config.text.clone(),
+            attachments: self.config.attachments.clone(),
             overrides: self.config.overrides.iter().map(ToString::to_string).collect(),
             workers: self.config.process.worker_count(),
             processors: self.config.process.processors,

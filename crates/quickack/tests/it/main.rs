@@ -16,6 +16,7 @@ mod differential;
 mod eject;
 mod faults;
 mod limits;
+mod logins;
 mod metrics;
 mod peers;
 mod proxy_protocol;

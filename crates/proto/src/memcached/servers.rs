@@ -1,0 +1,102 @@
+//! What servers speak: lines of text, whatever the client speaks.
+
+use super::{commands, reply};
+use crate::scan;
+use crate::{Ask, Credentials, Heard, Item, ItemKind, Parsed, Resume, Skills, Upstream};
+
+/// Longest line of a `gat` or `gats` that we send.
+const OTHER_LINE_MAX: usize = 1000;
+/// The first version with the meta commands as we use them (`b`, `ma`, `E` and `O` came by then).
+const META_SINCE: [u32; 3] = [1, 6, 10];
+const NO_LOGIN: &str = "the login was refused";
+
+/// memcached's servers, and those that speak like them.
+pub struct Servers;
+
+impl Upstream for Servers {
+    fn parse_reply(&self, ask: Ask, input: &[u8]) -> Parsed<Item> {
+        reply::parse(ask, input)
+    }
+
+    fn fetch_max(&self, ask: Ask) -> usize {
+        // memcached hangs up on a line that has no end yet after 1024 bytes (1.4) or 2048 (1.6),
+        // unless it begins with `get ` or `gets `.
+        if ask.command <= commands::GETS { usize::MAX } else { OTHER_LINE_MAX }
+    }
+
+    fn push_fetch(&self, key: &[u8], out: &mut Vec<u8>) {
+        out.push(b' ');
+        out.extend_from_slice(key);
+    }
+
+    fn close_fetch(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn hello(&self, credentials: Option<&Credentials>, out: &mut Vec<u8>) {
+        if let Some(Credentials { name, password }) = credentials {
+            let len = name.len() + 1 + password.len();
+            out.extend_from_slice(format!("set login 0 0 {len}\r\n").as_bytes());
+            out.extend_from_slice(format!("{name} {password}\r\n").as_bytes());
+        }
+        out.extend_from_slice(b"version\r\n");
+    }
+
+    fn hear(&self, credentials: bool, input: &[u8]) -> Parsed<Heard> {
+        let mut at = 0;
+        if credentials {
+            match reply::parse(Ask { command: commands::SET }, input) {
+                Parsed::Complete(Item { kind: ItemKind::Status, head, .. }) => at = head as usize,
+                Parsed::Complete(_) => return Parsed::Malformed(NO_LOGIN),
+                Parsed::Incomplete => return Parsed::Incomplete,
+                Parsed::Malformed(why) => return Parsed::Malformed(why),
+            }
+        }
+        // Whatever it says, it speaks; a server that does not know the word knows no other new one.
+        match reply::parse(Ask { command: commands::VERSION }, &input[at..]) {
+            Parsed::Complete(item) => {
+                let len = item.head as usize;
+                let skills = Skills { meta: has_meta(&input[at..at + len]) };
+                Parsed::Complete(Heard { len: at + len, skills })
+            }
+            Parsed::Incomplete => Parsed::Incomplete,
+            Parsed::Malformed(why) => Parsed::Malformed(why),
+        }
+    }
+}
+
+/// Whether a server with this `VERSION` line has the meta commands.
+fn has_meta(line: &[u8]) -> bool {
+    let Some(version) = line.strip_prefix(b"VERSION ") else { return false };
+    let end = scan::line_len(version, &mut Resume::default()).unwrap_or(version.len());
+    let mut parts = version[..end].split(|byte| !byte.is_ascii_digit());
+    let mut part = || {
+        let text = parts.next().unwrap_or(b"");
+        scan::decimal(text, u64::from(u32::MAX)).unwrap_or(0) as u32
+    };
+    [part(), part(), part()] >= META_SINCE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_says_whether_there_are_meta_commands() {
+        for (line, has) in [
+            ("VERSION 1.6.18\r\n", true),
+            ("VERSION 1.6.10 quickack-0.1.0\r\n", true),
+            ("VERSION 1.6.45_beta1\r\n", true),
+            ("VERSION 2.0\r\n", true),
+            ("VERSION 1.6.9\r\n", false),
+            ("VERSION 1.5.22\r\n", false),
+            ("VERSION 0.5.0\r\n", false),
+            ("VERSION unknown\r\n", false),
+            ("ERROR\r\n", false),
+        ] {
+            let heard = Servers.hear(false, line.as_bytes());
+            let skills = Skills { meta: has };
+            assert_eq!(heard, Parsed::Complete(Heard { len: line.len(), skills }), "{line}");
+        }
+    }
+}

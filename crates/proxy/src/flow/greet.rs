@@ -1,0 +1,75 @@
+//! The first words on a link: they prove that a server is there, and teach what it can do. Nothing
+//! else is sent before their answer has come, so a server that accepts connections and is silent
+//! gets no request.
+
+use metrics::Server as Counter;
+use proto::Parsed;
+
+use crate::buffer::Source;
+use crate::fault::Fault;
+use crate::id::ConnId;
+use crate::link::State;
+use crate::{Proxy, Time, limits};
+
+impl Proxy {
+    /// A connect succeeded: the server is greeted.
+    pub(crate) fn connected(&mut self, id: ConnId, now: Time) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        link.set_state(State::Greeting);
+        link.since = now;
+        let pool = &mut self.desk.pools[link.pool as usize];
+        pool.upstream.hello(None, &mut link.hello);
+        let server = &mut pool.servers[link.server as usize];
+        server.unable_pause = limits::BACKOFF_FIRST_US;
+        server.counters.add(Counter::Connects, 1);
+        if server.probe == Some(id) {
+            server.counters.add(Counter::Probes, 1);
+        }
+        self.mark_dirty(id);
+        self.arm_link(id);
+    }
+
+    /// The answer, or a part of it.
+    pub(super) fn greet(
+        &mut self,
+        id: ConnId,
+        source: Source<'_>,
+        now: Time,
+    ) -> Result<(), &'static str> {
+        let link = self.links.find_mut(id).expect("the caller found it");
+        if !link.hello.is_empty() {
+            return Err("a reply before its request was sent");
+        }
+        link.partial.extend_from_slice(source.bytes);
+        let upstream = self.desk.pools[link.pool as usize].upstream;
+        let heard = match upstream.hear(false, &link.partial) {
+            Parsed::Complete(heard) => heard,
+            Parsed::Incomplete if link.partial.len() <= limits::REPLY_HEAD_MAX => return Ok(()),
+            Parsed::Incomplete => return Err("first words without end"),
+            Parsed::Malformed(why) => return Err(why),
+        };
+        if heard.len < link.partial.len() {
+            return Err("a reply that nobody asked for");
+        }
+        self.desk.spares.give(std::mem::take(&mut link.partial));
+        link.set_state(State::Up);
+        link.since = now;
+        let (pool, server) = (link.pool as usize, link.server as usize);
+        let has_requests = !link.flights.is_empty();
+        let entry = &mut self.desk.pools[pool].servers[server];
+        let before = entry.skills.replace(heard.skills);
+        if entry.probe == Some(id) {
+            link.proven = true;
+            self.probe_answered(id, now);
+        }
+        self.end_awaiting(pool, server);
+        if has_requests && before.is_some_and(|before| !heard.skills.include(before)) {
+            // What waits was written for a server that could do more.
+            self.close_link(id, Fault::LinkLost, now);
+        } else if self.links.find(id).is_some() {
+            self.mark_dirty(id);
+            self.arm_link(id);
+        }
+        Ok(())
+    }
+}
