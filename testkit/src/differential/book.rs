@@ -57,13 +57,14 @@ impl Translated {
         self.theirs.len()
     }
 
-    /// Whether two lists of answers say the same; new numbers are learnt.
-    pub fn same(&mut self, direct: &[Reply], ours: &[Reply]) -> bool {
-        direct.len() == ours.len()
-            && direct.iter().zip(ours).all(|(direct, ours)| self.same_reply(direct, ours))
+    /// The first answer that says something else; new numbers are learnt.
+    pub fn difference(&mut self, direct: &[Reply], ours: &[Reply]) -> Option<usize> {
+        let both = direct.iter().zip(ours);
+        let at = both.clone().position(|(direct, ours)| !self.same_reply(direct, ours));
+        at.or_else(|| (direct.len() != ours.len()).then_some(both.len()))
     }
 
-    pub fn same_reply(&mut self, direct: &Reply, ours: &Reply) -> bool {
+    fn same_reply(&mut self, direct: &Reply, ours: &Reply) -> bool {
         direct.body == ours.body
             && direct.words.len() == ours.words.len()
             && direct.words.iter().zip(&ours.words).all(|pair| self.same_word(pair))
@@ -74,7 +75,8 @@ impl Translated {
             (Word::Cas(direct), Word::Cas(ours)) => self.same_cas(*direct, *ours),
             // No time is short, so what is alive has more than a few seconds.
             (Word::Time(direct), Word::Time(ours)) if *direct >= 0 && *ours >= 0 => {
-                direct.abs_diff(*ours) <= SECONDS_APART
+                // An expiry beyond 2038, which only binary can say, is said as 2038 in text.
+                direct.abs_diff(*ours) <= SECONDS_APART || (*direct).min(*ours) > YEARS
             }
             (direct, ours) => direct == ours,
         }
@@ -94,3 +96,6 @@ impl Translated {
 const KEPT: usize = 6;
 
 const SECONDS_APART: u64 = 5;
+
+/// About eight of them.
+const YEARS: i64 = 250_000_000;

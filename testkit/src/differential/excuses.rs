@@ -4,7 +4,7 @@
 
 use super::maker::ITEM_SIZE_MAX;
 use super::reply::Reply;
-use super::request::Request;
+use super::request::{Mark, Request};
 
 pub struct Excuse {
     pub name: &'static str,
@@ -22,12 +22,40 @@ pub enum Behind {
     Embedded,
 }
 
-pub const EXCUSES: &[Excuse] = &[Excuse {
-    name: "a value above item_size_max",
-    reason: "refused unsent, so what was stored before stays; memcached deletes it",
-    applies: |request, _| request.len().is_some_and(|len| len > ITEM_SIZE_MAX),
-    accepts: |direct, ours| direct == ours,
-}];
+pub const EXCUSES: &[Excuse] = &[
+    Excuse {
+        name: "a value above item_size_max",
+        reason: "refused unsent, so what was stored before stays; memcached deletes it",
+        applies: |request, _| request.len().is_some_and(|len| len > ITEM_SIZE_MAX),
+        accepts: |direct, ours| direct == ours,
+    },
+    Excuse {
+        name: "a key of more bytes than base64 has room for",
+        reason: "text cannot carry it, and a meta command's key may have 250 characters",
+        applies: |request, _| request.has(Mark::LongBytesKey),
+        accepts: |direct, ours| refused(0x04, direct, ours),
+    },
+    Excuse {
+        name: "a quiet ma that creates its item",
+        reason: "memcached answers it as if it were not quiet; through us it is quiet",
+        applies: |request, _| request.has(Mark::QuietCreation),
+        accepts: |direct, ours| direct.len() == 2 && direct[1..] == *ours,
+    },
+    Excuse {
+        name: "TEMPORARY a frame that closes",
+        reason: "opcode and opaque are not echoed",
+        applies: |request, _| request.closes(),
+        accepts: |direct, ours| {
+            direct.first().map(Reply::status) == ours.first().map(Reply::status)
+        },
+    },
+];
+
+/// Whether one packet says so, and then the barrier is answered.
+fn refused(status: u16, direct: &[Reply], ours: &[Reply]) -> bool {
+    let [first, barrier] = ours else { return false };
+    first.status() == Some(status) && direct.last() == Some(barrier)
+}
 
 /// The row for a request to such a side.
 pub fn of(request: &Request, behind: Behind) -> Option<&'static Excuse> {

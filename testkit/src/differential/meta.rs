@@ -127,7 +127,7 @@ fn key(maker: &mut Maker<'_>, name: &str) -> usize {
     maker.key(|key| match name {
         "ma" => key.named != Named::Raw && key.counted,
         // It always tells the key.
-        "me" => matches!(key.named, Named::Plainly | Named::Encoded),
+        "me" => key.named == Named::Plainly || key.named == Named::Encoded && key.plain,
         _ => key.named != Named::Raw,
     })
 }
@@ -147,12 +147,16 @@ fn finish(
     }
     // See there.
     flags.retain(|flag| match flag.text.as_bytes() {
-        b"k" => *named != Named::Both,
+        b"k" => *named == Named::Plainly,
         [b'N', ..] => name != "mg" || !counted,
         _ => true,
     });
     if name != "me" {
         more_flags(maker, name, key, &mut request, &mut flags);
+    }
+    let has = |letter| flags.iter().any(|flag| flag.text.starts_with(letter));
+    if name == "ma" && has('q') && has('N') {
+        request.mark(Mark::QuietCreation);
     }
     shuffle(maker, &mut flags);
     request.push(" ");

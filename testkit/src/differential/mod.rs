@@ -224,16 +224,14 @@ impl Run {
             [request] if request.closes() => until_closed(direct, ours),
             _ => (direct, ours),
         };
-        if side.translated.same(direct, ours) {
-            return Ok(());
-        }
+        let Some(at) = side.translated.difference(direct, ours) else { return Ok(()) };
         if let Some(row) = row
             && row.accepts(direct, ours)
         {
             self.tally.excuse(row.name, behind);
             return Ok(());
         }
-        Err(tally::difference(behind, burst, direct, ours, row, &self.history))
+        Err(tally::difference(behind, burst, at, (direct, ours), row, &self.history))
     }
 
     /// Nobody has the key of that request any more.

@@ -35,6 +35,8 @@ pub enum Mark {
     LongBytesKey,
     /// A value of about a megabyte or more, of so many bytes.
     Huge(usize),
+    /// A `ma` that may create its item and wants to hear nothing of it.
+    QuietCreation,
     /// Flags that memcached 1.6.18 does not know.
     NewerFlag,
     /// A flag twice, a token that is none, and the like.

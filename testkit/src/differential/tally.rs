@@ -77,13 +77,11 @@ impl fmt::Display for Tally {
 pub(super) fn difference(
     behind: Behind,
     burst: &Burst,
-    direct: &[Reply],
-    ours: &[Reply],
+    at: usize,
+    (direct, ours): (&[Reply], &[Reply]),
     row: Option<&Excuse>,
     history: &[VecDeque<String>],
 ) -> String {
-    let at = direct.iter().zip(ours).position(|(direct, ours)| !alike(direct, ours));
-    let at = at.unwrap_or(direct.len().min(ours.len()));
     let shown = |replies: &[Reply]| match replies.get(at) {
         Some(reply) => reply.shown(),
         None => "nothing".to_string(),
@@ -130,17 +128,6 @@ fn asker<'a>(burst: &'a Burst, replies: &[Reply], at: usize) -> Option<&'a Reque
         }
     }
     None
-}
-
-/// But for numbers and times.
-fn alike(direct: &Reply, ours: &Reply) -> bool {
-    use super::reply::Word::{Cas, Time};
-    let same = |(direct, ours): (&_, &_)| {
-        matches!((direct, ours), (Cas(_), Cas(_)) | (Time(_), Time(_))) || direct == ours
-    };
-    direct.body == ours.body
-        && direct.words.len() == ours.words.len()
-        && direct.words.iter().zip(&ours.words).all(same)
 }
 
 /// What was asked in a burst, and what was answered: the end of it, which is what matters mostly.
