@@ -26,7 +26,7 @@ pub use message::{
 };
 
 /// Every protocol that clients speak.
-pub static PROTOCOLS: &[&dyn Protocol] = &[&memcached::Text];
+pub static PROTOCOLS: &[&dyn Protocol] = &[&memcached::Text, &memcached::Binary];
 
 /// The protocol of that name in a configuration.
 pub fn protocol(name: &str) -> Option<&'static dyn Protocol> {

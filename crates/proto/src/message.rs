@@ -13,6 +13,11 @@ impl Span {
         Span { start: start as u32, end: end as u32 }
     }
 
+    /// Whether it names no byte.
+    pub fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+
     /// The bytes it names.
     pub fn of(self, head: &[u8]) -> &[u8] {
         &head[self.start as usize..self.end as usize]

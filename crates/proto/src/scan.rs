@@ -38,6 +38,11 @@ impl<'a> Tokens<'a> {
         token.of(self.line)
     }
 
+    /// The same line from its beginning.
+    pub fn again(&self) -> Tokens<'a> {
+        Tokens { line: self.line, at: 0, clean: true }
+    }
+
     /// The text behind the tokens cut so far.
     pub fn rest(&self) -> &'a [u8] {
         &self.line[self.at..]

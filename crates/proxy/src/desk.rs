@@ -246,9 +246,10 @@ impl Desk {
         self.part_done(entry.row);
     }
 
-    /// The server's own item answers a request; of a broadcast's items the last good one stays.
-    pub(crate) fn status(&mut self, id: RowId, server: u32, value: Value<'_>) {
-        if !self.memory.has_room(value.len()) {
+    /// The server's own item answers a request; of a broadcast's items the last good one stays. A
+    /// line is kept whatever the ceiling says: whoever asked for a change must hear of it.
+    pub(crate) fn status(&mut self, id: RowId, server: u32, value: Value<'_>, has_body: bool) {
+        if has_body && !self.memory.has_room(value.len()) {
             return self.fail_part(id, Some(server), Fault::OutOfMemory, self.rows[id].writes);
         }
         let row = &mut self.rows[id];

@@ -124,7 +124,7 @@ pub static FAULTS: &[Row] = &[
         Fault::OutOfMemory,
         Blame::Overload,
         "out of memory holding the reply",
-        "out of memory holding the reply",
+        "done, but out of memory holding the reply",
         Some(Counter::OutOfMemory),
         "the reply is read and dropped: `memory_max` is reached",
     ),

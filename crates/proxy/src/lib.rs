@@ -301,6 +301,7 @@ impl Proxy {
         } else if let Some(link) = self.links.find(conn) {
             match link.state {
                 link::State::Connecting => {}
+                link::State::Greeting if link.hello.is_empty() => {}
                 link::State::Greeting => out.push(&link.hello),
                 link::State::Up => link.out.slices(out),
             }

@@ -35,6 +35,11 @@ pub struct Conn {
     pub ends_with_reply: bool,
     /// Since when the server has owed the reply that is next.
     pub owed_since: Time,
+    /// The server has said who it is; before that, nothing else is asked.
+    pub is_greeted: bool,
+    /// Its first words tell of less than those on another link may have told: what waits for it
+    /// may not be what such a server understands.
+    pub is_unskilled: bool,
     /// The server says nothing more on it.
     pub is_over: bool,
     /// It was opened to ask whether the server is back.
@@ -58,6 +63,8 @@ impl Conn {
             poison: None,
             ends_with_reply: true,
             owed_since: since,
+            is_greeted: false,
+            is_unskilled: false,
             is_over: false,
             is_probe: false,
         }
@@ -70,6 +77,11 @@ impl Conn {
     /// All that was asked has been answered, and the answers have arrived.
     pub fn is_idle(&self) -> bool {
         self.input.is_empty() && self.undelivered() == 0
+    }
+
+    /// The server owes nothing, not even its first words.
+    pub fn owes_nothing(&self) -> bool {
+        self.is_greeted && self.is_idle()
     }
 
     pub fn undelivered(&self) -> usize {
@@ -85,6 +97,7 @@ impl Conn {
             self.reply_ends.pop_front();
             self.ends_with_reply = end == self.delivered;
             self.owed_since = now;
+            self.is_greeted = true;
         }
         // A run may last, and what was delivered is never looked at again.
         if self.delivered == self.output.len() && self.poison.is_none() {

@@ -277,6 +277,7 @@ impl Server {
     /// Answers by an error line without executing; of a read of several keys some may be answered.
     fn refuse(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         let line = place.book.injected.len();
+        conn.is_unskilled |= frame.words[0] == "version";
         let word = frame.words[0];
         let first = if word.starts_with("gat") { 2 } else { 1 };
         let is_read = word.starts_with("ge") || word.starts_with("gat");

@@ -380,7 +380,7 @@ impl World {
         let server = &mut self.pools[conn.pool].servers[conn.server];
         let event = self.book.event();
         let trouble = &mut server.trouble;
-        if conn.is_up() {
+        if conn.is_greeted {
             trouble.lost = event;
         } else {
             trouble.refused = event;

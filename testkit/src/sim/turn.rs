@@ -108,12 +108,14 @@ impl World {
         let timeouts = model.deadlines_since(since);
         let waited = self.now.since(since);
         let is_late = match conn.is_up() {
-            true => !conn.is_idle() && waited >= timeouts.reply,
+            true => !conn.owes_nothing() && waited >= timeouts.reply,
             false => waited >= timeouts.connect,
         };
-        let waits = !conn.is_idle() && !conn.is_probe;
+        let waits = conn.is_greeted && !conn.is_idle() && !conn.is_probe;
         let is_poisoned = conn.poison.is_some_and(|(start, _)| conn.delivered > start);
-        if may_retire && !waits && !is_poisoned && !is_late {
+        // Its first words have just told of less than what waits for it may need.
+        let is_unfit = conn.is_unskilled && conn.is_idle() && conn.owed_since == self.now;
+        if may_retire && !waits && !is_poisoned && !is_late && !is_unfit {
             // No client waits for anything: that is no failure of anybody's.
             return;
         }
@@ -132,9 +134,11 @@ impl World {
         } else if conn.is_probe && conn.is_idle() {
             // The places of all links are taken, or its question was never sent.
             trouble.hung = event;
+        } else if is_unfit {
+            trouble.lost = event;
         } else {
             let silent = self.now.since(conn.owed_since);
-            assert!(!conn.is_idle(), "a link that owes nothing is closed");
+            assert!(!conn.owes_nothing(), "a link that owes nothing is closed");
             assert!(silent >= timeouts.reply, "gave up on a reply after {silent} us");
             trouble.silent = event;
         }
@@ -221,7 +225,8 @@ impl World {
             if taken == 0 {
                 break;
             }
-            if was_idle {
+            // The first words are owed since the link stands.
+            if was_idle && conn.is_greeted {
                 conn.owed_since = self.now;
             }
             self.pools[conn.pool].servers[conn.server].progress = self.now;

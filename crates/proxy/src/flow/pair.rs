@@ -147,7 +147,7 @@ impl Proxy {
             false => Value::Flat(whole),
             true => Value::Foreign(item, whole),
         };
-        self.settle(id, (entry, single), value, now);
+        self.settle(id, (entry, single), value, item.body > 0, now);
         Ok(Step::Used(len))
     }
 
@@ -178,7 +178,7 @@ impl Proxy {
             data.copy(trailer);
         }
         match (entry, single) {
-            (Some(entry), _) => self.settle(id, (entry, single), Value::Held(data), now),
+            (Some(entry), _) => self.settle(id, (entry, single), Value::Held(data), true, now),
             (None, true) => self.drop_answer(id, now),
             (None, false) => {}
         }
@@ -186,15 +186,21 @@ impl Proxy {
     }
 
     /// A key of a read has its value, or a single request its answer.
-    fn settle(&mut self, id: ConnId, target: (Entry, bool), value: Value<'_>, now: Time) {
-        let (entry, single) = target;
+    fn settle(
+        &mut self,
+        id: ConnId,
+        (entry, single): (Entry, bool),
+        value: Value<'_>,
+        has_body: bool,
+        now: Time,
+    ) {
         let link = self.links.find(id).expect("the caller found it");
         let server = link.server;
         if !single {
             return self.desk.hit(server, entry, value);
         }
         self.end_flight(id, ItemKind::Status, now);
-        self.desk.status(entry.row, server, value);
+        self.desk.status(entry.row, server, value, has_body);
     }
 
     /// The answer to a single request could not be kept.

@@ -6,13 +6,25 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// Longest key that a server takes, decoded; on a line its base64 has the same bound.
-const KEY_MAX: usize = 250;
+use super::super::KEY_MAX;
 
-/// Whether this is the base64 of some bytes. Nothing is not.
+/// Room for any key.
+pub fn room() -> [u8; KEY_MAX] {
+    [0; KEY_MAX]
+}
+
+/// The key that this is the base64 of, if it is that of one.
+pub fn decoded<'a>(text: &[u8], room: &'a mut [u8; KEY_MAX]) -> Option<&'a [u8]> {
+    if text.len() > KEY_MAX {
+        return None;
+    }
+    let len = STANDARD.decode_slice(text, room).ok()?;
+    room.get(..len).filter(|key| !key.is_empty())
+}
+
+/// Whether this is the base64 of a key.
 pub fn is_valid(text: &[u8]) -> bool {
-    let mut room = [0u8; KEY_MAX];
-    text.len() <= KEY_MAX && STANDARD.decode_slice(text, &mut room).is_ok_and(|len| len > 0)
+    decoded(text, &mut room()).is_some()
 }
 
 /// The key of a `text` that [`is_valid`], in place of what is in `key`.

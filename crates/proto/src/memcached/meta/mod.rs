@@ -1,10 +1,18 @@
 //! memcached's meta protocol: `mg ms md ma mn me`, told apart from classic text per request.
 //!
-//! `flags.rs` reads the flags of a line · `base64.rs` is the `b` keys. What is here is read by two:
-//! the request parser, and the embedded cache that executes what the parser has let through.
+//! `flags.rs` reads the flags of a line · `base64.rs` is the `b` keys · `request.rs` says what a
+//! line is to the proxy · `carry.rs` tells it to a server, in classic words where that has no
+//! others · `reply.rs` reads what a server says · `answer.rs` tells that to the client.
+//!
+//! The line and its flags are read by two: here, and in the embedded cache that executes what the
+//! request parser has let through.
 
+pub(super) mod answer;
 pub mod base64;
+pub(super) mod carry;
 mod flags;
+pub(super) mod reply;
+mod request;
 
 pub use flags::{Flags, Verb};
 
