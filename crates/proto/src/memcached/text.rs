@@ -90,7 +90,7 @@ impl Protocol for Text {
 
     /// As memcached has it: a `set` of any key, whose value is a name, a space and a password.
     fn login<'a>(&self, request: &Request, _head: &'a [u8], body: &'a [u8]) -> Login<'a> {
-        if request.command != commands::SET || !matches!(request.class, Class::Single { .. }) {
+        if request.command != SET || !matches!(request.class, Class::Single { .. }) {
             return Login::Other;
         }
         let space = body.iter().position(|byte| *byte == b' ').unwrap_or(body.len());
