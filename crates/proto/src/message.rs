@@ -216,7 +216,8 @@ pub struct Asked<'a> {
     pub quiet: Quiet,
     /// What the server was asked, if one was.
     pub ask: Ask,
-    /// Its head, if the request has `keep` or is being answered at once; otherwise empty.
+    /// Its head, if the request has `keep` or is being answered at once; what was sent, where that
+    /// is no request; otherwise empty.
     pub head: &'a [u8],
 }
 

@@ -191,7 +191,8 @@ impl Proxy {
             Parsed::Incomplete => return 0,
             Parsed::Malformed(why) => {
                 self.desk.pools[pool].counters.add(Counter::Refused, 1);
-                self.desk.say(id, &Answer::Refused(Refusal::Bad(why)));
+                let answer = Answer::Refused(Refusal::Bad(why));
+                self.desk.answer(id, &Request::nobody(), rest.bytes, &answer);
                 self.desk.leave(id);
                 return rest.bytes.len();
             }

@@ -179,7 +179,7 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "`SO_REUSEPORT` on the listener, as in twemproxy's versions after 0.5."),
     row("protocol", Native, Value("memcached"),
         Kind::Word(
-            || proto::PROTOCOLS.iter().map(|protocol| protocol.name()).collect(),
+            || proto::NAMED.iter().map(|protocol| protocol.name()).collect(),
             |pool, word| proto::protocol(word).map(|protocol| pool.plan.protocol = protocol),
         ),
         "What clients and servers of the pool speak."),
