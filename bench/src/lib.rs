@@ -7,6 +7,7 @@
 //!              report (table, bars) --> page (docs/benchmarks.md)
 //!  seed: the stall between Nagle and delayed ACK.   trace: system calls, instructions.
 //!  balance, idle, cores: connections a worker, what the master does, many workers and CPUs.
+//!  hits: how often a full cache knows what is asked for.
 //! ```
 
 mod acts;
@@ -14,6 +15,7 @@ mod admin;
 mod balance;
 mod contest;
 mod cores;
+mod hits;
 mod idle;
 mod load;
 mod machine;
@@ -60,6 +62,7 @@ fn obey(options: &Options) -> Result<bool, String> {
                 Verb::Table => table(options, &folder.0),
                 Verb::Seed => seed::run(options, &folder.0),
                 Verb::Balance => balance::run(options, &folder.0),
+                Verb::Hits => hits::run(options, &folder.0),
                 Verb::Master => idle::run(options, &folder.0),
                 Verb::Cores => cores::run(options, &folder.0),
                 Verb::SystemCalls(counter) => {

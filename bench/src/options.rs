@@ -23,6 +23,7 @@ cargo xtask bench [options]    quickack beside nutcracker, HAProxy and nobody, o
   --callgrind ROW  instead: instructions per request of quickack in this row
   --seed           instead: 6,000 requests/s open loop, clean and split clients
   --balance        instead: how evenly 8 workers share connections
+  --hits           instead: hits of the embedded cache beside memcached's, on several traces
   --master         instead: what the master does beside 8 busy workers
   --cores          instead: requests/s at 1 to 12 workers; wants a machine with 16 CPUs
   --minutes M      minutes of each part of --seed (10), of --master (1)
@@ -56,6 +57,7 @@ pub enum Verb {
     Help,
     Seed,
     Balance,
+    Hits,
     Master,
     Cores,
     SystemCalls(Counter),
@@ -112,6 +114,7 @@ impl Options {
             "--quickack" => self.quickack = Some(value()?.into()),
             "--seed" => self.verb = Verb::Seed,
             "--balance" => self.verb = Verb::Balance,
+            "--hits" => self.verb = Verb::Hits,
             "--master" => self.verb = Verb::Master,
             "--cores" => self.verb = Verb::Cores,
             "--strace" => self.verb = Verb::SystemCalls(Counter::Strace),
