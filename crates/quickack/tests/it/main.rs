@@ -13,6 +13,7 @@ mod cache;
 mod cache_words;
 mod chaos;
 mod crew;
+mod differential;
 mod eject;
 mod faults;
 mod limits;
