@@ -7,6 +7,7 @@
 //!              report (table, bars) --> page (docs/benchmarks.md)
 //!  seed: the stall between Nagle and delayed ACK.   trace: system calls, instructions.
 //!  balance, idle, cores: connections a worker, what the master does, many workers and CPUs.
+//!  php: misses as php-memcached asks them.   resting: what idle clients and one large value hold.
 //! ```
 
 mod acts;
@@ -20,8 +21,10 @@ mod machine;
 mod options;
 mod page;
 mod peers;
+mod php;
 mod process;
 mod report;
+mod resting;
 mod rows;
 mod seed;
 mod servers;
@@ -61,6 +64,8 @@ fn obey(options: &Options) -> Result<bool, String> {
                 Verb::Seed => seed::run(options, &folder.0),
                 Verb::Balance => balance::run(options, &folder.0),
                 Verb::Master => idle::run(options, &folder.0),
+                Verb::Php => php::run(options, &folder.0),
+                Verb::Memory => resting::run(options, &folder.0),
                 Verb::Cores => cores::run(options, &folder.0),
                 Verb::SystemCalls(counter) => {
                     trace::system_calls(*counter, &chosen(options)?, options, &folder.0)

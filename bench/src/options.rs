@@ -25,6 +25,8 @@ cargo xtask bench [options]    quickack beside nutcracker, HAProxy and nobody, o
   --balance        instead: how evenly 8 workers share connections
   --master         instead: what the master does beside 8 busy workers
   --cores          instead: requests/s at 1 to 12 workers; wants a machine with 16 CPUs
+  --php            instead: misses as php-memcached asks them in binary
+  --memory         instead: bytes a client at rest, and one 1 MB value in flight
   --minutes M      minutes of each part of --seed (10), of --master (1)
   --batch          send a whole depth of requests only after all replies, as redis-benchmark does
   --quickack FILE  this binary instead of building one
@@ -57,6 +59,8 @@ pub enum Verb {
     Seed,
     Balance,
     Master,
+    Php,
+    Memory,
     Cores,
     SystemCalls(Counter),
     Callgrind(String),
@@ -113,6 +117,8 @@ impl Options {
             "--seed" => self.verb = Verb::Seed,
             "--balance" => self.verb = Verb::Balance,
             "--master" => self.verb = Verb::Master,
+            "--php" => self.verb = Verb::Php,
+            "--memory" => self.verb = Verb::Memory,
             "--cores" => self.verb = Verb::Cores,
             "--strace" => self.verb = Verb::SystemCalls(Counter::Strace),
             "--syscalls" => self.verb = Verb::SystemCalls(Counter::Perf),
