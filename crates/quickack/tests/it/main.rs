@@ -12,6 +12,7 @@ mod balance;
 mod cache;
 mod chaos;
 mod crew;
+mod differential;
 mod eject;
 mod faults;
 mod limits;

@@ -16,7 +16,8 @@ const INVALID: u16 = 0x04;
 const NOT_STORED: (u16, &[u8]) = (0x05, b"Not stored.");
 const NOT_NUMERIC: (u16, &[u8]) = (0x06, b"Non-numeric server-side value for incr or decr");
 const AUTH_ERROR: (u16, &[u8]) = (0x20, b"Auth failure.");
-const UNKNOWN: (u16, &[u8]) = (0x81, b"Unknown command");
+const UNKNOWN: (u16, &[u8]) = (0x81, UNKNOWN_WORDS.as_bytes());
+pub(super) const UNKNOWN_WORDS: &str = "Unknown command";
 const NO_MEMORY: (u16, &[u8]) = (0x82, b"Out of memory");
 /// Not memcached's own, but its clients know them: "not supported", "internal error", and
 /// "temporary failure", at which libmemcached closes and others may try again.
@@ -214,7 +215,7 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
             out.extend_from_slice(name.as_bytes());
             out.extend_from_slice(value.as_bytes());
         }
-        Answer::Refused(Refusal::Unknown) => to.say(UNKNOWN, out),
+        Answer::Refused(Refusal::Unknown | Refusal::Bad(UNKNOWN_WORDS)) => to.say(UNKNOWN, out),
         Answer::Refused(Refusal::ByName(why)) => to.say((NOT_SUPPORTED, why.as_bytes()), out),
         Answer::Refused(Refusal::Bad(why)) => to.say((INVALID, why.as_bytes()), out),
         Answer::Refused(Refusal::TooLarge) => to.say(TOO_LARGE, out),

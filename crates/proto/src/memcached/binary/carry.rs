@@ -2,7 +2,8 @@
 //! exactly the same on every server, else in meta's where the server has them.
 
 use super::super::commands::{
-    self, ADD, APPEND, CAS, DECR, DELETE, GATS_ONE, INCR, MA, MD, MG, MS, PREPEND, REPLACE, SET,
+    self, ADD, APPEND, CAS, DECR, DELETE, FLUSH_ALL, GATS_ONE, INCR, MA, MD, MG, MS, PREPEND,
+    REPLACE, SET,
 };
 use super::super::is_plain;
 use super::super::meta::base64;
@@ -33,6 +34,7 @@ pub(super) fn write_head(request: &Request, head: &[u8], ask: Ask, out: &mut Vec
     let said = Said::read(request, head);
     let len = request.body;
     match ask.command {
+        FLUSH_ALL => said.write_flush(out),
         MS => said.write_ms(len, out),
         MD | MG | MA => said.write_meta(ask.command, out),
         _ => said.write_classic(ask.command, len, out),
@@ -108,6 +110,13 @@ impl<'a> Said<'a> {
             Shape::Delete => Some(MD),
             Shape::Delta { .. } => Some(MA),
             _ => None,
+        }
+    }
+
+    fn write_flush(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"flush_all");
+        if self.header.extras > 0 {
+            push(b" ", self.ttl(0).into(), out);
         }
     }
 

@@ -23,7 +23,7 @@ pub(super) fn parse(input: &[u8], keys: &mut Vec<Span>) -> Parsed<Request> {
     let command = opcodes::of_code(header.opcode);
     let row = opcodes::opcode(command);
     let Some(value) = header.total.checked_sub(header.extras + header.key) else {
-        return Parsed::Malformed(INVALID);
+        return Parsed::Malformed(super::answer::UNKNOWN_WORDS);
     };
     let mut request = Request {
         command,

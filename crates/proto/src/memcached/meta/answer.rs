@@ -2,7 +2,7 @@
 
 use super::super::commands::{self, GATS_ONE, GETS_ONE, MA, ME, MG};
 use super::super::reply::Value;
-use super::{Line, Verb};
+use super::{Line, Verb, base64};
 use crate::scan::push_decimal;
 use crate::{Asked, Item, ItemKind, Quiet, Shown};
 
@@ -112,9 +112,13 @@ fn push_options(line: &Line<'_>, value: Option<&Value<'_>>, out: &mut Vec<u8>) {
         };
         out.push(b' ');
         out.push(letter);
-        out.extend_from_slice(text);
-        if letter == b'k' && line.flags.has(b'b') {
-            out.extend_from_slice(b" b");
+        let coded = letter == b'k' && line.flags.has(b'b');
+        if coded && value.is_some() {
+            // An item that was stored with its key as it is has it so.
+            out.extend_from_slice(base64::decoded(text, &mut base64::room()).unwrap_or(text));
+        } else {
+            out.extend_from_slice(text);
+            out.extend_from_slice(if coded { b" b" } else { b"" });
         }
     }
     out.extend_from_slice(b"\r\n");

@@ -57,6 +57,12 @@ pub(in super::super) fn write_head(
     ask: Ask,
     out: &mut Vec<u8>,
 ) {
+    if ask.command == commands::ME {
+        out.extend_from_slice(b"me ");
+        out.extend_from_slice(key.of(head));
+        let coded = !request.arguments.is_empty();
+        return out.extend_from_slice(if coded { b" b\r\n" } else { b"\r\n" });
+    }
     if ask.command == request.command {
         return write_meta(head, out);
     }

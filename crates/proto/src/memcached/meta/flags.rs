@@ -165,6 +165,10 @@ impl Flags {
             }
             left -= 1;
             let (letter, text) = option(tokens.text(token));
+            if !letter.is_ascii() {
+                // No better word than the server's.
+                return Err(verb.words(DUPLICATE));
+            }
             if !is_known(letter) {
                 return Err(verb.words(INVALID));
             }
@@ -284,7 +288,7 @@ mod tests {
         check(Verb::Set, "y", Err(INVALID));
         check(Verb::Delete, "y", Err(INVALID_OR_DUPLICATE));
         check(Verb::Arithmetic, "Dx", Err(INVALID_OR_DUPLICATE));
-        check(Verb::Get, "\u{e9}", Err(INVALID));
+        check(Verb::Get, "\u{e9}", Err(DUPLICATE));
         for bad in ["T", "T-0", "T2147483648", "N1x", "R+1", "C-1", "C18446744073709551616"] {
             check(Verb::Get, bad, Err(BAD_TOKEN));
         }

@@ -35,18 +35,34 @@ impl Line<'_> {
         if !self.is_key(key) {
             return self.refuse(Refusal::Bad(BAD_LINE));
         }
+        if verb == Verb::Debug {
+            return self.read_debug(key);
+        }
         match Flags::read(&mut self.tokens, verb, text) {
             Err(why) => self.refuse(Refusal::Bad(why)),
             Ok(_) if !self.tokens.are_clean() => self.refuse(Refusal::Bad(BAD_LINE)),
-            Ok(flags) if verb == Verb::Debug && !flags.within(b"b") => {
-                self.refuse(Refusal::Bad(BAD_LINE))
-            }
             Ok(flags) => {
                 self.keys.push(key);
                 self.classify(verb, &flags, text);
                 None
             }
         }
+    }
+
+    /// `me key [b]`; whatever else it says, the server does not look at it, and is not told.
+    fn read_debug(&mut self, key: Span) -> Option<Parsed<Request>> {
+        let option = self.tokens.next().unwrap_or_default();
+        self.tokens.by_ref().for_each(drop);
+        if self.tokens.text(option) == b"b" {
+            self.request.arguments = option;
+        }
+        let coded = !self.request.arguments.is_empty();
+        if !self.tokens.are_clean() || coded && !base64::is_valid(self.tokens.text(key)) {
+            return self.refuse(Refusal::Bad(BAD_LINE));
+        }
+        self.request.keep = true;
+        self.keys.push(key);
+        None
     }
 
     fn classify(&mut self, verb: Verb, flags: &Flags, key: &[u8]) {
