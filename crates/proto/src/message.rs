@@ -242,12 +242,13 @@ pub enum Shown {
     Body { trailer: &'static [u8] },
 }
 
-/// What the first words on a new link taught.
+/// What came of the first words on a new link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heard {
-    /// Bytes of the server's answer.
-    pub len: usize,
-    pub skills: Skills,
+pub enum Heard {
+    /// The server's answer, of so many bytes, told what it can do.
+    Welcome { len: usize, skills: Skills },
+    /// It does not know who we say we are, or wants a login that we did not try.
+    LoginRefused,
 }
 
 /// Who we are to a server, or who a client says it is.

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use proto::Protocol;
+use proto::{Credentials, Protocol};
 use shard::{Distribution, Hash};
 
 use crate::limits::{self, Limits};
@@ -61,6 +61,8 @@ pub struct PoolPlan {
     pub partial: Partial,
     /// Broadcast commands that the operator allows, by name.
     pub allow: Vec<String>,
+    /// Who we are to the servers, where they want to know.
+    pub server_login: Option<Credentials>,
     /// Who may log in; without it nobody has to.
     pub users: Option<Rc<Users>>,
     /// The largest value, bytes.
@@ -190,6 +192,7 @@ impl PoolPlan {
             merge_gets: true,
             partial: Partial::Error,
             allow: Vec::new(),
+            server_login: None,
             users: None,
             item_size_max: limits::ITEM_SIZE_DEFAULT,
             quickack: QuickAck::Partial,

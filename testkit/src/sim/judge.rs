@@ -302,6 +302,7 @@ impl Judge<'_> {
                 trouble.unable != 0 && (trouble.unable > since || until >= expect.arrived_at)
             }
             Fault::NoServer => unreachable!("it names no server"),
+            Fault::LoginRefused => unreachable!("nobody logs in here"),
         }
     }
 

@@ -88,13 +88,13 @@ impl Protocol for Text {
         answer::write(asked, answer, out);
     }
 
+    /// As memcached has it: a `set` of any key, whose value is a name, a space and a password.
     fn login<'a>(&self, request: &Request, _head: &'a [u8], body: &'a [u8]) -> Login<'a> {
-        if request.command != SET || request.trailer.is_empty() {
+        if request.command != SET || !matches!(request.class, Class::Single { .. }) {
             return Login::Other;
         }
-        // The key, and whatever else the line says, is not looked at.
-        let mut words = body.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
-        let (name, password) = (words.next().unwrap_or(b""), words.next().unwrap_or(b""));
-        Login::Attempt { name, password }
+        let space = body.iter().position(|byte| *byte == b' ').unwrap_or(body.len());
+        let (name, rest) = body.split_at(space);
+        Login::Attempt { name, password: rest.get(1..).unwrap_or_default() }
     }
 }

@@ -5,7 +5,7 @@
 //! asked · `ask` routes and enqueues them · `greet` has the first words on a link · `pair` matches
 //! a server's bytes with what was asked · `fail` deals with dead links and deadlines, `health` with
 //! servers that are down or ejected · `install` takes up another plan · `leave` lets clients go to
-//! another worker · `stats` shows the counters.
+//! another worker · `login` asks who they are · `stats` shows the counters.
 
 mod ask;
 mod check;
@@ -14,6 +14,7 @@ mod greet;
 mod health;
 mod install;
 mod leave;
+mod login;
 mod pair;
 mod receive;
 #[cfg(seeded_bugs)]

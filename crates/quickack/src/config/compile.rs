@@ -300,6 +300,7 @@ fn plan(pool: &Pool, workers: usize) -> PoolPlan {
         },
         max_ejected: Some(draft.max_ejected.of(draft.servers.len())),
         users: pool.logins.users.clone(),
+        server_login: pool.logins.server_login.clone(),
         quickack,
         server_quickack: draft.server_quickack.unwrap_or(quickack),
         ..plan

@@ -75,7 +75,7 @@ impl Difference {
             self.lines.push(format!("pool {name}: listens on {to} and no more on {from}"));
         }
         self.servers(old, new);
-        self.users(old, new);
+        self.logins(old, new);
         self.directives(&format!("pool {name}"), old.block, new.block);
     }
 
@@ -107,14 +107,19 @@ impl Difference {
         }
     }
 
-    /// What is in the file that `users` names: it may be another without a changed word.
-    fn users(&mut self, old: &Side, new: &Side) {
+    /// What is in the files with passwords may be other without a changed word.
+    fn logins(&mut self, old: &Side, new: &Side) {
         let name = &new.plan.name;
         if let (Some(before), Some(now)) = (&old.plan.users, &new.plan.users)
             && before != now
         {
             let line = format!("pool {name}: other users or passwords: {before}, now {now}");
             self.lines.push(line);
+        }
+        if let (Some(before), Some(now)) = (&old.plan.server_login, &new.plan.server_login)
+            && before != now
+        {
+            self.lines.push(format!("pool {name}: another login to its servers"));
         }
     }
 

@@ -218,6 +218,13 @@ pub static POOL: &[Directive<PoolDraft>] = &[
          its path is relative, that nobody but its owner may read. A name may have several lines. \
          Clients are answered nothing before they have logged in: by SASL PLAIN, or by a `set` \
          whose value is `name password`. Read again at a reload; who is logged in stays."),
+    row("server_login", Native, Unset("none"),
+        Kind::Own("path of a file", |pool, word| file_name(word).map(|word| {
+            pool.server_login = Some(word);
+        })),
+        "Who the proxy is to the pool's servers: a file like that of `users` with one line, for \
+         servers that want a login (memcached's `-Y`). Each link says it before anything else; a \
+         server that refuses it is down."),
     live("timeout_connect", Value("1s"),
         Kind::Deadline(|pool, us| pool.timeout_connect = Some(us)),
         "How long a connect to a server may take."),

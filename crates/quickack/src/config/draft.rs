@@ -35,6 +35,8 @@ pub struct PoolDraft {
     pub proxy_protocol: Vec<IpNet>,
     /// A path, as it is written.
     pub users: Option<String>,
+    /// The same.
+    pub server_login: Option<String>,
     pub redis: bool,
     pub redis_auth: bool,
 }
@@ -83,6 +85,7 @@ impl PoolDraft {
             server_connections_max: None,
             proxy_protocol: Vec::new(),
             users: None,
+            server_login: None,
             redis: false,
             redis_auth: false,
         }

@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use proto::Credentials;
 use proxy::users::{self, Users};
 
 use super::apply::Findings;
@@ -13,6 +14,7 @@ use super::rules::Rules;
 #[derive(Default)]
 pub struct Logins {
     pub users: Option<Rc<Users>>,
+    pub server_login: Option<Credentials>,
 }
 
 impl Logins {
@@ -24,13 +26,19 @@ impl Logins {
         findings: &mut Findings,
     ) -> Logins {
         let mut logins = Logins::default();
-        if let Some(file) = &rules.draft.users {
+        let files = [("users", &rules.draft.users), ("server_login", &rules.draft.server_login)];
+        for (name, file) in files {
+            let Some(file) = file else { continue };
             let mut tell = |message: String| {
-                findings.error(rules.spot_of("users"), format!("users: {message}"));
+                findings.error(rules.spot_of(name), format!("{name}: {message}"));
             };
             match source.read(file) {
-                Ok(text) => {
+                Ok(text) if name == "users" => {
                     logins.users = users_of(file, &text, &mut tell);
+                    attachments.insert(file, text);
+                }
+                Ok(text) => {
+                    logins.server_login = credentials_of(file, &text, &mut tell);
                     attachments.insert(file, text);
                 }
                 Err(why) => tell(format!("`{file}`: {why}")),
@@ -48,6 +56,20 @@ fn users_of(file: &str, text: &str, tell: &mut dyn FnMut(String)) -> Option<Rc<U
         more => tell(format!("`{file}` has {more} passwords; {USERS_MAX} are the most")),
     }
     Users::new(pairs).map(Rc::new)
+}
+
+fn credentials_of(file: &str, text: &str, tell: &mut dyn FnMut(String)) -> Option<Credentials> {
+    let pairs = pairs(file, text, tell)?;
+    let [(name, password)] = pairs[..] else {
+        let count = pairs.len();
+        tell(format!("`{file}` has {count} `name:password` lines, not the one that is used"));
+        return None;
+    };
+    if password.contains(char::is_whitespace) {
+        tell(format!("`{file}`: to a server a password ends at its first space"));
+        return None;
+    }
+    Some(Credentials { name: name.to_string(), password: password.to_string() })
 }
 
 /// The pairs of a file. None, and what is wrong told line by line, if there are others in it.
@@ -118,6 +140,26 @@ mod tests {
             [("anna", "old"), ("anna", "new:er"), ("bob", "two words # no comment")]
         {
             assert!(users.admit(name.as_bytes(), password.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_login_to_servers_is_one_line_without_spaces() {
+        let check = |text: &str| {
+            let mut told = String::new();
+            let found = credentials_of("f", text, &mut |message| told += &message);
+            found.map(|it| (it.name, it.password)).ok_or(told)
+        };
+        let expected = ("anna".to_string(), "a:b".to_string());
+        assert_eq!(check("# Ours.\nanna:a:b\n"), Ok(expected));
+        for (text, told) in [
+            ("", "has 0 `name:password` lines"),
+            ("a:secret\nb:secret\n", "has 2 `name:password` lines"),
+            ("a:se cret\n", "ends at its first space"),
+            ("secret\n", "`f`, line 1: no colon"),
+        ] {
+            let message = check(text).unwrap_err();
+            assert!(message.contains(told) && !message.contains("cret"), "{message}");
         }
     }
 

@@ -41,13 +41,13 @@ fn shown_pool(pool: &PoolPlan) -> String {
     let PoolPlan { server_failure_limit, server_retry_timeout, client_connections, .. } = pool;
     let PoolPlan { merge_gets, partial, allow, item_size_max, quickack, server_quickack, .. } =
         pool;
-    let PoolPlan { hold_after, users, .. } = pool;
+    let PoolPlan { hold_after, users, server_login, .. } = pool;
     let protocol = protocol.name();
     format!(
         "{name} {protocol} {hash:?} {distribution:?} {hash_tag:?} {servers:?} {server_connections} \
          {preconnect} {timeouts:?} {on_failure:?} {server_failure_limit} {server_retry_timeout} \
          {client_connections} {merge_gets} {partial:?} {allow:?} {item_size_max} {quickack:?} \
-         {server_quickack:?} {hold_after:?} {users:?}"
+         {server_quickack:?} {hold_after:?} {users:?} {server_login:?}"
     )
 }
 
@@ -134,8 +134,17 @@ const EFFECTS: &[Effect] = &[
 
 #[test]
 fn every_directive_has_its_effect() {
-    let elsewhere =
-        ["listen", "servers", "memory", "protocol", "redis", "redis_auth", "redis_db", "users"];
+    let elsewhere = [
+        "listen",
+        "servers",
+        "memory",
+        "protocol",
+        "redis",
+        "redis_auth",
+        "redis_db",
+        "users",
+        "server_login",
+    ];
     for directive in POOL.iter().filter(|directive| !elsewhere.contains(&directive.name)) {
         let name = directive.name;
         let start = format!("{name}:");
