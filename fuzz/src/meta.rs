@@ -29,7 +29,9 @@ pub fn read(word: &[u8], rest: &[&[u8]]) -> Reading {
         b"me" => options.first() == Some(&&b"b"[..]),
         _ => options.contains(&&b"b"[..]),
     };
-    if coded && decode(key).is_none() {
+    let decoded = if coded { decode(key) } else { Some(key.to_vec()) };
+    // A server would answer `me` with the key as it is.
+    if decoded.is_none_or(|key| word == b"me" && !clean(&key)) {
         return kept;
     }
     let mut said = Said {
@@ -113,7 +115,11 @@ pub fn expected(said: &Said, meta: bool) -> Option<Said> {
         return told(if with_cas { "gats" } else { "gat" }, vec![number(b'T', 0)]);
     }
     if meta {
-        return Some(Said { quiet: false, ..said.clone() });
+        let mut same = Said { quiet: false, ..said.clone() };
+        // A server may send such a key back as it is: it is not asked for it.
+        let hidden = given.contains(&b'b') && decode(&said.keys[0]).is_some_and(|key| !clean(&key));
+        same.options.retain(|option| !hidden || option[0] != b'k');
+        return Some(same);
     }
     let mode = value(b'M').unwrap_or_default();
     match said.word.as_str() {

@@ -2,6 +2,7 @@
 
 use super::super::commands::{self, GATS_ONE, GETS_ONE, MA, ME, MG};
 use super::super::reply::Value;
+use super::carry::is_hidden;
 use super::{Line, Verb, base64};
 use crate::scan::push_decimal;
 use crate::{Asked, Item, ItemKind, Quiet, Shown};
@@ -40,8 +41,46 @@ fn pass(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown
             return Shown::Nothing;
         }
     }
-    out.extend_from_slice(head);
+    match hidden_key(asked.head) {
+        Some(line) => push_key_back(&line, head, out),
+        None => out.extend_from_slice(head),
+    }
     if item.trailer.is_empty() { Shown::Head } else { Shown::Body { trailer: item.trailer } }
+}
+
+/// The request, if it asked for a key that its server was not asked for.
+fn hidden_key(head: &[u8]) -> Option<Line<'_>> {
+    // Nearly all that are asked so have no `b`.
+    memchr::memmem::find(head, b" b")?;
+    let line = Line::read(head)?;
+    (line.flags.has(b'b') && line.flags.has(b'k') && is_hidden(line.key)).then_some(line)
+}
+
+/// A server's line, with the key where the client wants it.
+fn push_key_back(line: &Line<'_>, head: &[u8], out: &mut Vec<u8>) {
+    let (first, rest) = head.split_at(memchr::memchr(b'\r', head).unwrap_or(head.len()));
+    let mut told = first.split(|&byte| byte == b' ').filter(|token| !token.is_empty()).peekable();
+    let mut push = |token: &[u8]| {
+        out.extend_from_slice(token);
+        out.push(b' ');
+    };
+    if let Some(code) = told.next() {
+        push(code);
+        if code == b"VA" {
+            told.next().into_iter().for_each(&mut push);
+        }
+    }
+    for (letter, _) in line.options() {
+        if letter == b'k' {
+            push(&[b"k", line.key].concat());
+            push(b"b");
+        } else if let Some(token) = told.next_if(|token| token[0] == letter) {
+            push(token);
+        }
+    }
+    told.for_each(&mut push);
+    out.pop();
+    out.extend_from_slice(rest);
 }
 
 /// Says that a read found nothing.
