@@ -3,8 +3,9 @@
 use super::super::commands::{self, GATS_ONE, GETS_ONE, MA, ME, MG};
 use super::super::reply::Value;
 use super::carry::is_hidden;
+use super::flags::option as option_of;
 use super::{Line, Verb, base64};
-use crate::scan::push_decimal;
+use crate::scan::{Tokens, push_decimal};
 use crate::{Asked, Item, ItemKind, Quiet, Shown};
 
 /// Tells a server's item.
@@ -17,11 +18,13 @@ pub(in super::super) fn translate(
     if asked.ask.command == asked.command {
         return pass(asked, item, head, out);
     }
+    if asked.ask.command <= commands::GATS {
+        return show_merged(asked, item, head, out);
+    }
     let Some(line) = Line::read(asked.head) else {
         unreachable!("the parser has read it");
     };
     match asked.ask.command {
-        commands::GET..=commands::GATS => show_value(&line, item, head, out),
         GETS_ONE | GATS_ONE if item.key.is_empty() => show_miss(asked, &line, out),
         GETS_ONE | GATS_ONE => show_value(&line, item, head, out),
         _ => show_status(asked, &line, head, out),
@@ -97,6 +100,31 @@ fn show_miss(asked: &Asked<'_>, line: &Line<'_>, out: &mut Vec<u8>) -> Shown {
     out.extend_from_slice(b"EN");
     push_options(line, None, out);
     Shown::Head
+}
+
+/// As `show_value`, of a read that joined others: it wants the value, and its key is no base64.
+fn show_merged(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+    let value = Value::read(item, head);
+    out.extend_from_slice(b"VA ");
+    out.extend_from_slice(value.len);
+    let mut tokens = Tokens::new(asked.head);
+    let key = tokens.by_ref().nth(1).map_or(&b""[..], |key| tokens.text(key));
+    while let Some(option) = tokens.next() {
+        let (letter, text) = option_of(tokens.text(option));
+        let text = match letter {
+            b'O' => text,
+            b'k' => key,
+            b'f' => value.flags,
+            b'c' => value.cas,
+            b's' => value.len,
+            _ => continue,
+        };
+        out.push(b' ');
+        out.push(letter);
+        out.extend_from_slice(text);
+    }
+    out.extend_from_slice(b"\r\n");
+    Shown::Body { trailer: b"\r\n" }
 }
 
 fn show_value(line: &Line<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
