@@ -72,7 +72,9 @@ impl Stage {
         let servers = Servers::start(row.backend, row.servers, row.cpus, &quickack, folder)?;
         let work = Workload { verify: options.verify, ..row.work.clone() };
         let corpus = Corpus::new(work.key_count, work.value_len);
-        servers.fill(&corpus, work.key_count)?;
+        if !work.missing {
+            servers.fill(&corpus, work.key_count)?;
+        }
         Ok(Stage { servers, corpus, work, cpus: row.cpus })
     }
 

@@ -7,6 +7,8 @@
 //!              report (table, bars) --> page (docs/benchmarks.md)
 //!  seed: the stall between Nagle and delayed ACK.   trace: system calls, instructions.
 //!  balance, idle, cores: connections a worker, what the master does, many workers and CPUs.
+//!  hits: how often a full cache knows what is asked for.
+//!  php: misses as php-memcached asks them.   resting: what idle clients and one large value hold.
 //! ```
 
 mod acts;
@@ -14,14 +16,17 @@ mod admin;
 mod balance;
 mod contest;
 mod cores;
+mod hits;
 mod idle;
 mod load;
 mod machine;
 mod options;
 mod page;
 mod peers;
+mod php;
 mod process;
 mod report;
+mod resting;
 mod rows;
 mod seed;
 mod servers;
@@ -60,7 +65,10 @@ fn obey(options: &Options) -> Result<bool, String> {
                 Verb::Table => table(options, &folder.0),
                 Verb::Seed => seed::run(options, &folder.0),
                 Verb::Balance => balance::run(options, &folder.0),
+                Verb::Hits => hits::run(options, &folder.0),
                 Verb::Master => idle::run(options, &folder.0),
+                Verb::Php => php::run(options, &folder.0),
+                Verb::Memory => resting::run(options, &folder.0),
                 Verb::Cores => cores::run(options, &folder.0),
                 Verb::SystemCalls(counter) => {
                     trace::system_calls(*counter, &chosen(options)?, options, &folder.0)

@@ -9,19 +9,23 @@
 //!                  |   \----> Corpus     (keys, requests and values as bytes)
 //!                  v
 //!                Tally (counts and latency, handed to the window)
+//!  wire: how requests and replies look in classic text, meta and binary
 //! ```
 
 mod arrival;
 mod connection;
 mod corpus;
 mod generator;
+mod packets;
 mod reply;
 mod tally;
+mod wire;
 
 pub use arrival::Random;
 pub use corpus::Corpus;
 pub use generator::{Generator, now_ns};
 pub use tally::Tally;
+pub use wire::{Wire, push_noop, push_quiet_get};
 
 /// What is asked, how often, and by whom.
 #[derive(Clone, Debug)]
@@ -36,6 +40,10 @@ pub struct Workload {
     pub value_len: usize,
     /// Different keys, all of them stored before the first window.
     pub key_count: u32,
+    /// In which words requests are asked.
+    pub wire: Wire,
+    /// Nothing is stored before the first window: every get misses.
+    pub missing: bool,
     /// Keys in one get.
     pub keys_per_get: u32,
     /// When the next request is due.
@@ -53,6 +61,8 @@ pub struct Workload {
 pub enum Mix {
     /// Gets only.
     Gets,
+    /// Sets only.
+    Sets,
     /// One request in this many is a set: 11 is a ratio of 10:1.
     SetEvery(u32),
 }

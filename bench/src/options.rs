@@ -23,8 +23,11 @@ cargo xtask bench [options]    quickack beside nutcracker, HAProxy and nobody, o
   --callgrind ROW  instead: instructions per request of quickack in this row
   --seed           instead: 6,000 requests/s open loop, clean and split clients
   --balance        instead: how evenly 8 workers share connections
+  --hits           instead: hits of the embedded cache beside memcached's, on several traces
   --master         instead: what the master does beside 8 busy workers
   --cores          instead: requests/s at 1 to 12 workers; wants a machine with 16 CPUs
+  --php            instead: misses as php-memcached asks them in binary
+  --memory         instead: bytes a client at rest, and one 1 MB value in flight
   --minutes M      minutes of each part of --seed (10), of --master (1)
   --batch          send a whole depth of requests only after all replies, as redis-benchmark does
   --quickack FILE  this binary instead of building one
@@ -56,7 +59,10 @@ pub enum Verb {
     Help,
     Seed,
     Balance,
+    Hits,
     Master,
+    Php,
+    Memory,
     Cores,
     SystemCalls(Counter),
     Callgrind(String),
@@ -112,7 +118,10 @@ impl Options {
             "--quickack" => self.quickack = Some(value()?.into()),
             "--seed" => self.verb = Verb::Seed,
             "--balance" => self.verb = Verb::Balance,
+            "--hits" => self.verb = Verb::Hits,
             "--master" => self.verb = Verb::Master,
+            "--php" => self.verb = Verb::Php,
+            "--memory" => self.verb = Verb::Memory,
             "--cores" => self.verb = Verb::Cores,
             "--strace" => self.verb = Verb::SystemCalls(Counter::Strace),
             "--syscalls" => self.verb = Verb::SystemCalls(Counter::Perf),

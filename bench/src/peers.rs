@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::acts::Act;
 use crate::admin::Admin;
+use crate::load::Wire;
 use crate::process::{self, Cpus, Process};
 
 /// Which program stands between the load and the servers.
@@ -57,6 +58,8 @@ pub struct Contestant {
     pub accept: &'static str,
     /// What is done to it during its windows.
     pub act: Act,
+    /// In which words it is asked.
+    pub wire: Wire,
 }
 
 impl Contestant {
@@ -66,7 +69,7 @@ impl Contestant {
     }
 
     pub const fn of(peer: Peer, count: usize) -> Contestant {
-        Contestant { peer, count, accept: "auto", act: Act::Nothing }
+        Contestant { peer, count, accept: "auto", act: Act::Nothing, wire: Wire::Text }
     }
 
     pub const fn accepting(self, accept: &'static str) -> Contestant {
@@ -75,6 +78,10 @@ impl Contestant {
 
     pub const fn under(self, act: Act) -> Contestant {
         Contestant { act, ..self }
+    }
+
+    pub const fn speaking(self, wire: Wire) -> Contestant {
+        Contestant { wire, ..self }
     }
 
     pub fn name(self) -> String {
@@ -86,7 +93,8 @@ impl Contestant {
         };
         let accept = if self.accept == "auto" { "" } else { self.accept };
         let space = if accept.is_empty() { "" } else { " " };
-        format!("{name}{space}{accept}{shape}{}", self.act.suffix())
+        let (wire, act) = (self.wire.suffix(), self.act.suffix());
+        format!("{name}{space}{accept}{shape}{wire}{act}")
     }
 }
 
@@ -234,5 +242,6 @@ mod tests {
         check(quickack(4).under(Act::Timeout), "quickack w4, timeout changed");
         check(Contestant::of(Peer::Nutcracker, 2), "nutcracker x2");
         check(Contestant::one(Peer::Direct), "direct");
+        check(quickack(1).speaking(Wire::Binary), "quickack binary");
     }
 }

@@ -190,6 +190,13 @@ pub fn memory(ids: &[u32]) -> Memory {
     Memory { resident_kb: sum("status", "VmRSS:"), proportional_kb: sum("smaps_rollup", "Pss:") }
 }
 
+/// The most that a process has had resident since its count was last cleared.
+pub fn peak_kb(id: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("");
+    line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
 /// The words of a command line with its places filled in; `quickack` is this very binary.
 pub fn words(line: &str, places: &[(&str, &str)], quickack: &Path) -> Vec<String> {
     let fill = |word: &str| match word {

@@ -138,7 +138,7 @@ pub fn notes(outcome: &Outcome) -> Vec<String> {
         notes.push(format!("{disturbed} of {count} windows stayed disturbed: take them with salt"));
     }
     let misses: u64 = windows().map(|window| window.misses).sum();
-    if misses > 0 {
+    if misses > 0 && !outcome.row.work.missing {
         notes.push(format!("{misses} gets missed: the keys did not fit"));
     }
     if windows().any(|window| !window.counts_checked) {

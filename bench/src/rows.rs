@@ -1,7 +1,7 @@
 //! The rows of the table: what is asked, what stands behind, and the bar that quickack must meet.
 
 use crate::acts::Act;
-use crate::load::{Arrival, Mix, Workload, Writing};
+use crate::load::{Arrival, Mix, Wire, Workload, Writing};
 use crate::peers::{Contestant, PEERS, Peer};
 use crate::process::Cpus;
 use crate::servers::Backend;
@@ -77,6 +77,8 @@ impl Figure {
 
 const QUICKACK: Contestant = Contestant::one(Peer::Quickack);
 const NUTCRACKER: Contestant = Contestant::one(Peer::Nutcracker);
+const META: Contestant = QUICKACK.speaking(Wire::Meta);
+const BINARY: Contestant = QUICKACK.speaking(Wire::Binary);
 const TEN_TO_ONE: Mix = Mix::SetEvery(11);
 /// Short connections a second in open loop.
 const SHORT_RATE: f64 = 8_000.0;
@@ -94,6 +96,8 @@ pub fn plain(name: &'static str, what: impl Into<String>) -> Row {
             mix: TEN_TO_ONE,
             value_len: 100,
             key_count: 100_000,
+            wire: Wire::Text,
+            missing: false,
             keys_per_get: 1,
             arrival: Arrival::Closed,
             short: false,
@@ -129,6 +133,16 @@ impl Row {
 
     fn gets_only(mut self) -> Self {
         self.work.mix = Mix::Gets;
+        self
+    }
+
+    fn sets_only(mut self) -> Self {
+        self.work.mix = Mix::Sets;
+        self
+    }
+
+    fn missing(mut self) -> Self {
+        self.work.missing = true;
         self
     }
 
@@ -183,6 +197,16 @@ impl Row {
         self.judge(figure, QUICKACK, NUTCRACKER, Some(limit))
     }
 
+    /// The same of quickack in these words, which are also told beside its own classic text.
+    fn word(self, who: Contestant, limit: f64) -> Self {
+        self.judge(Figure::Cpu, who, NUTCRACKER, Some(limit)).judge(
+            Figure::Cpu,
+            who,
+            QUICKACK,
+            None,
+        )
+    }
+
     fn judge(
         mut self,
         figure: Figure,
@@ -202,6 +226,21 @@ pub fn seed(writing: Writing) -> Row {
     row.work.arrival = Arrival::Poisson(6000.0);
     row.work.writing = writing;
     row
+}
+
+/// Nothing is stored.
+pub fn php() -> Row {
+    plain("php", "one connection, binary misses").missing()
+}
+
+/// Connections that have got one value of 10 KB each, and then rest.
+pub fn idle() -> Row {
+    plain("idle", "10,000 connections, one get of 10 KB each").values(10_000, 100)
+}
+
+/// One large value under way.
+pub fn one_large() -> Row {
+    plain("one", "one get of 1 MB in flight").values(1_000_000, 1)
 }
 
 /// As much as eight workers can do.
@@ -234,6 +273,7 @@ pub fn rows() -> Vec<Row> {
         row("short", "connect, one get, close", 0.90).short(),
         plain("half", "open loop at half of nutcracker's p1 rate").open_loop_at(0.5).bar(P99, 1.0),
     ];
+    rows.extend(worded());
     rows.push(scaling("w2k", 2_000.0));
     rows.push(scaling("w10k", 10_000.0));
     rows.push(scaling("w20k", 20_000.0));
@@ -243,6 +283,41 @@ pub fn rows() -> Vec<Row> {
     rows.push(accepts("shortc"));
     rows.push(reload());
     rows
+}
+
+/// The newer words beside nutcracker, which is asked the same in classic text: it knows no other.
+fn worded() -> [Row; 6] {
+    let quiet = |name, what| {
+        let who = vec![NUTCRACKER, QUICKACK, BINARY];
+        plain(name, what).keys_per_get(100, 4).among(who).word(BINARY, 0.75)
+    };
+    [
+        words("get1", "gets only, depth 1, by protocol")
+            .gets_only()
+            .word(META, 0.80)
+            .word(BINARY, 0.85),
+        words("get16", "gets only, depth 16, by protocol")
+            .depth(16)
+            .gets_only()
+            .word(META, 0.30)
+            .word(BINARY, 0.35),
+        words("set16", "sets only, depth 16, by protocol")
+            .depth(16)
+            .sets_only()
+            .word(META, 0.85)
+            .word(BINARY, 0.85),
+        quiet("quiet100", "100 keys a get (binary: GETKQ x 100 and NOOP), 4 servers, all hits"),
+        quiet("quiet100m", "the same, all misses").missing(),
+        words("large", "values of 1 MB, GET:SET 10:1, by protocol")
+            .values(1_000_000, 400)
+            .judge(Figure::Cpu, QUICKACK, NUTCRACKER, Some(0.90))
+            .word(META, 0.90)
+            .word(BINARY, 0.90),
+    ]
+}
+
+fn words(name: &'static str, what: &str) -> Row {
+    plain(name, what).among(vec![NUTCRACKER, QUICKACK, META, BINARY])
 }
 
 /// The same load on more and more workers, all of them on one CPU.

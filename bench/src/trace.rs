@@ -224,7 +224,7 @@ fn profiled(
     folder: &Path,
 ) -> Result<(Vec<String>, u64), String> {
     let stage = Stage::build(row, options, folder)?;
-    let profile = target_folder().join(format!("callgrind.{}.w{}", row.name, who.count));
+    let profile = target_folder().join(format!("callgrind.{}.{}", row.name, file_name(who)));
     let profile = profile.display().to_string();
     let loaded = loaded_by_the_master(folder)?;
     let words = ["env", &format!("LD_PRELOAD={loaded}"), &format!("CALLGRIND_PROFILE={profile}")];
@@ -237,6 +237,10 @@ fn profiled(
     all(&["instrumentation", "off"])?;
     all(&["dump"])?;
     Ok((ids.iter().map(|id| format!("{profile}.{id}.1")).collect(), window.answered))
+}
+
+fn file_name(who: Contestant) -> String {
+    format!("w{}{}", who.count, who.wire.suffix().replace(' ', "."))
 }
 
 /// Compiles what makes the master start its workers under callgrind.

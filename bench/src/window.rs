@@ -88,7 +88,8 @@ impl Bench<'_> {
         // Of the whole window: to ask in between would hold up the load.
         let turns = self.turns()?;
         let addresses = &self.endpoint.addresses;
-        let mut generator = Generator::start(self.work, self.corpus, addresses, seed)?;
+        let work = Workload { wire: self.endpoint.who.wire, ..self.work.clone() };
+        let mut generator = Generator::start(&work, self.corpus, addresses, seed)?;
         generator.run_until(later(lengths.warm_up_s))?;
 
         let Contestant { act, count, .. } = self.endpoint.who;
@@ -154,6 +155,9 @@ impl Bench<'_> {
     fn check_counts(&self, before: Option<Counts>, tally: &Tally) -> Result<bool, String> {
         if let Some(error) = &tally.first_error {
             return Err(format!("{} requests failed, the first with: {error}", tally.errors));
+        }
+        if self.work.missing && tally.misses != tally.get_keys {
+            return Err("a key was found that nobody has stored".into());
         }
         let Some((before, after)) = before.zip(self.servers.counts()?) else { return Ok(false) };
         let served =

@@ -1,8 +1,16 @@
 <?php
-// through_php.php PORT: php-memcached in text mode, its words and result codes; exit 0 when all hold.
-$m = new Memcached();
-$m->setOption(Memcached::OPT_BINARY_PROTOCOL, false);
-$m->addServer('127.0.0.1', (int)$argv[1]);
+// through_php.php PORT [0|1 [USER PASSWORD]]: php-memcached in text or binary mode, with SASL where there is
+// a user; its words and result codes; exit 0 when all hold.
+[$port, $binary, $user, $password] = [(int)$argv[1], (bool)($argv[2] ?? 0), $argv[3] ?? null, $argv[4] ?? null];
+function client($password) {
+    global $port, $binary, $user;
+    $m = new Memcached();
+    $m->setOption(Memcached::OPT_BINARY_PROTOCOL, $binary);
+    if ($user !== null) $m->setSaslAuthData($user, $password);
+    $m->addServer('127.0.0.1', $port);
+    return $m;
+}
+$m = client($password);
 $failed = 0;
 function check($what, $holds) {
     global $m, $failed;
@@ -11,7 +19,7 @@ function check($what, $holds) {
 check('set', $m->set('a', 'one') === true);
 check('get', $m->get('a') === 'one');
 check('a miss', $m->get('none') === false && $m->getResultCode() === Memcached::RES_NOTFOUND);
-check('add over', $m->add('a', 'two') === false && $m->getResultCode() === Memcached::RES_NOTSTORED);
+check('add over', $m->add('a', 'two') === false && $m->getResultCode() === ($binary ? Memcached::RES_DATA_EXISTS : Memcached::RES_NOTSTORED));
 check('add', $m->add('b', 'two') === true);
 check('replace', $m->replace('b', 'three') === true);
 check('replace nothing', $m->replace('none', 'x') === false);
@@ -47,9 +55,9 @@ $m->setOption(Memcached::OPT_BUFFER_WRITES, true);
 for ($i = 0; $i < 200; $i++) $m->set("buffered$i", (string)$i);
 $m->flushBuffers();
 check('buffered writes', $m->get('buffered199') === '199' && $m->get('buffered0') === '0');
-$q = new Memcached();
-$q->addServer('127.0.0.1', (int)$argv[1]);
+$q = client($password);
 check('flush is refused', $q->flush() === false);
 check('getVersion', is_array($q->getVersion()));
+if ($user !== null) check('a wrong password is refused', client($password . 'x')->set('a', 1) === false);
 echo $failed ? "$failed failed\n" : "php-memcached: all words hold\n";
 exit($failed ? 1 : 0);

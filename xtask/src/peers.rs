@@ -24,6 +24,8 @@ enum Source {
     Apt(&'static str),
     /// A package of Python's, in the virtual environment `.venv`.
     Venv(&'static str),
+    /// What its own tool brings: words as in a probe.
+    Tool(&'static [&'static str]),
 }
 
 pub const PEERS: &[Peer] = &[
@@ -80,6 +82,62 @@ pub const PEERS: &[Peer] = &[
         source: Source::Venv("pymemcache==4.0.0"),
         tests: &["pymemcache"],
     },
+    Peer {
+        name: "pylibmc",
+        probe: &["@/.venv/bin/python", "-c", "import pylibmc"],
+        source: Source::Venv("pylibmc==1.6.3"),
+        tests: &["pylibmc"],
+    },
+    Peer {
+        name: "python-binary-memcached",
+        probe: &["@/.venv/bin/python", "-c", "import bmemcached"],
+        source: Source::Venv("python-binary-memcached==0.33.0"),
+        tests: &["bmemcached"],
+    },
+    Peer {
+        name: "tcpdump",
+        probe: &["tcpdump", "--version"],
+        source: Source::Apt("tcpdump"),
+        tests: &["tcpdump"],
+    },
+    Peer {
+        name: "go",
+        probe: &["go", "version"],
+        source: Source::Apt("golang-go"),
+        tests: &["gomemcache"],
+    },
+    Peer {
+        name: "gomemcache",
+        // With no proxy only what is here already can be built.
+        probe: &["sh", "-c", "cd @/testkit/peers/go && GOPROXY=off go build -o /dev/null ."],
+        source: Source::Tool(&["sh", "-c", "cd @/testkit/peers/go && go build -o /dev/null ."]),
+        tests: &["gomemcache"],
+    },
+    Peer {
+        name: "java",
+        probe: &["javac", "-version"],
+        source: Source::Apt("default-jdk-headless"),
+        tests: &["spymemcached"],
+    },
+    Peer {
+        name: "maven",
+        probe: &["mvn", "-v"],
+        source: Source::Apt("maven"),
+        tests: &["spymemcached"],
+    },
+    Peer {
+        name: "spymemcached",
+        probe: &["test", "-f", "@/.java/spymemcached-2.12.3.jar"],
+        source: Source::Tool(&[
+            "mvn",
+            "--quiet",
+            "--batch-mode",
+            "--file=@/testkit/peers/java",
+            "dependency:copy-dependencies",
+            "-DoutputDirectory=@/.java",
+        ]),
+        tests: &["spymemcached"],
+    },
 ];
 
 /// Finds every peer and installs what is missing where that may be done; returns what is still
@@ -88,8 +146,13 @@ pub fn prepare() -> Vec<&'static Peer> {
     let missing: Vec<&Peer> = PEERS.iter().filter(|peer| !peer.is_there()).collect();
     install_packages(&missing);
     for peer in &missing {
-        if let Source::Venv(package) = peer.source {
-            report(peer.name, install_module(package));
+        match peer.source {
+            Source::Apt(_) => {}
+            Source::Venv(package) => report(peer.name, install_module(package)),
+            Source::Tool(words) => {
+                println!("peers: fetching {}", peer.name);
+                report(peer.name, finish(command(words).stdin(Stdio::null())));
+            }
         }
     }
     missing.into_iter().filter(|peer| !peer.is_there()).collect()
@@ -97,13 +160,17 @@ pub fn prepare() -> Vec<&'static Peer> {
 
 impl Peer {
     fn is_there(&self) -> bool {
-        let folder = root();
-        let words: Vec<String> =
-            self.probe.iter().map(|word| word.replace('@', &folder.to_string_lossy())).collect();
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]);
-        quietly(&mut command)
+        quietly(&mut command(self.probe))
     }
+}
+
+/// A command in which `@` stands for the workspace's folder.
+fn command(words: &[&str]) -> Command {
+    let folder = root();
+    let word = |word: &&str| word.replace('@', &folder.to_string_lossy());
+    let mut command = Command::new(word(&words[0]));
+    command.args(words[1..].iter().map(word));
+    command
 }
 
 /// One `apt-get update`, then everything in one call.
@@ -112,7 +179,7 @@ fn install_packages(missing: &[&Peer]) {
         .iter()
         .filter_map(|peer| match peer.source {
             Source::Apt(package) => Some(package),
-            Source::Venv(_) => None,
+            Source::Venv(_) | Source::Tool(_) => None,
         })
         .collect();
     if packages.is_empty() {

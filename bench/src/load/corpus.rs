@@ -61,10 +61,15 @@ impl Corpus {
         out.extend_from_slice(self.key(index));
         out.extend_from_slice(&self.set_rest);
         let cut = out.len();
-        out.extend_from_slice(self.key(index));
-        out.extend_from_slice(&self.value[KEY_LEN..]);
+        self.push_value(out, index);
         out.extend_from_slice(b"\r\n");
         cut
+    }
+
+    /// Appends the value of a key.
+    pub fn push_value(&self, out: &mut Vec<u8>, index: u32) {
+        out.extend_from_slice(self.key(index));
+        out.extend_from_slice(&self.value[KEY_LEN..]);
     }
 
     /// Whether `header` is the first line of this key's value.

@@ -42,6 +42,8 @@ pub struct Generator<'a> {
     asking: bool,
     /// Connections opened so far.
     opened: u32,
+    /// Of the next request.
+    opaque: u32,
     pub tally: Tally,
 }
 
@@ -53,6 +55,8 @@ const EVENTS_MAX: usize = 512;
 const OPEN: &str = "only open connections are asked, and their events heeded";
 /// A request unanswered for this long is lost.
 const DRAIN_MAX_NS: u64 = 10_000_000_000;
+/// Opaques begin anew after this one; those of one request do not wrap.
+const OPAQUE_MAX: u32 = u32::MAX >> 1;
 /// Short connections leave a port in TIME_WAIT each: they come from this many addresses in turn.
 const SOURCE_HOSTS: u32 = 100;
 
@@ -92,6 +96,7 @@ impl<'a> Generator<'a> {
             next_due_ns: now_ns(),
             asking: true,
             opened: 0,
+            opaque: 1,
             tally: Tally::new(),
         };
         let is_open = matches!(work.arrival, Arrival::Poisson(_));
@@ -181,6 +186,7 @@ impl<'a> Generator<'a> {
         let mut context = Context {
             corpus: self.corpus,
             tally: &mut self.tally,
+            wire: self.work.wire,
             verify: self.work.verify,
             now_ns: 0,
         };
@@ -271,19 +277,23 @@ impl<'a> Generator<'a> {
         let connection = self.connections[index].as_mut().expect(OPEN);
         let set = match self.work.mix {
             Mix::Gets => false,
+            Mix::Sets => true,
             Mix::SetEvery(every) => self.random.below(every) == 0,
         };
+        let (wire, corpus, out) = (self.work.wire, self.corpus, &mut connection.out);
+        let opaque = self.opaque;
         let (kind, cut) = if set {
             let key = self.random.below(self.work.key_count);
-            (Kind::Set, self.corpus.push_set(&mut connection.out, key))
+            (Kind::Set, wire.push_set(corpus, out, key, opaque))
         } else {
             let keys = self.work.keys_per_get;
             let first = self.random.below(self.work.key_count - keys + 1);
             let run = first..first + keys;
-            let cut = self.corpus.push_get(&mut connection.out, run.clone());
+            let cut = wire.push_get(corpus, out, run.clone(), opaque);
             (Kind::Get(run), cut)
         };
-        connection.asked.push_back(Asked { kind, due_ns, sent_ns });
+        self.opaque = opaque.wrapping_add(wire.opaques(self.work.keys_per_get)) & OPAQUE_MAX;
+        connection.asked.push_back(Asked { kind, opaque, due_ns, sent_ns });
         cut
     }
 

@@ -1,4 +1,5 @@
 //! Reads replies: a whole single-key hit in one comparison, everything else piece by piece.
+//! (`packets.rs` reads those of the binary words.)
 //!
 //! A reply that is not what was asked for is counted as an error; bytes after which nothing can be
 //! trusted end the window.
@@ -6,13 +7,16 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::corpus::Corpus;
+use super::corpus::{Corpus, KEY_LEN};
 use super::tally::Tally;
+use super::wire::{self, Wire};
 
 /// One request whose reply is awaited.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub kind: Kind,
+    /// The first of its own, where its words have one.
+    pub opaque: u32,
     /// When it should have been sent.
     pub due_ns: u64,
     /// When it was sent.
@@ -28,19 +32,21 @@ pub enum Kind {
 /// The reader's place in one connection's stream of replies.
 #[derive(Default)]
 pub struct Reader {
-    state: State,
-    /// The start of a line whose end has not arrived.
-    line: Vec<u8>,
+    pub(super) state: State,
+    /// The start of a line, or of a packet's head, whose end has not arrived.
+    pub(super) line: Vec<u8>,
     /// Values of the current get so far.
-    hits: u32,
+    pub(super) hits: u32,
+    /// What a line should be.
+    expected: Vec<u8>,
 }
 
 #[derive(Default)]
-enum State {
-    /// At the start of a line.
+pub(super) enum State {
+    /// At the start of a line or packet.
     #[default]
     Line,
-    /// Inside a value or its CRLF.
+    /// Inside a value or what ends it.
     Body { index: u32, left: usize },
 }
 
@@ -58,13 +64,19 @@ impl Reader {
     ) -> Result<usize, String> {
         let before = asked.len();
         while !bytes.is_empty() {
-            let taken = match self.state {
-                State::Line if self.line.is_empty() => match context.whole_hit(bytes, asked) {
-                    Some(len) => len,
-                    None => self.receive_line(bytes, asked, context)?,
-                },
-                State::Line => self.receive_line(bytes, asked, context)?,
-                State::Body { index, left } => self.receive_body(bytes, index, left, context)?,
+            let taken = match (&self.state, context.wire) {
+                (State::Line, Wire::Binary) => self.receive_packet(bytes, asked, context)?,
+                (State::Line, Wire::Text) if self.line.is_empty() => {
+                    match context.whole_hit(bytes, asked) {
+                        Some(len) => len,
+                        None => self.receive_line(bytes, asked, context)?,
+                    }
+                }
+                (State::Line, _) => self.receive_line(bytes, asked, context)?,
+                (State::Body { index, left }, _) => {
+                    let (index, left) = (*index, *left);
+                    self.receive_body(bytes, index, left, asked, context)?
+                }
             };
             bytes = &bytes[taken..];
         }
@@ -105,6 +117,9 @@ impl Reader {
         let Some(request) = asked.front() else {
             return Err(format!("an answer nobody asked for: {}", line.escape_ascii()));
         };
+        if context.wire == Wire::Meta {
+            return self.handle_meta(line, asked, context);
+        }
         match &request.kind {
             Kind::Get(run) if line.starts_with(b"VALUE ") => {
                 let index = context.corpus.header_index(line).filter(|index| run.contains(index));
@@ -112,20 +127,75 @@ impl Reader {
                     return Err(format!("wrong value {} for {run:?}", line.escape_ascii()));
                 };
                 self.hits += 1;
-                self.state = State::Body { index, left: context.corpus.value_len() + 2 };
+                self.begin_body(index, context);
                 return Ok(());
             }
             Kind::Get(run) if line == b"END\r\n" && self.hits as usize <= run.len() => {
+                self.end(asked, context);
+            }
+            Kind::Set if line == b"STORED\r\n" => self.end(asked, context),
+            _ => self.fail(line, asked, context),
+        }
+        Ok(())
+    }
+
+    /// A line of the meta words, which says by its opaque what it answers.
+    fn handle_meta(
+        &mut self,
+        line: &[u8],
+        asked: &mut VecDeque<Asked>,
+        context: &mut Context,
+    ) -> Result<(), String> {
+        let request = asked.front().expect("the caller has seen the front");
+        self.expected.clear();
+        match &request.kind {
+            // A miss is told without an opaque.
+            Kind::Get(_) if line == b"EN\r\n" => self.end(asked, context),
+            Kind::Get(run) if line.starts_with(b"VA ") => {
+                let index = run.start;
+                wire::meta_value(context.corpus, index, request.opaque, &mut self.expected);
+                if line != self.expected {
+                    return Err(format!("wrong value {} for {run:?}", line.escape_ascii()));
+                }
+                self.hits += 1;
+                self.begin_body(index, context);
+            }
+            Kind::Set if line.starts_with(b"HD ") => {
+                wire::meta_stored(request.opaque, &mut self.expected);
+                if line != self.expected {
+                    return Err(format!("an answer to another set: {}", line.escape_ascii()));
+                }
+                self.end(asked, context);
+            }
+            _ => self.fail(line, asked, context),
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin_body(&mut self, index: u32, context: &Context) {
+        let left = context.corpus.value_len() + context.wire.value_end().len();
+        self.state = State::Body { index, left };
+    }
+
+    /// The first request has its whole answer, and it is right.
+    pub(super) fn end(&mut self, asked: &mut VecDeque<Asked>, context: &mut Context) {
+        match &asked.front().expect("the caller has seen the front").kind {
+            Kind::Get(run) => {
                 context.tally.gets += 1;
                 context.tally.get_keys += run.len() as u64;
                 context.tally.misses += run.len() as u64 - u64::from(self.hits);
             }
-            Kind::Set if line == b"STORED\r\n" => context.tally.sets += 1,
-            _ => context.tally.error(line),
+            Kind::Set => context.tally.sets += 1,
         }
         self.hits = 0;
         context.answer(asked);
-        Ok(())
+    }
+
+    /// The first request has an answer that is none to it.
+    pub(super) fn fail(&mut self, said: &[u8], asked: &mut VecDeque<Asked>, context: &mut Context) {
+        context.tally.error(said);
+        self.hits = 0;
+        context.answer(asked);
     }
 
     fn receive_body(
@@ -133,21 +203,37 @@ impl Reader {
         bytes: &[u8],
         index: u32,
         left: usize,
+        asked: &mut VecDeque<Asked>,
         context: &mut Context,
     ) -> Result<usize, String> {
         let taken = left.min(bytes.len());
-        let value_len = context.corpus.value_len();
-        let offset = value_len + 2 - left;
+        let (value_len, value_end) = (context.corpus.value_len(), context.wire.value_end());
+        let offset = value_len + value_end.len() - left;
         let (value, end) = bytes[..taken].split_at(value_len.saturating_sub(offset).min(taken));
-        if context.verify && !value.is_empty() && !context.corpus.is_value(value, offset, index) {
+        // A value begins with its key: so much is always looked at.
+        let looked = match context.verify {
+            true => value.len(),
+            false => KEY_LEN.saturating_sub(offset).min(value.len()),
+        };
+        if looked > 0 && !context.corpus.is_value(&value[..looked], offset, index) {
             return Err(format!("a wrong byte in the value of key {index}"));
         }
-        let end_offset = 2 - (left - value.len()).min(2);
-        if end != &b"\r\n"[end_offset..end_offset + end.len()] {
+        let end_offset = value_end.len() - (left - value.len()).min(value_end.len());
+        if end != &value_end[end_offset..end_offset + end.len()] {
             return Err(format!("key {index}: no CRLF after its value"));
         }
-        self.state =
-            if taken == left { State::Line } else { State::Body { index, left: left - taken } };
+        if taken < left {
+            self.state = State::Body { index, left: left - taken };
+            return Ok(taken);
+        }
+        self.state = State::Line;
+        let is_last = match (context.wire, &asked.front().expect("its value has begun").kind) {
+            (Wire::Text, _) | (_, Kind::Set) => false,
+            (Wire::Meta | Wire::Binary, Kind::Get(run)) => run.len() == 1,
+        };
+        if is_last {
+            self.end(asked, context);
+        }
         Ok(taken)
     }
 }
@@ -156,6 +242,7 @@ impl Reader {
 pub struct Context<'a> {
     pub corpus: &'a Corpus,
     pub tally: &'a mut Tally,
+    pub wire: Wire,
     pub verify: bool,
     pub now_ns: u64,
 }
@@ -186,7 +273,7 @@ impl Context<'_> {
     }
 
     #[inline]
-    fn answer(&mut self, asked: &mut VecDeque<Asked>) {
+    pub(super) fn answer(&mut self, asked: &mut VecDeque<Asked>) {
         let request = asked.pop_front().expect("the caller has seen the front");
         self.tally.record(request.due_ns, request.sent_ns, self.now_ns);
     }

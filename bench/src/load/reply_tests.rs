@@ -3,7 +3,10 @@
 use super::*;
 
 fn asked(kinds: &[Kind]) -> VecDeque<Asked> {
-    kinds.iter().map(|kind| Asked { kind: kind.clone(), due_ns: 0, sent_ns: 0 }).collect()
+    kinds
+        .iter()
+        .map(|kind| Asked { kind: kind.clone(), opaque: 7, due_ns: 0, sent_ns: 0 })
+        .collect()
 }
 
 fn value(corpus: &Corpus, index: u32) -> Vec<u8> {
@@ -16,8 +19,17 @@ fn value(corpus: &Corpus, index: u32) -> Vec<u8> {
 
 /// Feeds `pieces`; returns the tally, or the fault.
 fn receive(corpus: &Corpus, kinds: &[Kind], pieces: &[&[u8]]) -> Result<Tally, String> {
+    receive_as(Wire::Text, corpus, kinds, pieces)
+}
+
+fn receive_as(
+    wire: Wire,
+    corpus: &Corpus,
+    kinds: &[Kind],
+    pieces: &[&[u8]],
+) -> Result<Tally, String> {
     let (mut reader, mut tally, mut asked) = (Reader::default(), Tally::new(), asked(kinds));
-    let mut context = Context { corpus, tally: &mut tally, verify: true, now_ns: 5 };
+    let mut context = Context { corpus, tally: &mut tally, wire, verify: true, now_ns: 5 };
     let mut answered = 0;
     for piece in pieces {
         answered += reader.receive(piece, &mut asked, &mut context)?;
@@ -68,4 +80,76 @@ fn a_set_answered_like_a_get_is_an_error_and_not_a_set() {
     let corpus = Corpus::new(10, 30);
     let tally = receive(&corpus, &[Kind::Set], &[b"END\r\n"]).unwrap();
     assert_eq!((tally.sets, tally.gets, tally.errors), (0, 0, 1));
+}
+
+fn value_of(corpus: &Corpus, index: u32) -> Vec<u8> {
+    let mut value = Vec::new();
+    corpus.push_value(&mut value, index);
+    value
+}
+
+/// A packet of an answer.
+fn packet(
+    code: u8,
+    status: u16,
+    opaque: u32,
+    (flags, key, value): (&[u8], &[u8], &[u8]),
+) -> Vec<u8> {
+    let total = (flags.len() + key.len() + value.len()) as u32;
+    let mut out = vec![0x81, code, 0, key.len() as u8, flags.len() as u8, 0];
+    out.extend_from_slice(&status.to_be_bytes());
+    out.extend_from_slice(&total.to_be_bytes());
+    out.extend_from_slice(&opaque.to_be_bytes());
+    out.extend_from_slice(&[1; 8]);
+    [&out[..], flags, key, value].concat()
+}
+
+/// Cut anywhere, `text` answers `kinds`; with a byte of it changed at `wrong` it does not.
+fn check(wire: Wire, kinds: &[Kind], text: &[u8], misses: u64, wrong: &[usize]) {
+    let corpus = Corpus::new(10, 30);
+    for cut in 0..text.len() {
+        for second in [cut, (cut + 3).min(text.len())] {
+            let pieces = [&text[..cut], &text[cut..second], &text[second..]];
+            let tally = receive_as(wire, &corpus, kinds, &pieces).unwrap();
+            assert_eq!(
+                (tally.requests(), tally.misses, tally.errors),
+                (kinds.len() as u64, misses, 0)
+            );
+        }
+    }
+    for at in wrong {
+        let mut text = text.to_vec();
+        text[*at] ^= 1;
+        let outcome = receive_as(wire, &corpus, kinds, &[&text]);
+        assert!(outcome.is_err() || outcome.is_ok_and(|tally| tally.errors == 1), "byte {at}");
+    }
+}
+
+#[test]
+fn meta_answers_are_known_by_key_and_opaque() {
+    let corpus = Corpus::new(10, 30);
+    let body = [value_of(&corpus, 3), b"\r\n".to_vec()].concat();
+    let hit = [&b"VA 30 kkey:00000003 O00000007\r\n"[..], &body].concat();
+    check(Wire::Meta, &[Kind::Get(3..4)], &hit, 0, &[3, 14, 28, 31, 45, 61]);
+    let kinds = [Kind::Get(3..4), Kind::Set, Kind::Get(3..4)];
+    let text = [&b"EN\r\nHD O00000007\r\n"[..], &hit].concat();
+    check(Wire::Meta, &kinds, &text, 1, &[0, 4, 14]);
+}
+
+#[test]
+fn binary_answers_are_known_by_their_opaques() {
+    let corpus = Corpus::new(10, 30);
+    let (three, five) = (value_of(&corpus, 3), value_of(&corpus, 5));
+    let kinds = [Kind::Get(3..4), Kind::Set, Kind::Get(3..6), Kind::Get(3..4)];
+    let text = [
+        packet(0x00, 0, 7, (&[0; 4], b"", &three)),
+        packet(0x01, 0, 7, (b"", b"", b"")),
+        packet(0x0d, 0, 7, (&[0; 4], b"key:00000003", &three)),
+        packet(0x0d, 0, 9, (&[0; 4], b"key:00000005", &five)),
+        packet(0x0a, 0, 10, (b"", b"", b"")),
+        packet(0x00, 1, 7, (b"", b"", b"Not found")),
+    ]
+    .concat();
+    // Of the first packet: magic, code, opaque, flags, value.
+    check(Wire::Binary, &kinds, &text, 2, &[0, 1, 15, 27, 28, 39]);
 }

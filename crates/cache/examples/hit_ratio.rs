@@ -66,7 +66,7 @@ impl Cache for Ours {
             return true;
         }
         let value = vec![b'v'; len];
-        let item = NewItem { key: name.as_bytes(), flags: 0, exptime: 0, value: &value };
+        let item = NewItem { key: name.as_bytes(), value: &value, ..NewItem::default() };
         self.0.store(Mode::Set, &item, NOW);
         false
     }

@@ -33,7 +33,7 @@ fn main() {
         let value = [b'v'; 100];
         let mut store = Store::new(megabytes << 20, 1 << 20);
         let set = |store: &mut Store, key: &[u8], exptime: i64, value: &[u8]| {
-            store.store(Mode::Set, &NewItem { key, flags: 0, exptime, value }, NOW)
+            store.store(Mode::Set, &NewItem { key, exptime, value, ..NewItem::default() }, NOW)
         };
         (0..keys).for_each(|round| {
             set(&mut store, &name(round), 0, &value);

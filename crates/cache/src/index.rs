@@ -31,6 +31,8 @@ struct Bucket {
     places: [u32; LANES],
 }
 
+const EMPTY: Bucket = Bucket { tags: [FREE; LANES], spilled: 0, guests: 0, places: [0; LANES] };
+
 /// The table.
 pub struct Index {
     buckets: Vec<Bucket>,
@@ -52,8 +54,12 @@ impl Index {
 
     pub fn new(pairs: usize) -> Index {
         assert!(pairs > 0);
-        let empty = Bucket { tags: [FREE; LANES], spilled: 0, guests: 0, places: [0; LANES] };
-        Index { buckets: vec![empty; pairs * 2], generation: 0, made: 0 }
+        Index { buckets: vec![EMPTY; pairs * 2], generation: 0, made: 0 }
+    }
+
+    /// Forgets all entries, ghosts too.
+    pub fn clear(&mut self) {
+        self.buckets.fill(EMPTY);
     }
 
     /// The item among those with that hash's tag whose place `is_it` accepts.

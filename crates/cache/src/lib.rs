@@ -53,7 +53,7 @@ mod slot;
 mod store;
 
 pub use clock::NEVER;
-pub use store::{Counted, Item, Mode, NewItem, Outcome, Stats, Store};
+pub use store::{Count, Counted, Entry, Item, Mode, NewItem, Outcome, Standing, Stats, Store};
 
 /// The longest key, as in memcached.
 pub const KEY_LEN_MAX: usize = 250;

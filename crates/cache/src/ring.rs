@@ -42,6 +42,10 @@ impl Ring {
         self.end - self.start
     }
 
+    pub fn end(&self) -> u32 {
+        self.end
+    }
+
     pub fn live(&self) -> u32 {
         self.live
     }

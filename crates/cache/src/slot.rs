@@ -1,4 +1,4 @@
-//! One item's bytes in the arena: a head of 26 bytes, the key, the value, up to 7 bytes of room.
+//! One item's bytes in the arena: a head of 32 bytes, the key, the value, up to 7 bytes of room.
 //!
 //! A slot's length and mark come first: a dead slot and the padding before a ring's end have no
 //! more than those, and must still be walked over. Places and lengths are in words of 8 bytes.
@@ -8,15 +8,24 @@ use crate::clock;
 /// Bytes of a word.
 pub const WORD: usize = 8;
 /// Bytes before the key.
-pub const HEAD_LEN: usize = 26;
+pub const HEAD_LEN: usize = 32;
 
 /// The mark's two low bits count requests for the item since it last moved.
 const ASKED: u8 = 0b11;
 /// The slot holds nothing that can be found.
 const DEAD: u8 = 0b100;
 
+/// Somebody has read the item.
+pub const FETCHED: u8 = 0b1000;
+/// It was invalidated, and is handed out until somebody renews it.
+pub const STALE: u8 = 0b1_0000;
+/// Somebody was told to renew it.
+pub const TOKEN: u8 = 0b10_0000;
+/// Its key came as base64 and goes out so.
+pub const BINARY: u8 = 0b100_0000;
+
 /// What is known of an item beside its key and value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// Length of the whole slot, words.
     pub words: u32,
@@ -29,16 +38,39 @@ pub struct Head {
     pub flags: u32,
     /// The second at which it expires, or `clock::NEVER`.
     pub expires: u32,
-    /// Rises with every change.
+    /// The second in which it was last stored or read.
+    pub accessed: u32,
+    /// Which flushes it has seen: it is gone after the next.
+    pub epoch: u16,
+    /// Another with every change.
     pub cas: u64,
 }
 
 impl Head {
-    /// The head of a new item; its key and value stand ready to be counted.
-    pub fn new(key: &[u8], value_len: usize, flags: u32, expires: u32, cas: u64) -> Head {
-        let words = words(key.len(), value_len);
-        let (key_len, value_len) = (key.len() as u8, value_len as u32);
-        Head { words, mark: 0, key_len, value_len, flags, expires, cas }
+    /// The head of an item of that size; the rest is the caller's to fill in.
+    pub fn new(key_len: usize, value_len: usize) -> Head {
+        let words = words(key_len, value_len);
+        Head { words, key_len: key_len as u8, value_len: value_len as u32, ..Head::default() }
+    }
+
+    /// The same item with a value of another length, in a slot that fits it.
+    pub fn resized(&self, value_len: usize) -> Head {
+        let words = words(usize::from(self.key_len), value_len);
+        Head { words, value_len: value_len as u32, ..*self }
+    }
+
+    /// Whether one of the marks is set.
+    pub fn has(&self, mark: u8) -> bool {
+        self.mark & mark != 0
+    }
+
+    pub fn put(&mut self, mark: u8, on: bool) {
+        self.mark = if on { self.mark | mark } else { self.mark & !mark };
+    }
+
+    /// As a new item: nobody has read it or was told to renew it.
+    pub fn clear_marks(&mut self) {
+        self.mark &= ASKED;
     }
 
     /// How often it was asked for since it last moved, up to three.
@@ -78,17 +110,18 @@ impl Arena {
 
     pub fn head(&self, at: u32) -> Head {
         let bytes = &self.bytes[at as usize * WORD..][..HEAD_LEN];
+        let four =
+            |at| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         Head {
-            words: u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+            words: four(0),
             mark: bytes[4],
             key_len: bytes[5],
-            value_len: u32::from_le_bytes([bytes[6], bytes[7], bytes[8], bytes[9]]),
-            flags: u32::from_le_bytes([bytes[10], bytes[11], bytes[12], bytes[13]]),
-            expires: u32::from_le_bytes([bytes[14], bytes[15], bytes[16], bytes[17]]),
-            cas: u64::from_le_bytes([
-                bytes[18], bytes[19], bytes[20], bytes[21], bytes[22], bytes[23], bytes[24],
-                bytes[25],
-            ]),
+            epoch: u16::from_le_bytes([bytes[6], bytes[7]]),
+            value_len: four(8),
+            flags: four(12),
+            expires: four(16),
+            accessed: four(20),
+            cas: u64::from(four(28)) << 32 | u64::from(four(24)),
         }
     }
 
@@ -97,10 +130,12 @@ impl Arena {
         bytes[0..4].copy_from_slice(&head.words.to_le_bytes());
         bytes[4] = head.mark;
         bytes[5] = head.key_len;
-        bytes[6..10].copy_from_slice(&head.value_len.to_le_bytes());
-        bytes[10..14].copy_from_slice(&head.flags.to_le_bytes());
-        bytes[14..18].copy_from_slice(&head.expires.to_le_bytes());
-        bytes[18..26].copy_from_slice(&head.cas.to_le_bytes());
+        bytes[6..8].copy_from_slice(&head.epoch.to_le_bytes());
+        bytes[8..12].copy_from_slice(&head.value_len.to_le_bytes());
+        bytes[12..16].copy_from_slice(&head.flags.to_le_bytes());
+        bytes[16..20].copy_from_slice(&head.expires.to_le_bytes());
+        bytes[20..24].copy_from_slice(&head.accessed.to_le_bytes());
+        bytes[24..32].copy_from_slice(&head.cas.to_le_bytes());
     }
 
     /// Length and liveness alone, which is all that padding has.
@@ -110,11 +145,17 @@ impl Arena {
         (words, bytes[4] & DEAD == 0)
     }
 
-    /// Counts one request for the item; the third and later ones change nothing.
-    pub fn ask(&mut self, at: u32) {
-        let mark = &mut self.bytes[at as usize * WORD + 4];
-        if *mark & ASKED != ASKED {
-            *mark += 1;
+    /// Counts one request for the item in the second `now`, and sets further marks. What is so
+    /// already is not written again: most hits leave the line clean.
+    pub fn ask(&mut self, at: u32, marks: u8, now: u32) {
+        let bytes = &mut self.bytes[at as usize * WORD..][..HEAD_LEN];
+        let old = bytes[4];
+        let new = (old | marks) + u8::from(old & ASKED != ASKED);
+        if new != old {
+            bytes[4] = new;
+        }
+        if bytes[20..24] != now.to_le_bytes() {
+            bytes[20..24].copy_from_slice(&now.to_le_bytes());
         }
     }
 
@@ -177,16 +218,20 @@ mod tests {
     #[test]
     fn a_slot_reads_back_as_written() {
         let mut arena = Arena::new(64);
-        let mut head = Head::new(b"key", 5, 7, 9, u64::MAX - 1);
+        let (flags, expires, accessed, epoch, cas) = (7, 9, 11, 513, u64::MAX - 1);
+        let mut head = Head { flags, expires, accessed, epoch, cas, ..Head::new(3, 5) };
         head.set_asked(2);
+        head.put(STALE, true);
         arena.write(3, &head, b"key", b"value");
         assert_eq!(arena.head(3), head);
         assert_eq!((arena.key(3, &head), arena.value(3, &head)), (&b"key"[..], &b"value"[..]));
         assert!(arena.has_key(3, b"key") && !arena.has_key(3, b"kez") && !arena.has_key(3, b"ke"));
         assert_eq!(arena.outline(3), (5, true));
-        arena.ask(3);
-        arena.ask(3);
-        assert_eq!(arena.head(3).asked(), 3);
+        arena.ask(3, FETCHED, 12);
+        arena.ask(3, 0, 12);
+        let asked = arena.head(3);
+        assert_eq!((asked.asked(), asked.accessed), (3, 12));
+        assert!(asked.has(FETCHED) && asked.has(STALE) && !asked.has(TOKEN));
         assert_eq!(arena.outline(3), (5, true));
     }
 

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use cache::{Counted, Mode, NewItem, Outcome, Store};
+use cache::{Count, Counted, Mode, NewItem, Outcome, Store};
 
 const ITEM_SIZE_MAX: usize = 20_000;
 const HEAD: usize = 48 + 8 + 1 + 2;
@@ -42,9 +42,10 @@ struct Model {
 
 impl Model {
     fn settle(&mut self, now: u64) {
-        if self.flush_due.is_some_and(|due| due <= now) {
+        if let Some(due) = self.flush_due.filter(|due| *due <= now) {
             self.entries.clear();
-            self.flush_due = None;
+            // What is stored in the flush's second goes with it.
+            self.flush_due = Some(due).filter(|due| *due == now);
         }
         self.entries.retain(|_, entry| entry.expires == 0 || entry.expires > now);
     }
@@ -64,7 +65,7 @@ impl Model {
 
     fn store(&mut self, mode: Mode, item: &NewItem<'_>, now: u64) -> Outcome {
         if !Model::fits(item.key, item.flags, item.value.len()) {
-            if mode == Mode::Set {
+            if mode == Mode::Set && item.cas.is_none() {
                 self.entries.remove(item.key);
             }
             return Outcome::TooLarge;
@@ -78,9 +79,11 @@ impl Model {
         };
         match (mode, old) {
             (Mode::Add, Some(_)) => return Outcome::NotStored,
+            (Mode::Set | Mode::Replace, None) if item.cas.is_some() => return Outcome::NotFound,
+            (Mode::Set | Mode::Replace, Some(old)) if item.cas.is_some() && old.cas != item.cas => {
+                return Outcome::Exists;
+            }
             (Mode::Replace | Mode::Append | Mode::Prepend, None) => return Outcome::NotStored,
-            (Mode::Cas(_), None) => return Outcome::NotFound,
-            (Mode::Cas(cas), Some(old)) if old.cas != Some(cas) => return Outcome::Exists,
             (Mode::Append | Mode::Prepend, Some(old)) => {
                 let parts = [old.value.as_slice(), item.value];
                 let order = if mode == Mode::Append { [0, 1] } else { [1, 0] };
@@ -233,23 +236,22 @@ impl Pair {
             1 => Mode::Replace,
             2 => Mode::Append,
             3 => Mode::Prepend,
-            4 => Mode::Cas(cas),
-            5 => Mode::Cas(cas.wrapping_add(1)),
             _ => Mode::Set,
         };
-        let item = NewItem { key, flags, exptime, value: &value };
+        let cas = match self.random.below(10) {
+            0 if mode == Mode::Set => Some(cas),
+            1 if mode == Mode::Set => Some(cas.wrapping_add(1)),
+            _ => None,
+        };
+        let item = NewItem { key, flags, exptime, value: &value, cas, ..NewItem::default() };
         let expected = self.model.store(mode, &item, self.now);
-        assert_eq!(self.store.store(mode, &item, self.now), expected, "{mode:?}");
+        assert_eq!(self.store.store(mode, &item, self.now), expected, "{mode:?} {cas:?}");
     }
 
     fn counting(&mut self, key: &[u8]) {
         let up = self.random.below(2) == 0;
         let delta = self.random.next() >> self.random.below(64);
-        let counted = if up {
-            self.store.incr(key, delta, self.now)
-        } else {
-            self.store.decr(key, delta, self.now)
-        };
+        let counted = self.store.count(key, &Count { up, delta, cas: 0, new_cas: None }, self.now);
         assert_eq!(counted, self.model.count(key, up, delta));
     }
 

@@ -1,6 +1,6 @@
 //! memcached's rules one by one, as the server of that name was seen to keep them.
 
-use cache::{Counted, Mode, NewItem, Outcome, Store};
+use cache::{Count, Counted, Mode, NewItem, Outcome, Store};
 
 const NOW: u64 = 1_700_000_000;
 const CENTURY: u64 = NOW + 100 * 365 * 86_400;
@@ -10,8 +10,25 @@ fn store() -> Store {
 }
 
 fn put(store: &mut Store, mode: Mode, key: &str, exptime: i64, value: &str, now: u64) -> Outcome {
-    let item = NewItem { key: key.as_bytes(), flags: 5, exptime, value: value.as_bytes() };
-    store.store(mode, &item, now)
+    store.store(mode, &item(key, exptime, value), now)
+}
+
+fn item<'a>(key: &'a str, exptime: i64, value: &'a str) -> NewItem<'a> {
+    let (key, value) = (key.as_bytes(), value.as_bytes());
+    NewItem { key, flags: 5, exptime, value, ..NewItem::default() }
+}
+
+/// A set under the condition that the item has that cas.
+fn swap(store: &mut Store, key: &str, cas: u64, value: &str, now: u64) -> Outcome {
+    store.store(Mode::Set, &NewItem { cas: Some(cas), ..item(key, 0, value) }, now)
+}
+
+fn incr(store: &mut Store, key: &str, delta: u64, now: u64) -> Counted {
+    store.count(key.as_bytes(), &Count { up: true, delta, cas: 0, new_cas: None }, now)
+}
+
+fn decr(store: &mut Store, key: &str, delta: u64, now: u64) -> Counted {
+    store.count(key.as_bytes(), &Count { up: false, delta, cas: 0, new_cas: None }, now)
 }
 
 fn set(store: &mut Store, key: &str, value: &str) {
@@ -58,13 +75,13 @@ fn an_expired_item_is_absent_to_every_verb() {
     expired(&mut store);
     assert!(!store.touch(b"k", 100, later));
     expired(&mut store);
-    assert_eq!(store.incr(b"k", 1, later), Counted::NotFound);
+    assert_eq!(incr(&mut store, "k", 1, later), Counted::NotFound);
     expired(&mut store);
     assert_eq!(put(&mut store, Mode::Append, "k", 0, "x", later), Outcome::NotStored);
     expired(&mut store);
     assert_eq!(put(&mut store, Mode::Replace, "k", 0, "x", later), Outcome::NotStored);
     expired(&mut store);
-    assert_eq!(put(&mut store, Mode::Cas(1), "k", 0, "x", later), Outcome::NotFound);
+    assert_eq!(swap(&mut store, "k", 1, "x", later), Outcome::NotFound);
     expired(&mut store);
     assert_eq!(put(&mut store, Mode::Add, "k", 0, "x", later), Outcome::Stored);
     check(&mut store, "k", later, Some("x"));
@@ -78,9 +95,9 @@ fn cas_rises_with_every_change_and_not_with_a_touch() {
     assert!(store.touch(b"n", 100, NOW));
     assert_eq!(store.get_and_touch(b"n", 50, NOW).map(|item| item.cas), Some(last));
     let changes: [fn(&mut Store); 7] = [
-        |store| assert_eq!(store.incr(b"n", 1, NOW), Counted::Now(11)),
-        |store| assert_eq!(store.incr(b"n", 100, NOW), Counted::Now(111)),
-        |store| assert_eq!(store.decr(b"n", 5, NOW), Counted::Now(106)),
+        |store| assert_eq!(incr(store, "n", 1, NOW), Counted::Now(11)),
+        |store| assert_eq!(incr(store, "n", 100, NOW), Counted::Now(111)),
+        |store| assert_eq!(decr(store, "n", 5, NOW), Counted::Now(106)),
         |store| assert_eq!(put(store, Mode::Append, "n", 0, "1", NOW), Outcome::Stored),
         |store| assert_eq!(put(store, Mode::Prepend, "n", 0, "1", NOW), Outcome::Stored),
         |store| assert_eq!(put(store, Mode::Replace, "n", 0, "1", NOW), Outcome::Stored),
@@ -92,10 +109,10 @@ fn cas_rises_with_every_change_and_not_with_a_touch() {
         assert!(now > last);
         last = now;
     }
-    assert_eq!(put(&mut store, Mode::Cas(last - 1), "n", 0, "x", NOW), Outcome::Exists);
-    assert_eq!(put(&mut store, Mode::Cas(last), "n", 0, "x", NOW), Outcome::Stored);
-    assert_eq!(put(&mut store, Mode::Cas(last), "n", 0, "y", NOW), Outcome::Exists);
-    assert_eq!(put(&mut store, Mode::Cas(last), "none", 0, "y", NOW), Outcome::NotFound);
+    assert_eq!(swap(&mut store, "n", last - 1, "x", NOW), Outcome::Exists);
+    assert_eq!(swap(&mut store, "n", last, "x", NOW), Outcome::Stored);
+    assert_eq!(swap(&mut store, "n", last, "y", NOW), Outcome::Exists);
+    assert_eq!(swap(&mut store, "none", last, "y", NOW), Outcome::NotFound);
     check(&mut store, "n", NOW, Some("x"));
 }
 
@@ -104,19 +121,19 @@ fn numbers_wrap_upwards_stop_downwards_and_keep_their_length() {
     let mut store = store();
     let max = u64::MAX.to_string();
     set(&mut store, "n", &max);
-    assert_eq!(store.incr(b"n", 1, NOW), Counted::Now(0));
+    assert_eq!(incr(&mut store, "n", 1, NOW), Counted::Now(0));
     check(&mut store, "n", NOW, Some(&format!("0{}", " ".repeat(19))));
-    assert_eq!(store.incr(b"n", 7, NOW), Counted::Now(7));
-    assert_eq!(store.decr(b"n", 8, NOW), Counted::Now(0));
+    assert_eq!(incr(&mut store, "n", 7, NOW), Counted::Now(7));
+    assert_eq!(decr(&mut store, "n", 8, NOW), Counted::Now(0));
     set(&mut store, "n", "9");
-    assert_eq!(store.incr(b"n", 1, NOW), Counted::Now(10));
-    assert_eq!(store.decr(b"n", 1, NOW), Counted::Now(9));
+    assert_eq!(incr(&mut store, "n", 1, NOW), Counted::Now(10));
+    assert_eq!(decr(&mut store, "n", 1, NOW), Counted::Now(9));
     check(&mut store, "n", NOW, Some("9 "));
-    assert_eq!(store.incr(b"n", u64::MAX - 9, NOW), Counted::Now(u64::MAX));
+    assert_eq!(incr(&mut store, "n", u64::MAX - 9, NOW), Counted::Now(u64::MAX));
     check(&mut store, "n", NOW, Some(&max));
     set(&mut store, "n", "12a");
-    assert_eq!(store.incr(b"n", 1, NOW), Counted::NonNumeric);
-    assert_eq!(store.decr(b"none", 1, NOW), Counted::NotFound);
+    assert_eq!(incr(&mut store, "n", 1, NOW), Counted::NonNumeric);
+    assert_eq!(decr(&mut store, "none", 1, NOW), Counted::NotFound);
 }
 
 #[test]
@@ -124,7 +141,7 @@ fn a_count_that_outgrows_its_slot_keeps_flags_and_expiry() {
     let mut store = store();
     put(&mut store, Mode::Set, "n", 10, "9", NOW);
     assert_eq!(
-        store.incr(b"n", 9_999_999_999_999_999_999, NOW),
+        incr(&mut store, "n", 9_999_999_999_999_999_999, NOW),
         Counted::Now(10_000_000_000_000_000_008)
     );
     assert_eq!(store.get(b"n", NOW).map(|item| item.flags), Some(5));
@@ -138,7 +155,7 @@ fn appending_keeps_flags_and_expiry_in_any_size() {
     let long = "y".repeat(50_000);
     put(&mut store, Mode::Set, "k", 10, "b", NOW);
     for (mode, value) in [(Mode::Append, "c"), (Mode::Prepend, "a"), (Mode::Append, &long)] {
-        let item = NewItem { key: b"k", flags: 9, exptime: -1, value: value.as_bytes() };
+        let item = NewItem { flags: 9, ..item("k", -1, value) };
         assert_eq!(store.store(mode, &item, NOW), Outcome::Stored);
     }
     assert_eq!(store.get(b"k", NOW).map(|item| item.flags), Some(5));
@@ -157,7 +174,10 @@ fn a_flush_ends_what_was_before_it_and_nothing_after() {
     store.flush_all(10, NOW);
     check(&mut store, "a", NOW + 8, Some("2"));
     check(&mut store, "a", NOW + 9, None);
+    // memcached's clock has whole seconds: what is stored in the flush's second goes with it.
     assert_eq!(put(&mut store, Mode::Set, "a", 0, "3", NOW + 9), Outcome::Stored);
+    check(&mut store, "a", NOW + 9, None);
+    assert_eq!(put(&mut store, Mode::Set, "a", 0, "3", NOW + 10), Outcome::Stored);
     check(&mut store, "a", NOW + 100, Some("3"));
     store.flush_all(10, NOW + 100);
     store.flush_all(1000, NOW + 100);
@@ -172,20 +192,20 @@ fn what_is_too_large_is_refused_and_a_set_leaves_no_stale_value() {
     let mut store = Store::new(8 << 20, 1 << 20);
     // The largest value that memcached 1.6.18 takes under a key of one byte without flags.
     let largest = "x".repeat((1 << 20) - 60);
-    let item =
-        |value: &'static str| NewItem { key: b"k", flags: 0, exptime: 0, value: value.as_bytes() };
-    let largest: &'static str = largest.leak();
-    assert_eq!(store.store(Mode::Set, &item(largest), NOW), Outcome::Stored);
-    check(&mut store, "k", NOW, Some(largest));
+    fn item(value: &str) -> NewItem<'_> {
+        NewItem { key: b"k", value: value.as_bytes(), ..NewItem::default() }
+    }
+    assert_eq!(store.store(Mode::Set, &item(&largest), NOW), Outcome::Stored);
+    check(&mut store, "k", NOW, Some(&largest));
     assert_eq!(store.store(Mode::Append, &item("x"), NOW), Outcome::NotStored);
-    check(&mut store, "k", NOW, Some(largest));
-    let larger: &'static str = format!("{largest}x").leak();
-    assert_eq!(store.store(Mode::Replace, &item(larger), NOW), Outcome::TooLarge);
-    check(&mut store, "k", NOW, Some(largest));
-    assert_eq!(store.store(Mode::Set, &item(larger), NOW), Outcome::TooLarge);
+    check(&mut store, "k", NOW, Some(&largest));
+    let larger = format!("{largest}x");
+    assert_eq!(store.store(Mode::Replace, &item(&larger), NOW), Outcome::TooLarge);
+    check(&mut store, "k", NOW, Some(&largest));
+    assert_eq!(store.store(Mode::Set, &item(&larger), NOW), Outcome::TooLarge);
     check(&mut store, "k", NOW, None);
     let mut tiny = Store::new(1 << 20, 1 << 20);
-    assert_eq!(tiny.store(Mode::Set, &item(largest), NOW), Outcome::NoMemory);
+    assert_eq!(tiny.store(Mode::Set, &item(&largest), NOW), Outcome::NoMemory);
 }
 
 #[test]

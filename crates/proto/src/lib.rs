@@ -26,11 +26,14 @@ pub use message::{
 };
 
 /// Every protocol that clients speak.
-pub static PROTOCOLS: &[&dyn Protocol] = &[&memcached::Text];
+pub static PROTOCOLS: &[&dyn Protocol] = &[&memcached::Text, &memcached::Binary];
+
+/// Those that a configuration names; a connection's first byte may tell of another.
+pub static NAMED: &[&dyn Protocol] = &[&memcached::Text];
 
 /// The protocol of that name in a configuration.
 pub fn protocol(name: &str) -> Option<&'static dyn Protocol> {
-    PROTOCOLS.iter().copied().find(|protocol| protocol.name() == name)
+    NAMED.iter().copied().find(|protocol| protocol.name() == name)
 }
 
 /// What clients speak. Stateless: what a half-read frame needs is in [`Resume`].

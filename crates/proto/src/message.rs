@@ -13,6 +13,11 @@ impl Span {
         Span { start: start as u32, end: end as u32 }
     }
 
+    /// Whether it names no byte.
+    pub fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+
     /// The bytes it names.
     pub fn of(self, head: &[u8]) -> &[u8] {
         &head[self.start as usize..self.end as usize]
@@ -211,7 +216,8 @@ pub struct Asked<'a> {
     pub quiet: Quiet,
     /// What the server was asked, if one was.
     pub ask: Ask,
-    /// Its head, if the request has `keep` or is being answered at once; otherwise empty.
+    /// Its head, if the request has `keep` or is being answered at once; what was sent, where that
+    /// is no request; otherwise empty.
     pub head: &'a [u8],
 }
 
@@ -236,12 +242,13 @@ pub enum Shown {
     Body { trailer: &'static [u8] },
 }
 
-/// What the first words on a new link taught.
+/// What came of the first words on a new link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heard {
-    /// Bytes of the server's answer.
-    pub len: usize,
-    pub skills: Skills,
+pub enum Heard {
+    /// The server's answer, of so many bytes, told what it can do.
+    Welcome { len: usize, skills: Skills },
+    /// It does not know who we say we are, or wants a login that we did not try.
+    LoginRefused,
 }
 
 /// Who we are to a server, or who a client says it is.

@@ -38,6 +38,16 @@ impl<'a> Tokens<'a> {
         token.of(self.line)
     }
 
+    /// The same line from its beginning.
+    pub fn again(&self) -> Tokens<'a> {
+        Tokens { line: self.line, at: 0, clean: true }
+    }
+
+    /// The text behind the tokens cut so far.
+    pub fn rest(&self) -> &'a [u8] {
+        &self.line[self.at..]
+    }
+
     /// Whether the tokens cut so far are free of control characters, NUL and DEL. It falls out of
     /// the search for their ends, so that nobody looks at a key's bytes twice.
     pub fn are_clean(&self) -> bool {

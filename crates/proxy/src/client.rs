@@ -20,6 +20,10 @@ pub(crate) struct Client {
     pub(crate) protocol: &'static dyn Protocol,
     /// It has said something.
     pub(crate) spoke: bool,
+    /// It has said who it is. Stays, whatever becomes of the pool's users.
+    pub(crate) logged_in: bool,
+    /// Requests and wrong logins before that.
+    pub(crate) strikes: u8,
     pub(crate) intake: Intake,
     /// Bytes of an unfinished head, or input that waits because the client is paused.
     pub(crate) partial: Vec<u8>,
@@ -123,6 +127,8 @@ impl Client {
             state: State::Open,
             protocol,
             spoke: false,
+            logged_in: false,
+            strikes: 0,
             intake: Intake::Head,
             partial: Vec::new(),
             resume: Resume::default(),

@@ -23,6 +23,7 @@ pub enum Fault {
     QueueFull,
     ReplyTimeout,
     LinkLost,
+    LoginRefused,
     Poisoned,
     Down,
     NoServer,
@@ -97,6 +98,14 @@ pub static FAULTS: &[Row] = &[
         "connection lost, outcome unknown",
         Some(Counter::LinkLost),
         "a get is asked once more on a new link, everything else fails",
+    ),
+    row(
+        Fault::LoginRefused,
+        Blame::Server,
+        "login refused",
+        "login refused",
+        Some(Counter::LoginRefused),
+        "nothing was sent; the server is down until a probe's login is taken",
     ),
     row(
         Fault::Poisoned,

@@ -39,6 +39,7 @@ mod pool;
 mod random;
 mod request;
 mod timers;
+pub mod users;
 
 use std::rc::Rc;
 
@@ -85,6 +86,14 @@ pub enum Closed {
     Own,
 }
 
+/// What a worker that takes over another's client must know of it, beside its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Passed {
+    /// The row of its pool.
+    pub pool: u32,
+    pub logged_in: bool,
+}
+
 /// What the driver must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -115,6 +124,9 @@ pub enum Event {
     ServerBack { server: u32 },
     /// A server sent what nobody asked for.
     Poisoned { server: u32, why: &'static str },
+    /// So many logins of clients to a pool have failed since it was last told; that is at most once
+    /// a second.
+    LoginsFailed { pool: u32, count: u64 },
     /// Clients of a pool are refused; told at most once a second.
     ClientsRefused { pool: u32, why: &'static str },
 }
@@ -205,9 +217,11 @@ impl Proxy {
     }
 
     /// The same, of a client that another worker has handed over.
-    pub fn handle_adopted(&mut self, pool_row: u32, now: Time) -> Result<ConnId, Vec<u8>> {
+    pub fn handle_adopted(&mut self, client: Passed, now: Time) -> Result<ConnId, Vec<u8>> {
         self.stir(now);
-        self.accept(pool_row, false)
+        let id = self.accept(client.pool, false)?;
+        self.desk.clients.find_mut(id).expect("it has just come").logged_in = client.logged_in;
+        Ok(id)
     }
 
     /// `block[..len]` was read from a connection. Large values are kept by cloning the `Rc`.
@@ -304,6 +318,7 @@ impl Proxy {
         } else if let Some(link) = self.links.find(conn) {
             match link.state {
                 link::State::Connecting => {}
+                link::State::Greeting if link.hello.is_empty() => {}
                 link::State::Greeting => out.push(&link.hello),
                 link::State::Up => {
                     let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];

@@ -37,6 +37,11 @@ pub const FETCHES_IN_FLIGHT_MAX: usize = 4;
 /// Bytes of a request's head. A get may hold any number of keys up to this: 100,000 keys of 250
 /// bytes fit.
 pub const REQUEST_HEAD_MAX: usize = 32 * 1024 * 1024;
+/// Bytes of a whole request of a client that has not logged in; memcached takes as many.
+pub const LOGIN_LEN_MAX: usize = 2048;
+/// Requests of a client that are no login before it has logged in, and wrong logins; with the last
+/// it is closed.
+pub const LOGIN_STRIKES_MAX: u8 = 5;
 /// Requests of one client that wait for an answer; above it the client is not read.
 pub const PIPELINE_MAX: usize = 4096;
 /// Unsent answer bytes of one client; above it the client is not read.

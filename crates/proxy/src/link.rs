@@ -33,6 +33,8 @@ pub(crate) struct Link {
     pub(crate) state: State,
     /// The first words, which go ahead of everything; unsent ones.
     pub(crate) hello: Vec<u8>,
+    /// A login was among them.
+    pub(crate) login: bool,
     pub(crate) out: Outbox,
     pub(crate) flights: VecDeque<Flight>,
     /// The open batch: gets of this turn that will leave as one.
@@ -253,6 +255,7 @@ impl Link {
             server,
             state: State::Connecting,
             hello: Vec::new(),
+            login: false,
             out: Outbox::default(),
             flights: VecDeque::new(),
             batch: None,

@@ -1,10 +1,13 @@
 //! What the operator decided, compiled: immutable, complete, free of names to look up.
 //! `config` in the program builds it from a file; the data plane only reads it.
 
-use proto::Protocol;
+use std::rc::Rc;
+
+use proto::{Credentials, Protocol};
 use shard::{Distribution, Hash};
 
 use crate::limits::{self, Limits};
+use crate::users::Users;
 
 /// Everything one `Proxy` needs to know.
 #[derive(Clone, Debug)]
@@ -58,6 +61,10 @@ pub struct PoolPlan {
     pub partial: Partial,
     /// Broadcast commands that the operator allows, by name.
     pub allow: Vec<String>,
+    /// Who we are to the servers, where they want to know.
+    pub server_login: Option<Credentials>,
+    /// Who may log in; without it nobody has to.
+    pub users: Option<Rc<Users>>,
     /// The largest value, bytes.
     pub item_size_max: usize,
     /// When a client's pending ACK is flushed.
@@ -185,6 +192,8 @@ impl PoolPlan {
             merge_gets: true,
             partial: Partial::Error,
             allow: Vec::new(),
+            server_login: None,
+            users: None,
             item_size_max: limits::ITEM_SIZE_DEFAULT,
             quickack: QuickAck::Partial,
             server_quickack: QuickAck::Partial,

@@ -38,6 +38,10 @@ pub(crate) struct Pool {
     pub(crate) clients: usize,
     /// When it was last told that clients are refused.
     pub(crate) refused_told: Option<Time>,
+    /// When it was last told that logins fail, …
+    pub(crate) logins_told: Option<Time>,
+    /// … and how many have failed since.
+    pub(crate) logins_failed: u64,
     pub(crate) counters: Counters<metrics::Pool>,
     /// From the parse of a request to the release of its answer.
     pub(crate) reads: Recorder,
@@ -156,6 +160,8 @@ impl Pool {
             retire_at: Time(0),
             clients: 0,
             refused_told: None,
+            logins_told: None,
+            logins_failed: 0,
             counters: sheet.counters(plan.row),
             reads: sheet.recorder(plan.row, Latency::Reads),
             updates: sheet.recorder(plan.row, Latency::Updates),

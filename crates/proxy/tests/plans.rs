@@ -323,7 +323,7 @@ fn a_server_may_be_out_though_this_worker_saw_nothing_and_is_probed_from_then_on
     stage.passes(7 * SECOND);
     assert_eq!(stage.connects, [], "its time is not up");
     stage.passes(3 * SECOND);
-    let probe = stage.connect(1);
+    stage.connect(1);
     assert_eq!(stage.reports, [Report::Answered { server: S1, probe: true }]);
     stage.set_ejected(S1, false);
     stage.says(client, &format!("get {key}\r\n"));

@@ -6,16 +6,19 @@
 //!                                       └──> Report: errors and warnings, line by line
 //! ```
 //!
-//! Pure but for [`read`], which opens the file, and [`processors`]: the same text always gives the
-//! same answer, so the process that checks a file and the one that runs it cannot differ.
+//! Pure but for [`read`], which opens the file and those that it names, and [`processors`]: the same
+//! text and files always give the same answer, so the process that checks a file and the one that
+//! runs it cannot differ.
 
 mod address;
 mod apply;
+mod attachments;
 mod compile;
 mod difference;
 mod directives;
 mod draft;
 mod file;
+mod logins;
 mod network;
 mod overrides;
 mod process;
@@ -38,10 +41,11 @@ use ipnet::IpNet;
 use report::{Diagnostic, Place, Spot};
 
 pub use address::{Address, ServerAddress};
+pub use attachments::{Attachments, Source};
 pub use compile::{compile, compile_for};
 pub use difference::difference;
 pub use overrides::{Override, set};
-pub use process::{Accept, Admin, Affinity, Process, WORKERS_MAX, Workers};
+pub use process::{Accept, Admin, Affinity, Process, WORKERS_MAX, Workers, processors};
 pub use reference::directives_page;
 pub use report::{Report, Severity, nearest};
 pub use running::Block;
@@ -61,6 +65,8 @@ pub struct Config {
     pub upstreams: Vec<Upstream>,
     /// What it was compiled from: a child process gets the text and compiles it with the same code.
     pub text: String,
+    /// The contents of the files that the text names; a child gets them too.
+    pub attachments: Attachments,
     /// What was set at run time over the text; a child gets it too.
     pub overrides: Vec<Override>,
     /// The words of both: the `global:` block, then the pools in their order.
@@ -117,8 +123,9 @@ pub fn read(path: &Path) -> Outcome {
 /// The same, with what was set at run time over it.
 pub fn read_with(path: &Path, overrides: &[Override]) -> Outcome {
     let name = path.display().to_string();
+    let folder = path.parent().unwrap_or(Path::new(""));
     match read_bytes(path).map(String::from_utf8) {
-        Ok(Ok(text)) => compile(&name, &text, overrides),
+        Ok(Ok(text)) => compile_for(&name, &text, overrides, processors(), Source::Folder(folder)),
         Ok(Err(fault)) => {
             let start = fault.utf8_error().valid_up_to();
             let place = Place { start, end: start + char::REPLACEMENT_CHARACTER.len_utf8() };

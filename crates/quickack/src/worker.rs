@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use proxy::{Event, Proxy, Report, Time};
+use proxy::{Event, Passed, Proxy, Report, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sys::signal::{self, Signals};
 
@@ -190,7 +190,9 @@ impl Crew {
                 self.prepared.take_if(|prepared| prepared.epoch == epoch);
                 self.passed.clear();
             }
-            Message::Adopt { pool } => out.push(Order::Adopt { pool, fds }),
+            Message::Adopt { pool, logged_in } => {
+                out.push(Order::Adopt { client: Passed { pool, logged_in }, fds });
+            }
             Message::Retire {} => out.push(Order::Retire),
             Message::Share { keep } => out.push(Order::Share { keep }),
             Message::Drain { timeout_us } => {
@@ -375,6 +377,14 @@ impl event::Errands for Crew {
                 let text = format!("{} is back", self.name(server));
                 (Level::Notice, format!("back {server}"), text)
             }
+            Event::LoginsFailed { pool, count } => {
+                let name = self.name(pool);
+                let text = match count {
+                    1 => format!("a login to {name} failed"),
+                    _ => format!("{count} logins to {name} failed"),
+                };
+                (Level::Warning, format!("logins {pool}"), text)
+            }
             Event::ClientsRefused { pool, why } => {
                 let text = format!("clients of {} are refused: {why}", self.name(pool));
                 (Level::Warning, format!("refused {pool}"), text)
@@ -398,11 +408,12 @@ impl event::Errands for Crew {
         self.say(Message::Log { level: Level::Warning.name().to_string(), key, text });
     }
 
-    fn hand_over(&mut self, pool: u32, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+    fn hand_over(&mut self, client: Passed, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+        let Passed { pool, logged_in } = client;
         let mut rest: Vec<Rc<OwnedFd>> = fds.into_iter().map(Rc::new).collect();
         while !rest.is_empty() {
             let some = &rest[..rest.len().min(sys::channel::FDS_MAX)];
-            if self.channel.send(Message::Clients { pool }, some).is_err() {
+            if self.channel.send(Message::Clients { pool, logged_in }, some).is_err() {
                 return Err(rest.into_iter().filter_map(Rc::into_inner).collect());
             }
             rest.drain(..some.len());

@@ -21,7 +21,7 @@ mod finish;
 mod history;
 mod judge;
 mod master;
-mod random;
+pub(crate) mod random;
 mod reply;
 mod rings;
 mod scene;

@@ -177,6 +177,7 @@ impl World {
             Event::ServerBack { server } => (*server, false),
             // Whoever was refused judges that by what it read.
             Event::ClientsRefused { .. } => return,
+            Event::LoginsFailed { .. } => unreachable!("nobody logs in here"),
         };
         let (pool, at) = self.place(server);
         let entry = &mut self.pools[pool].servers[at];
@@ -188,7 +189,7 @@ impl World {
                 entry.is_down = false;
                 entry.trouble.back = self.book.event();
             }
-            Event::Poisoned { .. } | Event::ClientsRefused { .. } => {}
+            _ => {}
         }
         entry.progress = self.now;
         self.look_at_health();

@@ -40,7 +40,7 @@ const HOUSES: &[House] = &[
             &["client", "jury"],
             &["request"],
             &["plan", "fault", "buffer", "id", "random"],
-            &["limits"],
+            &["limits", "users"],
             &["bug"],
         ],
     },

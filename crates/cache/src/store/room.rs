@@ -5,8 +5,7 @@ use crate::clock::NEVER;
 use crate::hash::hash;
 use crate::index::Cursor;
 use crate::ring::{Entry, Ring};
-use crate::slot::{self, Head};
-use crate::store::NewItem;
+use crate::slot::Head;
 
 /// Slots looked at for expired items before one that has not expired leaves `small`.
 const SWEPT: usize = 4;
@@ -14,27 +13,20 @@ const SWEPT: usize = 4;
 const MOVED_MAX: u32 = 2048;
 
 impl Store {
-    /// Writes a new item, which cannot be larger than half of `main`, into one of the queues.
-    pub(super) fn insert(
-        &mut self,
-        item: &NewItem<'_>,
-        expires: u32,
-        to_main: bool,
-        asked: u8,
-        now: u64,
-    ) {
-        let words = slot::words(item.key.len(), item.value.len());
-        let to_main = to_main || words > self.small.capacity() / 2;
-        let entry =
-            if to_main { self.room_in_main(words, now) } else { self.room_in_small(words, now) };
-        let at =
-            if to_main { self.enter_main(entry, words) } else { self.enter_small(entry, words) };
-        let mut head = self.new_head(item, expires);
-        head.set_asked(asked);
-        self.arena.write(at, &head, item.key, item.value);
+    /// Writes an item, which cannot be larger than half of `main`, into one of the queues.
+    pub(super) fn insert(&mut self, head: Head, key: &[u8], value: &[u8], to_main: bool, now: u64) {
+        let to_main = to_main || head.words > self.small.capacity() / 2;
+        let at = if to_main {
+            let entry = self.room_in_main(head.words, now);
+            self.enter_main(entry, head.words)
+        } else {
+            let entry = self.room_in_small(head.words, now);
+            self.enter_small(entry, head.words)
+        };
+        self.arena.write(at, &head, key, value);
         self.stats.items += 1;
-        self.expiring += u64::from(expires != NEVER);
-        if let Some(displaced) = self.index.insert(hash(item.key), at) {
+        self.expiring += u64::from(head.expires != NEVER);
+        if let Some(displaced) = self.index.insert(hash(key), at) {
             self.stats.evictions += 1;
             self.retire(displaced, self.arena.head(displaced));
         }
@@ -62,7 +54,7 @@ impl Store {
     /// tail passes.
     pub(super) fn retire(&mut self, at: u32, head: Head) {
         self.arena.set_padding(at, head.words);
-        if head.cas < self.flushed_cas {
+        if head.epoch != self.epoch {
             return; // The flush has taken it out already.
         }
         self.ring_of(at).bury(head.words);

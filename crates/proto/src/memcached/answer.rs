@@ -1,9 +1,13 @@
 //! What the proxy says on its own account, in memcached's words.
 
-use crate::{Answer, Refusal};
+use super::commands::MG;
+use super::meta;
+use crate::{Answer, Asked, Refusal};
 
-pub(super) fn write(answer: &Answer<'_>, out: &mut Vec<u8>) {
+pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
     match answer {
+        Answer::End if asked.command == MG => {}
+        Answer::Miss if asked.command == MG => meta::answer::miss(asked, out),
         Answer::End | Answer::Miss => out.extend_from_slice(b"END\r\n"),
         Answer::Bye => {}
         Answer::Ok => out.extend_from_slice(b"OK\r\n"),

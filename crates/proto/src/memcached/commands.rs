@@ -1,5 +1,6 @@
 //! The command table: one row a word. `docs/reference/commands.md` is made from it.
 
+use super::meta::Verb;
 use crate::{Ask, Class, Command, Local, Refusal};
 
 /// What the arguments of a command look like.
@@ -27,15 +28,14 @@ pub(super) enum Shape {
     Stats,
     /// No argument that we read.
     Bare,
-    /// `key bytes flag*`, then the data: refused, but its data must be swallowed.
-    MetaStore,
+    /// `key [bytes] flag*`, and for `ms` then the data.
+    Meta(Verb),
 }
 
 const UPDATE: Class = Class::Single { writes: true };
 
 const SERVER_ONLY: Class =
     Class::Refuse(Refusal::ByName("refused by the proxy: ask the server itself"));
-const META: Class = Class::Refuse(Refusal::ByName("refused by the proxy: no meta protocol here"));
 
 const fn row(name: &'static str, class: Class, note: &'static str) -> Command {
     Command { name, class, note }
@@ -88,12 +88,29 @@ pub(super) static TABLE: &[Command] = &[
     row("refresh_certs", SERVER_ONLY, ""),
     row("misbehave", SERVER_ONLY, ""),
     row("debugtime", SERVER_ONLY, ""),
-    row("mg", META, "a later version"),
-    row("ms", META, "a later version; its data block is swallowed"),
-    row("md", META, "a later version"),
-    row("ma", META, "a later version"),
-    row("mn", META, "a later version"),
-    row("me", META, "a later version"),
+    row(
+        "mg",
+        Class::Single { writes: false },
+        "with `v` and none but `v f c k s O q P L` merged with other reads, until the pool has seen \
+         stale or win marks; on servers without meta also `T`, else refused",
+    ),
+    row(
+        "ms",
+        UPDATE,
+        "on servers without meta: `T F M k O q P L`, `C` in the modes S and R, else refused",
+    ),
+    row("md", UPDATE, "on servers without meta: `k O q P L`, else refused"),
+    row(
+        "ma",
+        UPDATE,
+        "on servers without meta: `D M v k O q P L`, else refused; `q` hides a number that `N` made",
+    ),
+    row(
+        "mn",
+        Class::Local(Local::Barrier),
+        "answered when all before it is settled on all servers",
+    ),
+    row("me", Class::Single { writes: false }, "no flag but `b`; only on servers with meta"),
 ];
 
 /// The arguments of each row; rows past its end have none that we read.
@@ -124,6 +141,10 @@ pub(super) const GETS: u8 = 1;
 pub(super) const GAT: u8 = 2;
 pub(super) const GATS: u8 = 3;
 pub(super) const SET: u8 = 4;
+pub(super) const ADD: u8 = 5;
+pub(super) const REPLACE: u8 = 6;
+pub(super) const APPEND: u8 = 7;
+pub(super) const PREPEND: u8 = 8;
 pub(super) const CAS: u8 = 9;
 pub(super) const DELETE: u8 = 10;
 pub(super) const INCR: u8 = 11;
@@ -131,20 +152,36 @@ pub(super) const DECR: u8 = 12;
 pub(super) const TOUCH: u8 = 13;
 pub(super) const FLUSH_ALL: u8 = 14;
 pub(super) const VERSION: u8 = 15;
+pub(super) const MG: u8 = 29;
+pub(super) const MS: u8 = 30;
+pub(super) const MD: u8 = 31;
+pub(super) const MA: u8 = 32;
+pub(super) const MN: u8 = 33;
+pub(super) const ME: u8 = 34;
+/// What no client says: a read of one key that is answered by one item, its `END` included.
+pub(super) const GETS_ONE: u8 = 35;
+pub(super) const GATS_ONE: u8 = 36;
 
 /// The row of a word. The words of nearly all traffic are asked first.
 pub(super) fn lookup(word: &[u8]) -> Option<u8> {
     match word {
         b"get" => Some(GET),
         b"set" => Some(SET),
+        b"mg" => Some(MG),
+        b"ms" => Some(MS),
         _ => TABLE.iter().position(|row| row.name.as_bytes() == word).map(|at| at as u8),
     }
 }
 
 /// The arguments of a row.
 pub(super) fn shape(command: u8) -> Shape {
-    match TABLE[usize::from(command)].name {
-        "ms" => Shape::MetaStore,
+    match command {
+        MG => Shape::Meta(Verb::Get),
+        MS => Shape::Meta(Verb::Set),
+        MD => Shape::Meta(Verb::Delete),
+        MA => Shape::Meta(Verb::Arithmetic),
+        MN => Shape::Meta(Verb::Noop),
+        ME => Shape::Meta(Verb::Debug),
         _ => SHAPES.get(usize::from(command)).copied().unwrap_or(Shape::Bare),
     }
 }
@@ -161,6 +198,10 @@ mod tests {
             (GAT, "gat"),
             (GATS, "gats"),
             (SET, "set"),
+            (ADD, "add"),
+            (REPLACE, "replace"),
+            (APPEND, "append"),
+            (PREPEND, "prepend"),
             (CAS, "cas"),
             (DELETE, "delete"),
             (INCR, "incr"),
@@ -168,9 +209,16 @@ mod tests {
             (TOUCH, "touch"),
             (FLUSH_ALL, "flush_all"),
             (VERSION, "version"),
+            (MG, "mg"),
+            (MS, "ms"),
+            (MD, "md"),
+            (MA, "ma"),
+            (MN, "mn"),
+            (ME, "me"),
         ] {
             assert_eq!(TABLE[usize::from(row)].name, name);
             assert_eq!(lookup(name.as_bytes()), Some(row));
         }
+        assert_eq!(usize::from(GETS_ONE), TABLE.len());
     }
 }

@@ -2,7 +2,10 @@
 //! believes nothing after it: one misread byte on a shared link would hand clients each other's
 //! values.
 
-use super::commands::{self, CAS, DECR, DELETE, FLUSH_ALL, GATS, GETS, INCR, SET, TOUCH, VERSION};
+use super::commands::{
+    CAS, DECR, DELETE, FLUSH_ALL, GATS, GATS_ONE, GETS, GETS_ONE, INCR, MG, SET, TOUCH, VERSION,
+};
+use super::meta;
 use crate::scan;
 use crate::{Ask, Item, ItemKind, Parsed, Resume, Span};
 
@@ -13,14 +16,14 @@ const VALUE: &[u8] = b"VALUE ";
 /// Longest line that a server may send.
 const LINE_MAX: usize = 2048;
 /// Largest value that a server can be told to store (`-I 1g`).
-const BODY_MAX: u64 = 1 << 30;
+pub(super) const BODY_MAX: u64 = 1 << 30;
 
-const NO_ANSWER: &str = "not a possible answer to what was asked";
+pub(super) const NO_ANSWER: &str = "not a possible answer to what was asked";
 const TOO_LONG: &str = "a line without end";
 const BAD_VALUE: &str = "a malformed VALUE line";
 
 pub(super) fn parse(ask: Ask, input: &[u8]) -> Parsed<Item> {
-    if ask.command < SET && input.starts_with(b"VALUE ") {
+    if (ask.command < SET || ask.command >= GETS_ONE) && input.starts_with(VALUE) {
         return value(ask, input);
     }
     let head = &input[..input.len().min(LINE_MAX)];
@@ -38,6 +41,9 @@ pub(super) fn parse(ask: Ask, input: &[u8]) -> Parsed<Item> {
         } else {
             error_or_malformed(text, len)
         };
+    }
+    if (MG..GETS_ONE).contains(&ask.command) {
+        return meta::reply::parse(ask.command, input, len);
     }
     if answers(ask.command, text) {
         return item(ItemKind::Status, len);
@@ -57,10 +63,34 @@ fn value(ask: Ask, input: &[u8]) -> Parsed<Item> {
     match cursor.value_tail(ask) {
         Some(body) if key_len > 0 => {
             let head = cursor.at as u32;
-            Parsed::Complete(Item { kind: ItemKind::Value, head, body, trailer: b"\r\n", key })
+            let (kind, trailer): (_, &[u8]) = match ask.command {
+                GETS_ONE | GATS_ONE => (ItemKind::Status, b"\r\nEND\r\n"),
+                _ => (ItemKind::Value, b"\r\n"),
+            };
+            Parsed::Complete(Item { kind, head, body, trailer, key })
         }
         None if cursor.at >= input.len() => unfinished(input),
         _ => Parsed::Malformed(BAD_VALUE),
+    }
+}
+
+/// What the head of a value says, as text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Value<'a> {
+    pub(super) flags: &'a [u8],
+    pub(super) len: &'a [u8],
+    /// Empty where none was asked.
+    pub(super) cas: &'a [u8],
+}
+
+impl<'a> Value<'a> {
+    /// Reads a head that `parse` has taken.
+    pub(super) fn read(item: &Item, head: &'a [u8]) -> Value<'a> {
+        let text = head.get(item.key.end as usize + 1..).unwrap_or_default();
+        let text = text.strip_suffix(b"\r\n").unwrap_or(text);
+        let mut parts = text.split(|&byte| byte == b' ');
+        let mut part = || parts.next().unwrap_or_default();
+        Value { flags: part(), len: part(), cas: part() }
     }
 }
 
@@ -75,7 +105,7 @@ impl Cursor<'_> {
     fn value_tail(&mut self, ask: Ask) -> Option<u64> {
         self.number(u64::from(u32::MAX))?;
         let body = self.number(BODY_MAX)?;
-        if matches!(ask.command, GETS | GATS) {
+        if matches!(ask.command, GETS | GATS | GETS_ONE | GATS_ONE) {
             self.number(u64::MAX)?;
         }
         self.literal(b'\r')?;
@@ -127,18 +157,19 @@ fn answers(command: u8, text: &[u8]) -> bool {
         TOUCH => matches!(text, b"TOUCHED" | b"NOT_FOUND"),
         FLUSH_ALL => text == b"OK",
         VERSION => text.starts_with(b"VERSION "),
-        _ => unreachable!("{} is never sent", commands::TABLE[usize::from(command)].name),
+        GETS_ONE | GATS_ONE => text == b"END",
+        _ => unreachable!("row {command} is never sent"),
     }
 }
 
-fn error_or_malformed(text: &[u8], len: usize) -> Parsed<Item> {
+pub(super) fn error_or_malformed(text: &[u8], len: usize) -> Parsed<Item> {
     let error = text == b"ERROR"
         || text.starts_with(b"CLIENT_ERROR ")
         || text.starts_with(b"SERVER_ERROR ");
     if error { item(ItemKind::Error, len) } else { Parsed::Malformed(NO_ANSWER) }
 }
 
-fn item(kind: ItemKind, head: usize) -> Parsed<Item> {
+pub(super) fn item(kind: ItemKind, head: usize) -> Parsed<Item> {
     let key = Span::default();
     Parsed::Complete(Item { kind, head: head as u32, body: 0, trailer: b"", key })
 }

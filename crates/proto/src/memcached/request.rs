@@ -5,24 +5,23 @@
 //! argument) is refused here, since on a shared link a misread byte would become another client's
 //! problem.
 
+use super::KEY_MAX;
 use super::commands::{self, Shape};
 use crate::scan::{self, Tokens};
 use crate::{Class, Parsed, Quiet, Refusal, Request, Resume, Span};
 
-/// Longest key, as in memcached.
-const KEY_MAX: usize = 250;
 /// Longest line of a command that does not take any number of keys, as in memcached.
 const LINE_MAX: usize = 2048;
 /// Largest data block that memcached could be told of.
-const BODY_MAX: u64 = i32::MAX as u64 - 2;
+pub(super) const BODY_MAX: u64 = i32::MAX as u64 - 2;
 
-const BAD_LINE: &str = "bad command line format";
+pub(super) const BAD_LINE: &str = "bad command line format";
 const BAD_DELETE: &str = "bad command line format.  Usage: delete <key> [noreply]";
 const BAD_DELTA: &str = "invalid numeric delta argument";
 const BAD_EXPTIME: &str = "invalid exptime argument";
 /// What a request of the binary protocol begins with. It has no line's end to wait for.
 const BINARY_MAGIC: u8 = 0x80;
-const NOT_BINARY: &str = "the binary protocol is not spoken here";
+const NOT_BINARY: &str = "binary is spoken from a connection's first byte on, or not at all";
 const NOT_HTTP: &str = "this is no HTTP server";
 const ONE_SERVER: &str = "these statistics are a server's own: ask the server itself";
 const LINE_TOO_LONG: &str = "line too long";
@@ -76,10 +75,10 @@ fn blank(head: usize) -> Request {
 }
 
 /// A line being read, token by token. `read_*` return `Some` when the outcome is settled early.
-struct Line<'a> {
-    tokens: Tokens<'a>,
-    keys: &'a mut Vec<Span>,
-    request: Request,
+pub(super) struct Line<'a> {
+    pub(super) tokens: Tokens<'a>,
+    pub(super) keys: &'a mut Vec<Span>,
+    pub(super) request: Request,
 }
 
 impl Line<'_> {
@@ -99,7 +98,7 @@ impl Line<'_> {
             Shape::Touch => self.read_touch(),
             Shape::Flush => self.read_flush(),
             Shape::Verbosity => self.read_verbosity(),
-            Shape::MetaStore => self.read_meta_store(),
+            Shape::Meta(verb) => self.read_meta(verb),
             Shape::Stats => self.read_stats(),
             Shape::Bare => None,
         }
@@ -246,20 +245,6 @@ impl Line<'_> {
         }
     }
 
-    /// The command is refused all the same; its data must not be read as commands.
-    fn read_meta_store(&mut self) -> Option<Parsed<Request>> {
-        let tokens = self.collect::<2>();
-        let length = tokens[1].map_or(&b""[..], |token| self.tokens.text(token));
-        match scan::decimal(length, BODY_MAX) {
-            Some(body) => {
-                self.request.body = body;
-                self.request.trailer = b"\r\n";
-                None
-            }
-            None => Some(Parsed::Malformed(BAD_LINE)),
-        }
-    }
-
     fn one_key(&mut self, key: Option<Span>) -> Option<Parsed<Request>> {
         if !key.is_some_and(|key| self.is_key(key)) {
             return self.refuse(Refusal::Bad(BAD_LINE));
@@ -278,7 +263,7 @@ impl Line<'_> {
     /// 1 to 250 bytes without space, control character, NUL or DEL; bytes from 0x80 up are a key's
     /// own affair. An unclean byte anywhere before it in the line refuses the key as well: no
     /// argument may have one either.
-    fn is_key(&self, token: Span) -> bool {
+    pub(super) fn is_key(&self, token: Span) -> bool {
         self.tokens.are_clean() && self.tokens.text(token).len() <= KEY_MAX
     }
 
@@ -287,7 +272,7 @@ impl Line<'_> {
         std::array::from_fn(|_| self.tokens.next())
     }
 
-    fn refuse(&mut self, refusal: Refusal) -> Option<Parsed<Request>> {
+    pub(super) fn refuse(&mut self, refusal: Refusal) -> Option<Parsed<Request>> {
         self.keys.clear();
         self.request.arguments = Span::default();
         self.request.class = Class::Refuse(refusal);

@@ -8,7 +8,9 @@ use crate::{Ask, Credentials, Heard, Item, ItemKind, Parsed, Resume, Skills, Ups
 const OTHER_LINE_MAX: usize = 1000;
 /// The first version with the meta commands as we use them (`b`, `ma`, `E` and `O` came by then).
 const META_SINCE: [u32; 3] = [1, 6, 10];
-const NO_LOGIN: &str = "the login was refused";
+
+/// What a server says to everything before a login, here without its `\r\n`.
+const LOGIN_FIRST: &[u8] = b"CLIENT_ERROR unauthenticated";
 
 /// memcached's servers, and those that speak like them.
 pub struct Servers;
@@ -36,7 +38,9 @@ impl Upstream for Servers {
     fn hello(&self, credentials: Option<&Credentials>, out: &mut Vec<u8>) {
         if let Some(Credentials { name, password }) = credentials {
             let len = name.len() + 1 + password.len();
-            out.extend_from_slice(format!("set login 0 0 {len}\r\n").as_bytes());
+            // A server that wants no login takes it for an item, which must never be found: it has
+            // expired, and its key is nobody's.
+            out.extend_from_slice(format!("set quickack:login 0 -1 {len}\r\n").as_bytes());
             out.extend_from_slice(format!("{name} {password}\r\n").as_bytes());
         }
         out.extend_from_slice(b"version\r\n");
@@ -47,7 +51,7 @@ impl Upstream for Servers {
         if credentials {
             match reply::parse(Ask { command: commands::SET }, input) {
                 Parsed::Complete(Item { kind: ItemKind::Status, head, .. }) => at = head as usize,
-                Parsed::Complete(_) => return Parsed::Malformed(NO_LOGIN),
+                Parsed::Complete(_) => return Parsed::Complete(Heard::LoginRefused),
                 Parsed::Incomplete => return Parsed::Incomplete,
                 Parsed::Malformed(why) => return Parsed::Malformed(why),
             }
@@ -55,9 +59,13 @@ impl Upstream for Servers {
         // Whatever it says, it speaks; a server that does not know the word knows no other new one.
         match reply::parse(Ask { command: commands::VERSION }, &input[at..]) {
             Parsed::Complete(item) => {
-                let len = item.head as usize;
-                let skills = Skills { meta: has_meta(&input[at..at + len]) };
-                Parsed::Complete(Heard { len: at + len, skills })
+                let end = at + item.head as usize;
+                let line = &input[at..end];
+                if line.starts_with(LOGIN_FIRST) {
+                    return Parsed::Complete(Heard::LoginRefused);
+                }
+                let skills = Skills { meta: has_meta(line) };
+                Parsed::Complete(Heard::Welcome { len: end, skills })
             }
             Parsed::Incomplete => Parsed::Incomplete,
             Parsed::Malformed(why) => Parsed::Malformed(why),
@@ -96,7 +104,30 @@ mod tests {
         ] {
             let heard = Servers.hear(false, line.as_bytes());
             let skills = Skills { meta: has };
-            assert_eq!(heard, Parsed::Complete(Heard { len: line.len(), skills }), "{line}");
+            let welcome = Heard::Welcome { len: line.len(), skills };
+            assert_eq!(heard, Parsed::Complete(welcome), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_login_comes_before_everything_and_is_taken_or_refused() {
+        let (name, password) = ("anna".to_string(), "se cret".to_string());
+        let mut said = Vec::new();
+        Servers.hello(Some(&Credentials { name, password }), &mut said);
+        let hello = "set quickack:login 0 -1 12\r\nanna se cret\r\nversion\r\n";
+        assert_eq!(String::from_utf8_lossy(&said), hello);
+        let whole = "STORED\r\nVERSION 1.6.18\r\n";
+        for len in 0..whole.len() {
+            assert_eq!(Servers.hear(true, &whole.as_bytes()[..len]), Parsed::Incomplete, "{len}");
+        }
+        let welcome = Heard::Welcome { len: whole.len(), skills: Skills { meta: true } };
+        assert_eq!(Servers.hear(true, whole.as_bytes()), Parsed::Complete(welcome));
+        // One that answers each line, and memcached 1.6.18, which loses all answers but the last.
+        let each = "CLIENT_ERROR authentication failure\r\nCLIENT_ERROR unauthenticated\r\n";
+        let last = "CLIENT_ERROR unauthenticated\r\n";
+        for (tried, words) in [(true, each), (true, last), (false, last)] {
+            let heard = Servers.hear(tried, words.as_bytes());
+            assert_eq!(heard, Parsed::Complete(Heard::LoginRefused), "{tried} {words}");
         }
     }
 }

@@ -1,9 +1,11 @@
 //! What clients speak: lines of text.
 
-use super::{Servers, answer, commands, request};
+use super::commands::{MG, SET, TABLE};
+use super::meta::{self, base64};
+use super::{Binary, Servers, answer, binary, request};
 use crate::{
-    Answer, Ask, Asked, Carry, Command, Item, Login, Parsed, Protocol, Request, Resume, Shown,
-    Skills, Span, Upstream,
+    Answer, Ask, Asked, Carry, Class, Command, Item, Login, Parsed, Protocol, Request, Resume,
+    Shown, Skills, Span, Upstream,
 };
 
 /// Text.
@@ -14,8 +16,8 @@ impl Protocol for Text {
         "memcached"
     }
 
-    fn spoken(&self, _first: u8) -> &'static dyn Protocol {
-        &Text
+    fn spoken(&self, first: u8) -> &'static dyn Protocol {
+        if first == binary::FIRST { &Binary } else { &Text }
     }
 
     fn upstream(&self) -> &'static dyn Upstream {
@@ -23,7 +25,7 @@ impl Protocol for Text {
     }
 
     fn commands(&self) -> &'static [Command] {
-        commands::TABLE
+        TABLE
     }
 
     fn parse_request(
@@ -37,16 +39,20 @@ impl Protocol for Text {
 
     fn key<'a>(
         &self,
-        _request: &Request,
+        request: &Request,
         head: &'a [u8],
         span: Span,
-        _scratch: &'a mut Vec<u8>,
+        scratch: &'a mut Vec<u8>,
     ) -> &'a [u8] {
-        span.of(head)
+        let key = span.of(head);
+        if request.arguments.of(head) == b"b" { base64::decode(key, scratch) } else { key }
     }
 
-    fn carry(&self, request: &Request, _head: &[u8], _skills: Option<Skills>) -> Carry {
-        Carry::Ask(Ask { command: request.command })
+    fn carry(&self, request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
+        match request.command {
+            MG.. => meta::carry::carry(request, head, skills),
+            command => Carry::Ask(Ask { command }),
+        }
     }
 
     fn write_head(
@@ -54,32 +60,41 @@ impl Protocol for Text {
         request: &Request,
         head: &[u8],
         keys: &[Span],
-        _ask: Ask,
+        ask: Ask,
         out: &mut Vec<u8>,
     ) {
-        request::write_head(request, head, keys, out);
+        match request.command {
+            MG.. => meta::carry::write_head(request, head, keys[0], ask, out),
+            _ => request::write_head(request, head, keys, out),
+        }
     }
 
     fn write_tail(&self, _request: &Request, _ask: Ask, _out: &mut Vec<u8>) {}
 
     fn open_fetch(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) {
-        out.extend_from_slice(commands::TABLE[usize::from(request.command)].name.as_bytes());
-        if request.arguments != Span::default() {
+        let Class::Fetch { ask, .. } = request.class else { unreachable!("it is a read") };
+        out.extend_from_slice(TABLE[usize::from(ask.command)].name.as_bytes());
+        if !request.arguments.is_empty() {
             out.push(b' ');
             out.extend_from_slice(request.arguments.of(head));
         }
     }
 
-    fn translate(&self, _asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
-        out.extend_from_slice(head);
-        Shown::Body { trailer: item.trailer }
+    fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+        meta::answer::translate(asked, item, head, out)
     }
 
-    fn answer(&self, _asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
-        answer::write(answer, out);
+    fn answer(&self, asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
+        answer::write(asked, answer, out);
     }
 
-    fn login<'a>(&self, _request: &Request, _head: &'a [u8], _body: &'a [u8]) -> Login<'a> {
-        Login::Other
+    /// As memcached has it: a `set` of any key, whose value is a name, a space and a password.
+    fn login<'a>(&self, request: &Request, _head: &'a [u8], body: &'a [u8]) -> Login<'a> {
+        if request.command != SET || !matches!(request.class, Class::Single { .. }) {
+            return Login::Other;
+        }
+        let space = body.iter().position(|byte| *byte == b' ').unwrap_or(body.len());
+        let (name, rest) = body.split_at(space);
+        Login::Attempt { name, password: rest.get(1..).unwrap_or_default() }
     }
 }

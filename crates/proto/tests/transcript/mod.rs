@@ -9,14 +9,29 @@
 //!   ! the reason                  why our words differ from the real server's
 //! ```
 //!
+//! A row with an `@` is about the way to a server and back:
+//!
+//! ```text
+//!   > mg k T9\r\n                 what a client sends
+//!   @ classic                     what its server can do: classic, or meta as well
+//!   ~ gats 9 k\r\n               what the server is sent; nothing where the request is refused
+//!   < VALUE k 0 1 7\r\na\r\nEND\r\n
+//!   = HD\r\n                     what the client is told
+//! ```
+//!
 //! Bytes are written as in C: `\r \n \t \0 \xNN`; `{ab*3}` is `ababab`.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use proto::memcached::Text;
 use proto::{
-    Answer, Ask, Asked, Class, Local, Parsed, Protocol, Quiet, Refusal, Request, Resume, Span,
+    Answer, Ask, Asked, Carry, Class, ItemKind, Local, Marks, Parsed, Protocol, Quiet, Refusal,
+    Request, Resume, Shown, Skills, Span,
 };
+
+/// What servers speak is what the clients of this row speak: its table names what they are asked.
+pub const SERVERS: &dyn Protocol = &Text;
 
 /// One row of a transcript.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +44,11 @@ pub struct Row {
     pub asked: String,
     /// What the server says, and whether it hangs up.
     pub server: Option<(Vec<u8>, bool)>,
-    /// What the protocol makes of it.
+    /// What its server can do, in a row about the way there.
+    pub skills: Option<Skills>,
+    /// What that server is sent.
+    pub sent: Vec<u8>,
+    /// What the protocol makes of it; in such a row what the client is told.
     pub meaning: String,
     /// Why our words differ from the server's.
     pub reason: String,
@@ -59,6 +78,8 @@ fn read(file: &Path) -> Vec<Row> {
         match line.as_bytes().first() {
             None | Some(b'#') => {}
             Some(b'>') => row.request = bytes(rest),
+            Some(b'@') => row.skills = Some(Skills { meta: rest == "meta" }),
+            Some(b'~') => row.sent = bytes(rest),
             Some(b'?') => row.asked = rest.to_string(),
             Some(b'<') => {
                 let closes = rest.ends_with("[close]");
@@ -74,7 +95,7 @@ fn read(file: &Path) -> Vec<Row> {
 }
 
 /// The bytes that a transcript's text stands for.
-fn bytes(text: &str) -> Vec<u8> {
+pub fn bytes(text: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
@@ -122,50 +143,159 @@ pub fn meaning(protocol: &dyn Protocol, request: &Request, head: &[u8], keys: &[
             short => write!(out, " [{}]", short.escape_ascii()).unwrap(),
         }
     }
-    if !request.trailer.is_empty() {
+    if !request.trailer.is_empty() || request.body > 0 {
         write!(out, " body {}", request.body).unwrap();
     }
-    if request.quiet == Quiet::Silent {
-        out.push_str(" quiet");
+    match request.quiet {
+        Quiet::Loud => {}
+        Quiet::Sparing => out.push_str(" sparing"),
+        Quiet::Silent => out.push_str(" quiet"),
+    }
+    match request.class {
+        Class::Fetch { ask, .. } if request.keep => {
+            write!(out, " as {}", SERVERS.commands()[usize::from(ask.command)].name).unwrap();
+        }
+        Class::Single { writes: false } => out.push_str(" again"),
+        _ => {}
+    }
+    if request.marks == Marks::Makes {
+        out.push_str(" marks");
     }
     if let Class::Refuse(refusal) = request.class {
-        write!(out, " -> {}", words(protocol, &Answer::Refused(refusal)).trim_end()).unwrap();
+        let said = words(protocol, &asked(request, head), &Answer::Refused(refusal));
+        write!(out, " -> {}", escaped(said.trim_ascii_end())).unwrap();
     }
     out
 }
 
-/// What the proxy says of its own accord to a row's requests; `None` where a server is asked.
-pub fn own_words(protocol: &dyn Protocol, stream: &[u8]) -> Option<(String, bool)> {
-    let mut said = String::new();
+/// The request that something answers, whose head is at hand.
+pub fn asked<'a>(request: &Request, head: &'a [u8]) -> Asked<'a> {
+    Asked { command: request.command, quiet: request.quiet, ask: Ask::default(), head }
+}
+
+/// What the proxy says of its own accord to a row's requests, and whether it hangs up; `None` where
+/// a server is asked.
+pub fn own_words(protocol: &dyn Protocol, stream: &[u8]) -> Option<(Vec<u8>, bool)> {
+    let mut said = Vec::new();
+    let mut rest = stream;
     for (outcome, _) in frames(protocol, stream) {
-        match outcome {
-            Parsed::Complete(request) if request.quiet == Quiet::Silent => match request.class {
-                Class::Refuse(_) | Class::Local(_) => {}
-                _ => return None,
-            },
-            Parsed::Complete(request) => match request.class {
-                Class::Refuse(why) => said.push_str(&words(protocol, &Answer::Refused(why))),
-                Class::Local(Local::Version) => {
-                    said.push_str(&words(protocol, &Answer::Version("1.6.18")));
-                }
-                Class::Local(Local::Nothing) => said.push_str(&words(protocol, &Answer::Ok)),
-                Class::Local(Local::Quit) => return Some((said, true)),
-                _ => return None,
-            },
+        let request = match outcome {
+            Parsed::Complete(request) => request,
             Parsed::Malformed(why) => {
-                said.push_str(&words(protocol, &Answer::Refused(Refusal::Bad(why))));
+                let nobody = Asked { head: rest, ..Asked::nobody() };
+                said.extend(words(protocol, &nobody, &Answer::Refused(Refusal::Bad(why))));
                 return Some((said, true));
             }
             Parsed::Incomplete => break,
+        };
+        let asked = asked(&request, &rest[..request.head as usize]);
+        let silent = request.quiet == Quiet::Silent;
+        let answer = match request.class {
+            Class::Refuse(why) => Answer::Refused(why),
+            Class::Local(Local::Version) => Answer::Version("1.6.18"),
+            Class::Local(Local::Nothing) => Answer::Ok,
+            Class::Local(Local::Barrier) => Answer::Barrier,
+            Class::Local(Local::Quit) => {
+                said.extend(words(protocol, &asked, &Answer::Bye));
+                return Some((said, true));
+            }
+            _ => return None,
+        };
+        if !silent {
+            said.extend(words(protocol, &asked, &answer));
         }
+        rest = rest.get(request.len() as usize..).unwrap_or(b"");
     }
     Some((said, false))
 }
 
-fn words(protocol: &dyn Protocol, answer: &Answer<'_>) -> String {
+fn words(protocol: &dyn Protocol, asked: &Asked<'_>, answer: &Answer<'_>) -> Vec<u8> {
     let mut out = Vec::new();
-    protocol.answer(&Asked::nobody(), answer, &mut out);
-    String::from_utf8(out).expect("our words are text")
+    protocol.answer(asked, answer, &mut out);
+    out
+}
+
+/// What the first request of a row is to a server with the row's skills, and what its client is
+/// told when the server has said what it says.
+pub fn way(protocol: &dyn Protocol, row: &Row) -> (Vec<u8>, Vec<u8>) {
+    let mut keys = Vec::new();
+    let stream = &row.request[..];
+    let parsed = protocol.parse_request(stream, &mut Resume::default(), &mut keys);
+    let Parsed::Complete(request) = parsed else { panic!("{}: {parsed:?}", row.place) };
+    let (head, body) = stream.split_at(request.head as usize);
+    let (sent, ask) = match carried(protocol, &request, head, &keys, body, row.skills) {
+        Ok(carried) => carried,
+        Err(refusal) => {
+            let answer = Answer::Refused(refusal);
+            return (Vec::new(), words(protocol, &asked(&request, head), &answer));
+        }
+    };
+    let said = row.server.as_ref().map_or(&b""[..], |(said, _)| said);
+    let kept = if request.keep { head } else { b"" };
+    let asked = Asked { ask, ..asked(&request, kept) };
+    (sent, told(protocol, &asked, request.keep, said))
+}
+
+/// What a server with these skills is sent for a request.
+pub fn carried(
+    protocol: &dyn Protocol,
+    request: &Request,
+    head: &[u8],
+    keys: &[Span],
+    body: &[u8],
+    skills: Option<Skills>,
+) -> Result<(Vec<u8>, Ask), Refusal> {
+    let mut sent = Vec::new();
+    let ask = match request.class {
+        Class::Fetch { ask, .. } => {
+            protocol.open_fetch(request, head, &mut sent);
+            keys.iter().for_each(|key| protocol.upstream().push_fetch(key.of(head), &mut sent));
+            protocol.upstream().close_fetch(&mut sent);
+            return Ok((sent, ask));
+        }
+        Class::Broadcast { ask } => ask,
+        Class::Single { .. } => match protocol.carry(request, head, skills) {
+            Carry::Ask(ask) => ask,
+            Carry::Refused(refusal) => return Err(refusal),
+            Carry::Unknown => panic!("the skills were told"),
+        },
+        Class::Refuse(refusal) => return Err(refusal),
+        Class::Local(_) => panic!("no server is asked"),
+    };
+    protocol.write_head(request, head, keys, ask, &mut sent);
+    sent.extend_from_slice(body);
+    protocol.write_tail(request, ask, &mut sent);
+    Ok((sent, ask))
+}
+
+/// What the client is told of a server's whole reply.
+fn told(protocol: &dyn Protocol, asked: &Asked<'_>, keep: bool, said: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut rest = said;
+    let mut found = false;
+    while !rest.is_empty() {
+        let parsed = protocol.upstream().parse_reply(asked.ask, rest);
+        let Parsed::Complete(item) = parsed else {
+            panic!("{parsed:?} of {}", rest.escape_ascii())
+        };
+        let (whole, after) = rest.split_at(item.len() as usize);
+        let (head, tail) = whole.split_at(item.head as usize);
+        match item.kind {
+            ItemKind::End if found || !keep => protocol.answer(asked, &Answer::End, &mut out),
+            ItemKind::End => protocol.answer(asked, &Answer::Miss, &mut out),
+            ItemKind::Error => protocol.answer(asked, &Answer::Error(head), &mut out),
+            ItemKind::Value | ItemKind::Status if !keep => out.extend_from_slice(whole),
+            ItemKind::Value | ItemKind::Status => {
+                if let Shown::Body { trailer } = protocol.translate(asked, &item, head, &mut out) {
+                    out.extend_from_slice(&tail[..item.body as usize]);
+                    out.extend_from_slice(trailer);
+                }
+            }
+        }
+        found |= item.kind == ItemKind::Value;
+        rest = after;
+    }
+    out
 }
 
 /// Each message of a stream and what it means, up to the first that is not whole.
@@ -210,7 +340,10 @@ pub fn reply_story(protocol: &dyn Protocol, ask: Ask, stream: &[u8]) -> String {
                 let key = item.key.of(rest);
                 let mut text = format!("{:?}", item.kind).to_lowercase();
                 if !key.is_empty() {
-                    write!(text, " [{}] body {}", key.escape_ascii(), item.body).unwrap();
+                    write!(text, " [{}]", key.escape_ascii()).unwrap();
+                }
+                if !item.trailer.is_empty() {
+                    write!(text, " body {}", item.body).unwrap();
                 }
                 told.push(text);
                 let Some(after) = rest.get(item.len() as usize..) else {
@@ -236,4 +369,19 @@ pub fn reply_story(protocol: &dyn Protocol, ask: Ask, stream: &[u8]) -> String {
 pub fn ask(protocol: &dyn Protocol, name: &str) -> Ask {
     let row = protocol.commands().iter().position(|row| row.name == name);
     Ask { command: row.unwrap_or_else(|| panic!("{name} is no command")) as u8 }
+}
+
+/// As a transcript writes bytes.
+pub fn escaped(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    for &byte in bytes {
+        match byte {
+            b'\r' => out.push_str("\\r"),
+            b'\n' => out.push_str("\\n"),
+            0 => out.push_str("\\0"),
+            b' '..=b'~' if !b"\\{}".contains(&byte) => out.push(byte.into()),
+            _ => write!(out, "\\x{byte:02x}").unwrap(),
+        }
+    }
+    out
 }

@@ -3,7 +3,7 @@
 //! gets no request.
 
 use metrics::Server as Counter;
-use proto::Parsed;
+use proto::{Heard, Parsed};
 
 use crate::buffer::Source;
 use crate::fault::Fault;
@@ -18,7 +18,9 @@ impl Proxy {
         link.set_state(State::Greeting);
         link.since = now;
         let pool = &mut self.desk.pools[link.pool as usize];
-        pool.upstream.hello(None, &mut link.hello);
+        let login = pool.plan.server_login.as_ref();
+        pool.upstream.hello(login, &mut link.hello);
+        link.login = login.is_some();
         let server = &mut pool.servers[link.server as usize];
         server.unable_pause = limits::BACKOFF_FIRST_US;
         server.counters.add(Counter::Connects, 1);
@@ -35,6 +37,7 @@ impl Proxy {
         link.set_state(State::Greeting);
         link.since = self.desk.now;
         self.desk.pools[link.pool as usize].upstream.hello(None, &mut link.hello);
+        link.login = false;
         self.arm_link(id);
     }
 
@@ -51,13 +54,17 @@ impl Proxy {
         }
         link.partial.extend_from_slice(source.bytes);
         let upstream = self.desk.pools[link.pool as usize].upstream;
-        let heard = match upstream.hear(false, &link.partial) {
-            Parsed::Complete(heard) => heard,
+        let (len, skills) = match upstream.hear(link.login, &link.partial) {
+            Parsed::Complete(Heard::Welcome { len, skills }) => (len, skills),
+            Parsed::Complete(Heard::LoginRefused) => {
+                self.close_link(id, Fault::LoginRefused, now);
+                return Ok(());
+            }
             Parsed::Incomplete if link.partial.len() <= limits::REPLY_HEAD_MAX => return Ok(()),
             Parsed::Incomplete => return Err("first words without end"),
             Parsed::Malformed(why) => return Err(why),
         };
-        if heard.len < link.partial.len() {
+        if len < link.partial.len() {
             return Err("a reply that nobody asked for");
         }
         self.desk.spares.give(std::mem::take(&mut link.partial));
@@ -66,7 +73,7 @@ impl Proxy {
         let (pool, server) = (link.pool as usize, link.server as usize);
         let has_requests = !link.flights.is_empty();
         let entry = &mut self.desk.pools[pool].servers[server];
-        let before = entry.skills.replace(heard.skills);
+        let before = entry.skills.replace(skills);
         if entry.probe == Some(id) {
             link.proven = true;
             self.probe_answered(id, now);
@@ -75,7 +82,7 @@ impl Proxy {
         if self.links.find(id).is_some() {
             self.note_up(id, now);
         }
-        if has_requests && before.is_some_and(|before| !heard.skills.include(before)) {
+        if has_requests && before.is_some_and(|before| !skills.include(before)) {
             // What waits was written for a server that could do more.
             self.close_link(id, Fault::LinkLost, now);
         } else if self.links.find(id).is_some() {

@@ -131,11 +131,14 @@ impl Proxy {
     fn limit_partial(&mut self, id: ConnId) {
         let Some(client) = self.desk.clients.find_mut(id) else { return };
         let len = client.partial.len();
-        let small = len <= limits::BUFFER_KEEP_MAX.min(self.desk.limits.request_head);
-        if client.paused
-            || small
-            || (len <= self.desk.limits.request_head && self.desk.memory.has_room(len))
-        {
+        let is_known =
+            client.logged_in || self.desk.pools[client.pool as usize].plan.users.is_none();
+        let most = match is_known {
+            true => self.desk.limits.request_head,
+            false => self.desk.limits.request_head.min(limits::LOGIN_LEN_MAX),
+        };
+        let small = len <= limits::BUFFER_KEEP_MAX.min(most);
+        if client.paused || small || (len <= most && self.desk.memory.has_room(len)) {
             return self.desk.spoke(id);
         }
         self.desk.say(id, &Answer::Refused(Refusal::Bad("line too long")));
@@ -188,13 +191,17 @@ impl Proxy {
             Parsed::Incomplete => return 0,
             Parsed::Malformed(why) => {
                 self.desk.pools[pool].counters.add(Counter::Refused, 1);
-                self.desk.say(id, &Answer::Refused(Refusal::Bad(why)));
+                let answer = Answer::Refused(Refusal::Bad(why));
+                self.desk.answer(id, &Request::nobody(), rest.bytes, &answer);
                 self.desk.leave(id);
                 return rest.bytes.len();
             }
             Parsed::Complete(request) => request,
         };
         client.resume = Resume::default();
+        if let Some(used) = self.login(id, &request, rest.bytes) {
+            return used;
+        }
         let head = request.head as usize;
         let tail = request.len() - u64::from(request.head);
         let text = &rest.bytes[..head];
@@ -333,7 +340,7 @@ impl Proxy {
         self.pause_if_full(id);
     }
 
-    fn pause_if_full(&mut self, id: ConnId) {
+    pub(super) fn pause_if_full(&mut self, id: ConnId) {
         let limits = self.desk.memory.narrow(self.desk.limits);
         let Some(client) = self.desk.clients.find_mut(id) else { return };
         if client.state != State::Leaving && !client.paused && client.must_pause(&limits) {

@@ -106,7 +106,7 @@ impl Proxy {
     }
 
     /// Once marks are in use in a pool, through whichever worker, a read that would tell of them is
-    /// asked in the form that does.
+    /// asked in the form that does; and always where it would not be merged anyway.
     pub(super) fn heed_marks(&mut self, pool: usize, request: &mut Request) {
         let entry = &mut self.desk.pools[pool];
         match request.marks {
@@ -119,7 +119,8 @@ impl Proxy {
                 if !entry.marked && self.desk.sheet.total(entry.plan.row, Counter::Marks) > 0 {
                     entry.marked = true;
                 }
-                if entry.marked && !bug!(HideMarks) {
+                let as_it_is = entry.marked || !entry.plan.merge_gets;
+                if as_it_is && !bug!(HideMarks) {
                     request.class = Class::Single { writes: false };
                 }
             }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use metrics::Book;
 use proto::PROTOCOLS;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
-use proxy::{Action, Closed, ConnId, Event, Proxy, Report, Side, Slices, Time};
+use proxy::{Action, Closed, ConnId, Event, Passed, Proxy, Report, Side, Slices, Time};
 
 pub const SECOND: u64 = 1_000_000;
 /// The rows of the first pool and of its first server.
@@ -77,6 +77,16 @@ impl Stage {
 
     pub fn hand_over(&mut self) -> Vec<ConnId> {
         self.proxy.hand_over(usize::MAX).into_iter().map(|(id, _)| id).collect()
+    }
+
+    /// The same, as another worker is told of them.
+    pub fn passed(&mut self) -> Vec<Passed> {
+        self.proxy.hand_over(usize::MAX).into_iter().map(|(_, passed)| passed).collect()
+    }
+
+    /// A client from another worker.
+    pub fn adopt(&mut self, client: Passed) -> ConnId {
+        self.proxy.handle_adopted(client, self.now).expect("there is room")
     }
 
     pub fn accept(&mut self) -> Result<ConnId, Vec<u8>> {
@@ -154,6 +164,15 @@ impl Stage {
         self.proxy.handle_connected(link, self.now);
         self.settle();
         assert_eq!(self.hears(link), "version\r\n");
+    }
+
+    /// The first link that was asked for comes to be, and this is how it greets.
+    pub fn establishes_with(&mut self, hello: &str) -> ConnId {
+        let (link, _) = self.connects.remove(0);
+        self.proxy.handle_connected(link, self.now);
+        self.settle();
+        assert_eq!(self.turn(link), hello);
+        link
     }
 
     pub fn closes(&mut self, conn: ConnId, how: Closed) {

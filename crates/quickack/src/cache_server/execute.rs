@@ -1,12 +1,14 @@
 //! One request: the store is asked, and the answer is written in memcached's words.
 
-use cache::{Counted, Item, Mode, NewItem, Outcome, Store};
+use cache::{Count, Counted, Item, Mode, NewItem, Outcome, Store};
 use proto::memcached::Text;
+use proto::memcached::meta::Line;
 use proto::scan::{Tokens, decimal};
-use proto::{Answer, Asked, Class, Protocol, Quiet, Refusal, Request, Span};
+use proto::{Answer, Asked, Class, Protocol, Quiet, Request, Span};
 
 use super::Options;
-use super::intake::{OUT_OF_MEMORY, TOO_LARGE};
+use super::intake::{OUT_OF_MEMORY, TOO_LARGE, refused};
+use super::meta::{NON_NUMERIC, key_of};
 use super::session::Session;
 use super::stats::Counters;
 
@@ -16,6 +18,8 @@ pub struct Executor {
     pub(super) counters: Counters,
     /// Places of the keys of the request being executed.
     pub(super) keys: Vec<Span>,
+    /// The key that a request carries as base64. Empty between requests.
+    pub(super) decoded: Vec<u8>,
     /// Bytes that clients' unfinished requests hold.
     pub(super) held: usize,
     /// The verb of each row of the protocol's table.
@@ -28,13 +32,19 @@ pub struct Executor {
 /// What is done for a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
-    Fetch { cas: bool, touch: bool },
+    Fetch {
+        cas: bool,
+        touch: bool,
+    },
     Store(Mode),
     Cas,
     Delete,
     Incr,
     Decr,
     Touch,
+    Meta,
+    /// The meta one.
+    Noop,
     FlushAll,
     Version,
     Verbosity,
@@ -57,6 +67,7 @@ impl Executor {
             store: Store::new(options.memory_max, options.item_size_max),
             counters: Counters::default(),
             keys: Vec::new(),
+            decoded: Vec::new(),
             held: 0,
             verbs: Text.commands().iter().map(|command| verb(command.name)).collect(),
             options: *options,
@@ -73,11 +84,20 @@ impl Executor {
         now: u64,
     ) -> Progress {
         let verb = self.verbs[usize::from(request.command)];
+        let is_refused = matches!(request.class, Class::Refuse(_));
         if let Verb::Fetch { cas, touch } = verb
-            && !matches!(request.class, Class::Refuse(_))
+            && !is_refused
         {
             let exptime = if touch { Some(number(request.arguments.of(frame))) } else { None };
             return self.fetch(session, frame, cas, exptime, now);
+        }
+        if verb == Verb::Meta
+            && !is_refused
+            && let Some(line) = Line::read(&frame[..request.head as usize])
+        {
+            let value = frame[request.head as usize..].strip_suffix(request.trailer);
+            self.meta(&line, value, &mut session.out, now);
+            return Progress::Done;
         }
         let before = session.out.len();
         let progress = self.speak(verb, request, frame, &mut session.out, now);
@@ -98,12 +118,12 @@ impl Executor {
     ) -> Progress {
         let line = &frame[..request.head as usize];
         let answer: &[u8] = match (request.class, verb) {
-            (Class::Refuse(Refusal::Bad(why)), _) => {
-                Text.answer(&Asked::nobody(), &Answer::Refused(Refusal::Bad(why)), out);
+            (Class::Refuse(refusal), _) => {
+                out.extend_from_slice(&refused(refusal));
                 b""
             }
-            (Class::Refuse(_), _) | (_, Verb::Unknown) => b"ERROR\r\n",
-            (_, Verb::Store(mode)) => self.write(mode, request, frame, now),
+            (_, Verb::Meta | Verb::Unknown) => b"ERROR\r\n",
+            (_, Verb::Store(mode)) => self.write(mode, None, request, frame, now),
             (_, Verb::Cas) => self.compare_and_swap(request, frame, now),
             (_, Verb::Delete) => self.delete(line, now),
             (_, Verb::Incr | Verb::Decr) => self.count(verb == Verb::Incr, line, out, now),
@@ -113,6 +133,7 @@ impl Executor {
                 Text.answer(&Asked::nobody(), &Answer::Version(VERSION), out);
                 b""
             }
+            (_, Verb::Noop) => b"MN\r\n",
             (_, Verb::Verbosity) => b"OK\r\n",
             (_, Verb::Stats) => {
                 self.tell(out, now);
@@ -154,7 +175,14 @@ impl Executor {
         Progress::Done
     }
 
-    fn write(&mut self, mode: Mode, request: &Request, frame: &[u8], now: u64) -> &'static [u8] {
+    fn write(
+        &mut self,
+        mode: Mode,
+        cas: Option<u64>,
+        request: &Request,
+        frame: &[u8],
+        now: u64,
+    ) -> &'static [u8] {
         let (line, data) = frame.split_at(request.head as usize);
         let Some(value) = data.strip_suffix(request.trailer) else {
             return b"CLIENT_ERROR bad data chunk\r\n";
@@ -162,9 +190,12 @@ impl Executor {
         self.counters.cmd_set += 1;
         let [_, key, flags, exptime, ..] = words(line);
         let flags = decimal(flags, u64::from(u32::MAX)).unwrap_or_default() as u32;
-        let item = NewItem { key, flags, exptime: number(exptime), value };
+        let exptime = number(exptime);
+        let item = NewItem { key, flags, exptime, value, cas, ..NewItem::default() };
         let outcome = self.store.store(mode, &item, now);
-        self.counters.count_cas(mode, outcome);
+        if cas.is_some() {
+            self.counters.count_cas(outcome);
+        }
         match outcome {
             Outcome::Stored => b"STORED\r\n",
             Outcome::NotStored => b"NOT_STORED\r\n",
@@ -177,7 +208,7 @@ impl Executor {
 
     fn compare_and_swap(&mut self, request: &Request, frame: &[u8], now: u64) -> &'static [u8] {
         let cas = decimal(words(&frame[..request.head as usize])[5], u64::MAX).unwrap_or_default();
-        self.write(Mode::Cas(cas), request, frame, now)
+        self.write(Mode::Set, Some(cas), request, frame, now)
     }
 
     fn delete(&mut self, line: &[u8], now: u64) -> &'static [u8] {
@@ -190,18 +221,16 @@ impl Executor {
     fn count(&mut self, up: bool, line: &[u8], out: &mut Vec<u8>, now: u64) -> &'static [u8] {
         let [_, key, delta, ..] = words(line);
         let delta = decimal(delta, u64::MAX).unwrap_or_default();
-        let counted =
-            if up { self.store.incr(key, delta, now) } else { self.store.decr(key, delta, now) };
+        let count = Count { up, delta, cas: 0, new_cas: None };
+        let counted = self.store.count(key, &count, now);
         self.counters.count_count(up, counted);
         match counted {
             Counted::Now(number) => {
                 push_number(number, out);
                 b"\r\n"
             }
-            Counted::NotFound => b"NOT_FOUND\r\n",
-            Counted::NonNumeric => {
-                b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"
-            }
+            Counted::NotFound | Counted::Exists => b"NOT_FOUND\r\n",
+            Counted::NonNumeric => NON_NUMERIC,
             Counted::NoMemory => b"SERVER_ERROR out of memory\r\n",
         }
     }
@@ -220,17 +249,25 @@ impl Executor {
     }
 
     /// Whether the item that a storage command announces could ever be kept.
-    pub(super) fn is_too_large(&self, request: &Request, head: &[u8]) -> bool {
-        let key_len = self.keys.first().map_or(0, |key| key.of(head).len());
-        request.body as usize + key_len > self.options.item_size_max
+    pub(super) fn is_too_large(&self, request: &Request) -> bool {
+        request.body as usize > self.options.item_size_max
     }
 
-    /// A `set` that is refused takes the old value with it, so that nobody reads what was replaced.
+    /// A `set` that is refused takes the old value with it, so that nobody reads what was replaced;
+    /// an `ms` does so in every mode.
     pub(super) fn drop_stale(&mut self, request: &Request, head: &[u8], now: u64) {
-        if self.verbs[usize::from(request.command)] == Verb::Store(Mode::Set)
-            && let Some(key) = self.keys.first()
-        {
-            self.store.delete(key.of(head), now);
+        match self.verbs[usize::from(request.command)] {
+            Verb::Store(Mode::Set) => {
+                self.store.delete(words(head)[1], now);
+            }
+            Verb::Meta => {
+                let line = Line::read(&head[..request.head as usize]);
+                let mut decoded = Vec::new();
+                if let Some(line) = line {
+                    self.store.delete(key_of(&line, &mut decoded), now);
+                }
+            }
+            _ => {}
         }
     }
 }
@@ -251,6 +288,8 @@ fn verb(name: &str) -> Verb {
         "incr" => Verb::Incr,
         "decr" => Verb::Decr,
         "touch" => Verb::Touch,
+        "mg" | "ms" | "md" | "ma" | "me" => Verb::Meta,
+        "mn" => Verb::Noop,
         "flush_all" => Verb::FlushAll,
         "version" => Verb::Version,
         "verbosity" => Verb::Verbosity,

@@ -1,11 +1,11 @@
 //! The embedded cache: what a process behind `servers: [embedded]` thinks.
 //!
-//! It speaks memcached's classic text by the parser that the proxy uses: one reading of a line in
+//! It speaks memcached's text, classic and meta, by the parser that the proxy uses: one reading of a line in
 //! the house. Like the proxy it is a [`Mind`]: bytes and the time go in, bytes and actions come.
 //!
 //! ```text
 //!   handle_received ─▶ intake.rs ─▶ execute.rs ─▶ cache::Store
-//!                       frames       words  │
+//!                       frames       words  │  (meta.rs: meta's)
 //!   transmit ◀────────── session.rs's out ◀─┘      all that one read asked leaves in one write
 //! ```
 //!
@@ -14,6 +14,7 @@
 
 mod execute;
 mod intake;
+mod meta;
 mod session;
 mod start;
 mod stats;

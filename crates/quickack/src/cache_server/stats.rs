@@ -1,6 +1,6 @@
 //! What is counted, by memcached's names.
 
-use cache::{Counted, Mode, Outcome};
+use cache::{Counted, Outcome};
 use proto::memcached::Text;
 use proto::{Answer, Asked, Protocol};
 
@@ -43,16 +43,22 @@ impl Counters {
         }
     }
 
+    /// A meta get that touches what it finds is counted as a touch alone.
+    pub fn count_meta_get(&mut self, hit: bool, touch: bool) {
+        if hit && touch { self.count_touch(hit) } else { self.count_fetch(hit, false) }
+    }
+
     pub fn count_touch(&mut self, hit: bool) {
         self.cmd_touch += 1;
         *if hit { &mut self.touch_hits } else { &mut self.touch_misses } += 1;
     }
 
-    pub fn count_cas(&mut self, mode: Mode, outcome: Outcome) {
-        match (mode, outcome) {
-            (Mode::Cas(_), Outcome::Stored) => self.cas_hits += 1,
-            (Mode::Cas(_), Outcome::NotFound) => self.cas_misses += 1,
-            (Mode::Cas(_), Outcome::Exists) => self.cas_badval += 1,
+    /// A store with a cas.
+    pub fn count_cas(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Stored => self.cas_hits += 1,
+            Outcome::NotFound => self.cas_misses += 1,
+            Outcome::Exists => self.cas_badval += 1,
             _ => {}
         }
     }

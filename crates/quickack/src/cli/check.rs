@@ -46,6 +46,9 @@ fn summary(outcome: &Outcome) -> String {
     for (index, pool) in pools.iter().enumerate() {
         pool_summary(pool, &config.listeners[index], &config.upstreams[index], &mut out);
         links(config, pool, &mut out);
+        if let Some(users) = &pool.users {
+            let _ = writeln!(out, "  logins: {users}");
+        }
         lines(&config.blocks[1 + index].told(), &mut out);
     }
     out

@@ -7,9 +7,11 @@ use proxy::plan::{OnFailure, Plan, PoolPlan, QuickAck, ServerPlan, Timeouts};
 
 use super::address::ServerAddress;
 use super::apply::{Findings, apply, apply_override};
+use super::attachments::{Attachments, Source};
 use super::directives::{GLOBAL, POOL};
 use super::draft::{GlobalDraft, PoolDraft};
 use super::file::{ConfigFile, Entry, Shape};
+use super::logins::Logins;
 use super::overrides::Override;
 use super::process::{Admin, processors};
 use super::report::{Report, Spot};
@@ -18,16 +20,22 @@ use super::running::{Block, Setting};
 use super::value::size_word;
 use super::{Address, Config, Listener, Outcome, Severity, TcpOptions, Upstream};
 
-/// Compiles a file's text, and over it what was set at run time; `name` is what the report calls
-/// the file.
+/// Compiles a text that names no files, and over it what was set at run time; `name` is what the
+/// report calls it.
 pub fn compile(name: &str, text: &str, overrides: &[Override]) -> Outcome {
-    compile_for(name, text, overrides, processors())
+    compile_for(name, text, overrides, processors(), Source::Nowhere)
 }
 
-/// The same on a machine with so many processors: what `workers: auto` comes to. A worker compiles
-/// with its master's number, because it may be pinned to one.
-pub fn compile_for(name: &str, text: &str, overrides: &[Override], processors: usize) -> Outcome {
-    let mut compiler = Compiler::new(overrides, processors);
+/// The same of a file, on a machine with so many processors: what `workers: auto` comes to. A worker
+/// compiles with its master's number, because it may be pinned to one.
+pub fn compile_for(
+    name: &str,
+    text: &str,
+    overrides: &[Override],
+    processors: usize,
+    source: Source<'_>,
+) -> Outcome {
+    let mut compiler = Compiler::new(overrides, processors, source);
     let mut findings = Findings::default();
     match ConfigFile::parse(text) {
         Ok(file) => compiler.file(&file, &mut findings),
@@ -41,6 +49,8 @@ pub fn compile_for(name: &str, text: &str, overrides: &[Override], processors: u
 
 struct Compiler<'o> {
     overrides: &'o [Override],
+    source: Source<'o>,
+    attachments: Attachments,
     pools: Vec<Pool>,
     global: GlobalDraft,
     global_settings: Vec<Setting>,
@@ -51,6 +61,7 @@ struct Compiler<'o> {
 /// A pool that was read, right or wrong.
 struct Pool {
     draft: PoolDraft,
+    logins: Logins,
     settings: Vec<Setting>,
     /// Of `listen:`'s value.
     listen_spot: Spot,
@@ -61,9 +72,11 @@ struct Pool {
 }
 
 impl<'o> Compiler<'o> {
-    fn new(overrides: &'o [Override], processors: usize) -> Compiler<'o> {
+    fn new(overrides: &'o [Override], processors: usize, source: Source<'o>) -> Compiler<'o> {
         Compiler {
             overrides,
+            source,
+            attachments: Attachments::default(),
             pools: Vec::new(),
             global: GlobalDraft::new(processors),
             global_settings: Vec::new(),
@@ -124,11 +137,19 @@ impl<'o> Compiler<'o> {
         }
         let rules = Rules { block, entries, draft: &draft, settings: &settings };
         rules.check(findings);
+        let logins = Logins::read(&rules, self.source, &mut self.attachments, findings);
         let listen_spot = rules.spot_of("listen");
         let written = settings.iter().any(|setting| setting.name == "item_size_max");
         let item_size_spot = written.then(|| rules.spot_of("item_size_max"));
         let connections_spot = rules.spot_of("server_connections_max");
-        self.pools.push(Pool { draft, settings, listen_spot, item_size_spot, connections_spot });
+        self.pools.push(Pool {
+            draft,
+            logins,
+            settings,
+            listen_spot,
+            item_size_spot,
+            connections_spot,
+        });
     }
 
     /// A reload may take a pool away; what was set for it goes with it.
@@ -219,12 +240,12 @@ impl<'o> Compiler<'o> {
             overrides: self.overrides.iter().filter(|set| self.holds(set)).cloned().collect(),
             blocks: self.blocks(),
             process: self.global.process,
+            attachments: self.attachments,
         }
     }
 
     fn plan(&self, workers: usize) -> Plan {
-        let mut whole =
-            Plan::new(self.pools.iter().map(|pool| plan(&pool.draft, workers)).collect());
+        let mut whole = Plan::new(self.pools.iter().map(|pool| plan(pool, workers)).collect());
         whole.memory_max = self.global.memory_max;
         whole.clients_max = self.global.clients_max.unwrap_or(usize::MAX);
         whole
@@ -260,7 +281,8 @@ fn entries<'e>(block: &'e Entry, findings: &mut Findings) -> Option<&'e [Entry]>
     }
 }
 
-fn plan(draft: &PoolDraft, workers: usize) -> PoolPlan {
+fn plan(pool: &Pool, workers: usize) -> PoolPlan {
+    let draft = &pool.draft;
     let plan = draft.plan.clone();
     let quickack = draft.quickack.unwrap_or(QuickAck::Partial);
     PoolPlan {
@@ -277,6 +299,8 @@ fn plan(draft: &PoolDraft, workers: usize) -> PoolPlan {
             count => count,
         },
         max_ejected: Some(draft.max_ejected.of(draft.servers.len())),
+        users: pool.logins.users.clone(),
+        server_login: pool.logins.server_login.clone(),
         quickack,
         server_quickack: draft.server_quickack.unwrap_or(quickack),
         ..plan

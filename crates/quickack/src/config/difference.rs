@@ -75,6 +75,7 @@ impl Difference {
             self.lines.push(format!("pool {name}: listens on {to} and no more on {from}"));
         }
         self.servers(old, new);
+        self.logins(old, new);
         self.directives(&format!("pool {name}"), old.block, new.block);
     }
 
@@ -103,6 +104,22 @@ impl Difference {
             if earlier.weight != weight {
                 self.lines.push(format!("{start}: weight {} -> {weight}", earlier.weight));
             }
+        }
+    }
+
+    /// What is in the files with passwords may be other without a changed word.
+    fn logins(&mut self, old: &Side, new: &Side) {
+        let name = &new.plan.name;
+        if let (Some(before), Some(now)) = (&old.plan.users, &new.plan.users)
+            && before != now
+        {
+            let line = format!("pool {name}: other users or passwords: {before}, now {now}");
+            self.lines.push(line);
+        }
+        if let (Some(before), Some(now)) = (&old.plan.server_login, &new.plan.server_login)
+            && before != now
+        {
+            self.lines.push(format!("pool {name}: another login to its servers"));
         }
     }
 
@@ -254,7 +271,7 @@ const ONLY_AT_START_OF_A_POOL: &[&str] = &["reuseport"];
 
 #[cfg(test)]
 mod tests {
-    use super::super::compile_for;
+    use super::super::{Source, compile_for};
     use super::*;
 
     const OLD: &str = "\
@@ -272,7 +289,7 @@ beta:
 ";
 
     fn config(text: &str) -> Config {
-        let outcome = compile_for("test.yml", text, &[], 2);
+        let outcome = compile_for("test.yml", text, &[], 2, Source::Nowhere);
         outcome.config.unwrap_or_else(|| panic!("{text}{}", outcome.report.render_text()))
     }
 

@@ -179,7 +179,7 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "`SO_REUSEPORT` on the listener, as in twemproxy's versions after 0.5."),
     row("protocol", Native, Value("memcached"),
         Kind::Word(
-            || proto::PROTOCOLS.iter().map(|protocol| protocol.name()).collect(),
+            || proto::NAMED.iter().map(|protocol| protocol.name()).collect(),
             |pool, word| proto::protocol(word).map(|protocol| pool.plan.protocol = protocol),
         ),
         "What clients and servers of the pool speak."),
@@ -210,6 +210,21 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "Networks, such as `[10.0.0.0/8, ::1]` or `from [10.0.0.0/8]`, whose connections begin \
          with a PROXY header (version 1 or 2) that names the client. From elsewhere none is \
          read."),
+    row("users", Native, Unset("everybody is served"),
+        Kind::Own("path of a file", |pool, word| file_name(word).map(|word| {
+            pool.users = Some(word);
+        })),
+        "Who may use the pool: a file of `name:password` lines, in the configuration's folder if \
+         its path is relative, that nobody but its owner may read. A name may have several lines. \
+         Clients are answered nothing before they have logged in: by SASL PLAIN, or by a `set` \
+         whose value is `name password`. Read again at a reload; who is logged in stays."),
+    row("server_login", Native, Unset("none"),
+        Kind::Own("path of a file", |pool, word| file_name(word).map(|word| {
+            pool.server_login = Some(word);
+        })),
+        "Who the proxy is to the pool's servers: a file like that of `users` with one line, for \
+         servers that want a login (memcached's `-Y`). Each link says it before anything else; a \
+         server that refuses it is down."),
     live("timeout_connect", Value("1s"),
         Kind::Deadline(|pool, us| pool.timeout_connect = Some(us)),
         "How long a connect to a server may take."),
@@ -339,6 +354,13 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
 
 /// twemproxy keeps its numbers in an `int`.
 const INT_MAX: u64 = i32::MAX as u64;
+
+fn file_name(word: &str) -> Result<String, Fault> {
+    match word.is_empty() || word.contains(char::is_control) {
+        true => Err(Fault::new("a file's path is of visible characters")),
+        false => Ok(word.to_string()),
+    }
+}
 
 fn on_failure(word: &str) -> Option<OnFailure> {
     match word {

@@ -33,6 +33,10 @@ pub struct PoolDraft {
     pub max_ejected: Share,
     pub server_connections_max: Option<usize>,
     pub proxy_protocol: Vec<IpNet>,
+    /// A path, as it is written.
+    pub users: Option<String>,
+    /// The same.
+    pub server_login: Option<String>,
     pub redis: bool,
     pub redis_auth: bool,
 }
@@ -80,6 +84,8 @@ impl PoolDraft {
             max_ejected: Share::Percent(50),
             server_connections_max: None,
             proxy_protocol: Vec::new(),
+            users: None,
+            server_login: None,
             redis: false,
             redis_auth: false,
         }

@@ -132,20 +132,20 @@ fn unknown<D>(table: &'static [Directive<D>], name: &str) -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use super::super::compile_for;
+    use super::super::{Source, compile_for};
     use super::*;
 
     const TEXT: &str = "global: {workers: 2}\nalpha:\n  listen: 127.0.0.1:1\n  timeout: 400\n  \
                         servers: [127.0.0.1:11211:1]\n";
 
     fn config(overrides: &[Override]) -> Config {
-        compile_for("test.yml", TEXT, overrides, 2).config.unwrap()
+        compile_for("test.yml", TEXT, overrides, 2, Source::Nowhere).config.unwrap()
     }
 
     fn set_all(words: &[&str]) -> Result<Config, String> {
         words.iter().try_fold(config(&[]), |before, word| {
             let overrides = set(&before, &before.overrides, word)?;
-            let outcome = compile_for("test.yml", TEXT, &overrides, 2);
+            let outcome = compile_for("test.yml", TEXT, &overrides, 2, Source::Nowhere);
             outcome.config.ok_or_else(|| outcome.report.render_text())
         })
     }
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn an_override_goes_with_its_pool() {
         let overrides = [Override::parse("beta.timeout=1s").unwrap()];
-        let outcome = compile_for("test.yml", TEXT, &overrides, 2);
+        let outcome = compile_for("test.yml", TEXT, &overrides, 2, Source::Nowhere);
         let told = outcome.report.render_text();
         assert!(told.contains("warning: no pool is called `beta` any more"), "{told}");
         assert!(outcome.report.render_json().contains("\"set\": \"beta.timeout=1s\""));
@@ -243,7 +243,7 @@ mod tests {
 
     /// What is shown is a configuration itself.
     fn config_text_again(text: &str) -> Config {
-        let outcome = compile_for("running", text, &[], 2);
+        let outcome = compile_for("running", text, &[], 2, Source::Nowhere);
         outcome.config.unwrap_or_else(|| panic!("{text}{}", outcome.report.render_text()))
     }
 }

@@ -30,7 +30,7 @@ fn pool(config: &Config) -> &PoolPlan {
 /// Everything that a configuration says, as text.
 fn shown(config: &Config) -> String {
     let pools: Vec<String> = config.plan.pools.iter().map(shown_pool).collect();
-    let Config { plan, process, listeners, upstreams, text: _, overrides: _, blocks: _ } = config;
+    let Config { plan, process, listeners, upstreams, .. } = config;
     let (memory_max, clients_max) = (plan.memory_max, plan.clients_max);
     format!("{pools:?} {process:?} {memory_max} {clients_max} {listeners:?} {upstreams:?}")
 }
@@ -41,13 +41,13 @@ fn shown_pool(pool: &PoolPlan) -> String {
     let PoolPlan { server_failure_limit, server_retry_timeout, client_connections, .. } = pool;
     let PoolPlan { merge_gets, partial, allow, item_size_max, quickack, server_quickack, .. } =
         pool;
-    let PoolPlan { hold_after, .. } = pool;
+    let PoolPlan { hold_after, users, server_login, .. } = pool;
     let protocol = protocol.name();
     format!(
         "{name} {protocol} {hash:?} {distribution:?} {hash_tag:?} {servers:?} {server_connections} \
          {preconnect} {timeouts:?} {on_failure:?} {server_failure_limit} {server_retry_timeout} \
          {client_connections} {merge_gets} {partial:?} {allow:?} {item_size_max} {quickack:?} \
-         {server_quickack:?} {hold_after:?}"
+         {server_quickack:?} {hold_after:?} {users:?} {server_login:?}"
     )
 }
 
@@ -134,8 +134,17 @@ const EFFECTS: &[Effect] = &[
 
 #[test]
 fn every_directive_has_its_effect() {
-    let elsewhere =
-        ["listen", "servers", "memory", "protocol", "redis", "redis_auth", "redis_db"].as_slice();
+    let elsewhere = [
+        "listen",
+        "servers",
+        "memory",
+        "protocol",
+        "redis",
+        "redis_auth",
+        "redis_db",
+        "users",
+        "server_login",
+    ];
     for directive in POOL.iter().filter(|directive| !elsewhere.contains(&directive.name)) {
         let name = directive.name;
         let start = format!("{name}:");
@@ -164,7 +173,7 @@ const GLOBAL_EFFECTS: &[Effect] = &[
 
 #[test]
 fn every_directive_of_the_process_has_its_effect() {
-    let unwritten = compile_for("test.yml", POOL_TEXT, &[], 2).config.unwrap();
+    let unwritten = compile_for("test.yml", POOL_TEXT, &[], 2, Source::Nowhere).config.unwrap();
     assert_eq!(unwritten.process.worker_count(), 2);
     for directive in GLOBAL {
         let name = directive.name;
@@ -194,6 +203,40 @@ fn a_server_is_held_from_after_a_while_or_never() {
     assert_eq!(pool(&config(POOL_TEXT)).hold_after, Some(30_000));
     assert_eq!([held("hold_after: 5"), held("hold_after: 200us")], [Some(5_000), Some(200)]);
     assert_eq!([held("hold_after: off"), held("hold_after: 0s")], [None, None]);
+}
+
+/// A pool whose `users` are in a file that came with the text, or did not come.
+fn with_users(contents: Option<&str>) -> Outcome {
+    let mut attachments = Attachments::default();
+    if let Some(contents) = contents {
+        attachments.insert("secrets", contents.to_string());
+    }
+    let text = format!("{POOL_TEXT}  users: secrets\n");
+    compile_for("test.yml", &text, &[], 2, Source::Attached(&attachments))
+}
+
+#[test]
+fn what_a_file_holds_is_compiled_where_it_came_with_the_text() {
+    let config = with_users(Some("anna:new\nanna:old\n")).config.unwrap();
+    let users = pool(&config).users.as_ref().unwrap();
+    assert!(users.admit(b"anna", b"new") && users.admit(b"anna", b"old"));
+    assert!(!users.admit(b"anna", b"other"));
+    let shown = format!("{:?} {} {}", config.attachments, config.running_text(), shown(&config));
+    assert!(shown.contains("secrets") && !shown.contains("anna"), "{shown}");
+    let told = with_users(None).report.render_text();
+    assert!(told.contains("users: `secrets`: it did not come with the text"), "{told}");
+    let told = compile("test.yml", &format!("{POOL_TEXT}  users: x\n"), &[]).report.render_text();
+    assert!(told.contains("users: `x`: no file can be named here"), "{told}");
+}
+
+#[test]
+fn another_password_is_a_difference_and_another_comment_is_none() {
+    let [old, same, new] = ["a:1\n", "# One.\na:1\n", "a:2\nb:1\n"]
+        .map(|contents| with_users(Some(contents)).config.unwrap());
+    assert!(difference(&old, &same).lines.is_empty());
+    let told = "pool p: other users or passwords: 1 user with 1 password, now 2 users with 2 \
+                passwords";
+    assert_eq!(difference(&old, &new).lines, [told]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use metrics::Worker;
 use proxy::plan::Plan;
-use proxy::{ConnId, Time};
+use proxy::{ConnId, Passed, Time};
 use rustix::event::epoll;
 
 use super::accept::{Arrival, refuse};
@@ -52,10 +52,10 @@ impl Loop<'_> {
     }
 
     /// A client from another worker.
-    pub(super) fn adopt(&mut self, fd: OwnedFd, pool: u32) {
+    pub(super) fn adopt(&mut self, fd: OwnedFd, client: Passed) {
         let tcp = sys::listen::local_address(&fd).is_ok();
         self.door.entered();
-        let welcome = self.mind.handle_adopted(pool, self.now);
+        let welcome = self.mind.handle_adopted(client, self.now);
         self.seat(welcome, fd, tcp, b"");
     }
 

@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use proxy::plan::Plan;
-use proxy::{Event, Report};
+use proxy::{Event, Passed, Report};
 
 use super::{Listener, Mind, Target};
 
@@ -47,8 +47,9 @@ pub trait Errands {
     /// The same, of what the loop itself has noticed.
     fn note(&mut self, note: Note);
 
-    /// A client with nothing outstanding, for another worker. Given back if it cannot be passed.
-    fn hand_over(&mut self, pool: u32, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>>;
+    /// Clients with nothing outstanding, for other workers. Those that cannot be passed are given
+    /// back.
+    fn hand_over(&mut self, client: Passed, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>>;
 }
 
 /// What the loop itself tells the operator.
@@ -64,8 +65,8 @@ pub enum Order {
     Install(Box<Install>),
     /// A server left its ring, or came back.
     Eject { server: u32, ejected: bool },
-    /// Clients from another worker.
-    Adopt { pool: u32, fds: Vec<OwnedFd> },
+    /// Clients from another worker, who are all alike.
+    Adopt { client: Passed, fds: Vec<OwnedFd> },
     /// No more clients; those who have nothing outstanding go to other workers. Ends with the last.
     Retire,
     /// There are workers with fewer clients: those who have nothing outstanding go to them, until
@@ -111,7 +112,7 @@ impl Errands for Alone {
 
     fn note(&mut self, _note: Note) {}
 
-    fn hand_over(&mut self, _pool: u32, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+    fn hand_over(&mut self, _client: Passed, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
         Err(fds)
     }
 }

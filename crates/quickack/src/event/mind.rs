@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use proxy::plan::Plan;
-use proxy::{Action, Closed, ConnId, Proxy, Side, Slices, Time};
+use proxy::{Action, Closed, ConnId, Passed, Proxy, Side, Slices, Time};
 
 /// The contract of `proxy::Proxy`, for whoever wants to be driven the same way.
 pub trait Mind {
@@ -24,8 +24,8 @@ pub trait Mind {
     // What only a mind that is led need know.
 
     /// A client arrived that another worker has handed over.
-    fn handle_adopted(&mut self, pool: u32, now: Time) -> Result<ConnId, Vec<u8>> {
-        self.handle_accept(pool, now)
+    fn handle_adopted(&mut self, client: Passed, now: Time) -> Result<ConnId, Vec<u8>> {
+        self.handle_accept(client.pool, now)
     }
 
     /// Another plan holds.
@@ -39,9 +39,8 @@ pub trait Mind {
         Vec::new()
     }
 
-    /// Up to `max` clients with nothing outstanding, and the rows of their pools. They are
-    /// forgotten.
-    fn hand_over(&mut self, _max: usize) -> Vec<(ConnId, u32)> {
+    /// Up to `max` clients with nothing outstanding. They are forgotten.
+    fn hand_over(&mut self, _max: usize) -> Vec<(ConnId, Passed)> {
         Vec::new()
     }
 
@@ -102,8 +101,8 @@ impl Mind for Proxy {
         Proxy::is_drained(self)
     }
 
-    fn handle_adopted(&mut self, pool: u32, now: Time) -> Result<ConnId, Vec<u8>> {
-        Proxy::handle_adopted(self, pool, now)
+    fn handle_adopted(&mut self, client: Passed, now: Time) -> Result<ConnId, Vec<u8>> {
+        Proxy::handle_adopted(self, client, now)
     }
 
     fn install(&mut self, plan: Plan, now: Time) {
@@ -122,7 +121,7 @@ impl Mind for Proxy {
         Proxy::handle_connecting(self, link, begins);
     }
 
-    fn hand_over(&mut self, max: usize) -> Vec<(ConnId, u32)> {
+    fn hand_over(&mut self, max: usize) -> Vec<(ConnId, Passed)> {
         Proxy::hand_over(self, max)
     }
 }

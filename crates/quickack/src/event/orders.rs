@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use proxy::Passed;
 use rustix::event::epoll;
 use sys::signal;
 
@@ -40,8 +41,8 @@ impl Loop<'_> {
                 Order::Eject { server, ejected } => {
                     self.mind.set_ejected(server, ejected, self.now);
                 }
-                Order::Adopt { pool, fds } => {
-                    fds.into_iter().for_each(|fd| self.adopt(fd, pool));
+                Order::Adopt { client, fds } => {
+                    fds.into_iter().for_each(|fd| self.adopt(fd, client));
                 }
                 Order::Retire => self.retire(),
                 Order::Share { keep } => self.sharing = Some((keep, self.now.after(SHARE_US))),
@@ -104,17 +105,17 @@ impl Loop<'_> {
         if surplus == 0 || self.ends.is_some() {
             return;
         }
-        let mut of_pool: BTreeMap<u32, Vec<OwnedFd>> = BTreeMap::new();
-        for (id, pool) in self.mind.hand_over(surplus) {
+        let mut alike: BTreeMap<Passed, Vec<OwnedFd>> = BTreeMap::new();
+        for (id, client) in self.mind.hand_over(surplus) {
             if let Some(conn) = self.drop_conn(id) {
                 let _ = epoll::delete(&self.epoll, &conn.fd);
-                of_pool.entry(pool).or_default().push(conn.fd);
+                alike.entry(client).or_default().push(conn.fd);
             }
         }
-        for (pool, fds) in of_pool {
+        for (client, fds) in alike {
             // Those that cannot be passed stay for another turn.
-            if let Err(back) = self.errands.hand_over(pool, fds) {
-                back.into_iter().for_each(|fd| self.adopt(fd, pool));
+            if let Err(back) = self.errands.hand_over(client, fds) {
+                back.into_iter().for_each(|fd| self.adopt(fd, client));
             }
         }
     }

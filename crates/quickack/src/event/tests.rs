@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use metrics::Book;
-use proxy::{Event, Proxy, Report};
+use proxy::{Event, Passed, Proxy, Report};
 
 use super::*;
 
@@ -20,7 +20,7 @@ type Make = Box<dyn FnOnce() -> Order + Send>;
 enum Told {
     Installed,
     Note(Note),
-    Handed(u32, Vec<OwnedFd>),
+    Handed(Passed, Vec<OwnedFd>),
 }
 
 /// A test that leads a loop in another thread.
@@ -69,8 +69,8 @@ impl Errands for Script {
         let _ = self.told.send(Told::Note(note));
     }
 
-    fn hand_over(&mut self, pool: u32, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
-        let _ = self.told.send(Told::Handed(pool, fds));
+    fn hand_over(&mut self, client: Passed, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+        let _ = self.told.send(Told::Handed(client, fds));
         Ok(())
     }
 }
@@ -169,8 +169,13 @@ fn server(may_answer: Receiver<()>) -> (u16, Receiver<usize>) {
     std::thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        assert_eq!(line, "version\r\n");
+        (&stream).write_all(b"VERSION 1.6.18\r\n").unwrap();
         let _ = may_answer.recv();
-        let (mut line, mut count) = (String::new(), 0);
+        let mut count = 0;
+        line.clear();
         while reader.read_line(&mut line).is_ok_and(|len| len > 0) {
             if line.starts_with("set ") {
                 count += 1;
@@ -284,9 +289,9 @@ fn a_worker_that_retires_hands_its_quiet_clients_over_and_they_notice_nothing() 
     leader.order(|| Order::Retire);
     let mut handed = 0;
     while handed < 20 {
-        let Told::Handed(pool, fds) = leader.hear() else { panic!("something else") };
+        let Told::Handed(client, fds) = leader.hear() else { panic!("something else") };
         handed += fds.len();
-        other.order(move || Order::Adopt { pool, fds });
+        other.order(move || Order::Adopt { client, fds });
     }
     clients.iter().for_each(ask_version);
     let mut leader = leader;

@@ -7,6 +7,8 @@ use std::os::fd::OwnedFd;
 use proxy::plan::Plan;
 use serde::{Deserialize, Serialize};
 
+use crate::config::Attachments;
+
 /// A configuration on its way to a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Installation {
@@ -14,6 +16,8 @@ pub struct Installation {
     /// What reports call it.
     pub name: String,
     pub text: String,
+    /// The contents of the files that the text names: a worker opens none.
+    pub attachments: Attachments,
     /// Set at run time, as `KEY=VALUE`; they hide what the text says.
     pub overrides: Vec<String>,
     /// Workers that share what is limited for the whole proxy.
@@ -96,6 +100,7 @@ mod tests {
             epoch: 7,
             name: "quickack.yml".to_string(),
             text: "x".repeat(500_000),
+            attachments: Attachments::default(),
             overrides: vec!["memory_max=2g".to_string()],
             workers: 4,
             processors: 4,

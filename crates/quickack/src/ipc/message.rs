@@ -75,10 +75,10 @@ messages! {
         "Others have fewer: hand over clients that have nothing outstanding until so many are left."
     Worker Leaving {}
         "Somebody else has told it to end: it drains."
-    Worker Clients { pool: u32 }
+    Worker Clients { pool: u32, logged_in: bool }
         "Connections of clients that have nothing outstanding, one descriptor each, to be given to \
-         other workers."
-    Master Adopt { pool: u32 }
+         other workers. Whether they have logged in goes with them."
+    Master Adopt { pool: u32, logged_in: bool }
         "Connections of clients from another worker, one descriptor each."
     Master Drain { timeout_us: u64 }
         "Take no more clients, answer what was asked, close at a request boundary, and end."

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use proxy::Passed;
 use rustix::process::Signal;
 
 use super::events::Source;
@@ -83,7 +84,7 @@ impl Master {
 
     /// Clients that a worker hands over, each for the serving worker that has the fewest. While
     /// nobody serves, or is told so much that it would be taken for deaf, they wait here.
-    pub(super) fn pass_clients(&mut self, pool: u32, fds: Vec<OwnedFd>) {
+    pub(super) fn pass_clients(&mut self, client: Passed, fds: Vec<OwnedFd>) {
         for fd in fds {
             let given = |number: usize| self.handed.get(&number).copied().unwrap_or(0);
             let listens = |number: &usize| {
@@ -94,14 +95,15 @@ impl Master {
             let serving = serving.filter(listens);
             let count = |number: &usize| self.board.connections(*number) + given(*number);
             let Some(number) = serving.min_by_key(count) else {
-                self.waiting_clients.push((pool, fd));
+                self.waiting_clients.push((client, fd));
                 continue;
             };
             *self.handed.entry(number).or_default() += 1;
             if let Some(worker) = self.slots[number].worker.as_mut() {
                 // One by one: a worker may have as many descriptors as its limit allows, and one
                 // more that it has no room for must not take others with it.
-                worker.send(Message::Adopt { pool }, &[Rc::new(fd)]);
+                let Passed { pool, logged_in } = client;
+                worker.send(Message::Adopt { pool, logged_in }, &[Rc::new(fd)]);
             }
         }
     }

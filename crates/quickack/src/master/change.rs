@@ -23,7 +23,7 @@ use super::rows::Rows;
 use super::say;
 use super::workers::State;
 use super::{Master, Running};
-use crate::config::{self, Config, Override};
+use crate::config::{self, Config, Override, Source};
 use crate::ipc::Message;
 use crate::log::Level;
 
@@ -119,6 +119,7 @@ impl Master {
         }
         let reading = Reading {
             text: self.running.config.text.clone(),
+            attachments: self.running.config.attachments.clone(),
             addresses: self.running.found.clone(),
             ..Reading::default()
         };
@@ -201,7 +202,9 @@ impl Master {
     ) {
         let name =
             self.file.as_ref().map_or("(built in)".into(), |file| file.display().to_string());
-        let outcome = config::compile(&name, &reading.text, overrides);
+        let source = Source::Attached(&reading.attachments);
+        let processors = config::processors();
+        let outcome = config::compile_for(&name, &reading.text, overrides, processors, source);
         let Some(config) = outcome.config else {
             return self.refuse(asker, outcome.report.render_text().trim_end());
         };

@@ -42,6 +42,7 @@ use std::process::{Child, ExitCode};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use proxy::Passed;
 use rustix::process::Signal;
 use sys::kernel::Kernel;
 use sys::signal::Signals;
@@ -109,7 +110,7 @@ struct Master {
     /// Clients that were given to workers since the last look, by slot.
     handed: BTreeMap<usize, u32>,
     /// Clients that were handed over while nobody served: they wait for the next who does.
-    waiting_clients: Vec<(u32, OwnedFd)>,
+    waiting_clients: Vec<(Passed, OwnedFd)>,
     /// Children that were killed and take their time.
     graves: Vec<Child>,
     /// Of the last change that was tried, whether it holds or not.
@@ -235,8 +236,8 @@ impl Master {
             self.start_what_is_due(now)?;
         }
         self.settle_rows();
-        for (pool, fd) in std::mem::take(&mut self.waiting_clients) {
-            self.pass_clients(pool, vec![fd]);
+        for (client, fd) in std::mem::take(&mut self.waiting_clients) {
+            self.pass_clients(client, vec![fd]);
         }
         self.log.tick(Now::read());
         Ok(self.ended(now))
@@ -320,7 +321,9 @@ impl Master {
                 say(&mut self.log, Level::Warning, &text);
             }
             Message::Leaving {} => self.note_leaving(number),
-            Message::Clients { pool } => self.pass_clients(pool, fds),
+            Message::Clients { pool, logged_in } => {
+                self.pass_clients(Passed { pool, logged_in }, fds);
+            }
             other => {
                 let text = format!("worker {number} said what only a master says: {other:?}");
                 say(&mut self.log, Level::Error, &text);
@@ -418,6 +421,7 @@ impl Running {
             epoch: self.epoch,
             name: "the running configuration".to_string(),
             text: self.config.text.clone(),
+            attachments: self.config.attachments.clone(),
             overrides: self.config.overrides.iter().map(ToString::to_string).collect(),
             workers: self.config.process.worker_count(),
             processors: self.config.process.processors,

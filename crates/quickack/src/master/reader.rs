@@ -14,12 +14,14 @@ use std::time::{Duration, Instant};
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{self, Address, Config, ServerAddress, Severity};
+use crate::config::{self, Address, Attachments, Config, ServerAddress, Severity};
 
 /// What reading brought.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Reading {
     pub text: String,
+    /// The files that it names.
+    pub attachments: Attachments,
     /// Errors and warnings, as `check` shows them.
     pub report: String,
     pub errors: usize,
@@ -104,7 +106,7 @@ pub fn read(file: &Path) -> Reading {
                 reading.report += &format!("{why}\n");
             }
         }
-        reading.text = config.text;
+        (reading.text, reading.attachments) = (config.text, config.attachments);
     }
     reading
 }

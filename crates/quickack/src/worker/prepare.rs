@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proxy::plan::Plan;
 
-use crate::config::{self, Affinity, Config, Override, Severity};
+use crate::config::{self, Affinity, Config, Override, Severity, Source};
 use crate::event::{Install, Listener, Target, TargetAddress};
 use crate::ipc::installation::{AcceptMode, Installation, number};
 
@@ -31,8 +31,8 @@ pub fn compile(
     let overrides: Result<Vec<Override>, String> =
         installation.overrides.iter().map(|word| Override::parse(word)).collect();
     let name = &installation.name;
-    let outcome =
-        config::compile_for(name, &installation.text, &overrides?, installation.processors);
+    let (text, source) = (&installation.text, Source::Attached(&installation.attachments));
+    let outcome = config::compile_for(name, text, &overrides?, installation.processors, source);
     let Some(mut config) = outcome.config else {
         let errors = outcome.report.count(Severity::Error);
         return Err(format!("it has {errors} errors here"));

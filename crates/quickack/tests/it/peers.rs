@@ -1,7 +1,9 @@
 //! Real clients in front, real memcached behind: what they say to each other alone, they say
 //! through the proxy.
 
-use std::path::Path;
+mod clients;
+
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use testkit::process::{Client, Memcached, Quickack};
@@ -177,8 +179,7 @@ fn memcached_sees_gets_of_many_clients_merged_and_each_gets_its_own() {
 #[test]
 fn pymemcache_works_with_all_its_defaults() {
     let (_memcacheds, quickack) = field(4, &[]);
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut command = Command::new(root.join(".venv/bin/python"));
+    let mut command = Command::new(root().join(".venv/bin/python"));
     command.arg(peer_script("through_pymemcache.py")).arg(quickack.address().port().to_string());
     run(&mut command);
 }
@@ -191,15 +192,13 @@ fn php_memcached_works_in_text_mode() {
     run(&mut command);
 }
 
-/// What holds for memcached holds for one memcached behind us, but for the exceptions in the list.
-#[test]
-fn memccapable_finds_what_it_finds_in_memcached() {
-    /// Test and reason. Empty since every test of the text protocol holds.
-    const EXCEPTIONS: &[(&str, &str)] = &[];
+/// What holds for memcached holds for one memcached behind us, but for the exceptions in the list:
+/// test and reason.
+fn check_capable(protocol: &str, exceptions: &[(&str, &str)]) {
     let (memcacheds, quickack) = field(1, &["allow: [flush_all]"]);
     let ask = |address: std::net::SocketAddr| {
         let mut command = Command::new("memccapable");
-        command.args(["-h", "127.0.0.1", "-p", &address.port().to_string(), "-a"]);
+        command.args(["-h", "127.0.0.1", "-p", &address.port().to_string(), protocol]);
         let output = finish(&mut command);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let results = text.lines().filter_map(|line| {
@@ -212,10 +211,20 @@ fn memccapable_finds_what_it_finds_in_memcached() {
     let (ours, text) = ask(quickack.address());
     assert!(direct.len() > 20, "memccapable says less than expected: {direct:?}");
     for (theirs, ours) in direct.iter().zip(&ours) {
-        let excepted = EXCEPTIONS.iter().any(|(name, _)| *name == theirs.0);
+        let excepted = exceptions.iter().any(|(name, _)| *name == theirs.0);
         assert!(theirs == ours || excepted, "{theirs:?} directly, {ours:?} through us\n{text}");
     }
     assert_eq!(direct.len(), ours.len(), "it stopped in the middle:\n{text}");
+}
+
+#[test]
+fn memccapable_finds_what_it_finds_in_memcached() {
+    check_capable("-a", &[]);
+}
+
+#[test]
+fn memccapable_finds_in_binary_what_it_finds_in_memcached() {
+    check_capable("-b", &[]);
 }
 
 #[test]
@@ -246,8 +255,13 @@ fn tool<'a>(name: &'a str, debian: &'a str) -> &'a str {
     if found(debian) { debian } else { name }
 }
 
-fn peer_script(name: &str) -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testkit/peers").join(name)
+fn peer_script(name: &str) -> PathBuf {
+    root().join("testkit/peers").join(name)
+}
+
+/// The workspace.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Runs it to a good end.

@@ -79,7 +79,7 @@ fn a_file_that_is_not_there_is_an_error_in_both_forms() {
     assert_eq!(records[0]["line"], serde_json::Value::Null);
 }
 
-fn folder() -> PathBuf {
+pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/config")
 }
 
@@ -126,7 +126,7 @@ fn anywhere(line: &str) -> String {
     words.collect::<Vec<&str>>().join(" ")
 }
 
-fn compare(golden: &Path, text: &str) {
+pub fn compare(golden: &Path, text: &str) {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(golden, text).expect("a test may write its golden files");
     }

@@ -1,0 +1,100 @@
+//! Reads the replies of the binary words: packets, each known by its opaque.
+
+use std::collections::VecDeque;
+
+use super::reply::{Asked, Context, Kind, Reader};
+use super::wire::{Answer, GET, GETKQ, HEADER_LEN, NOOP, NOT_FOUND, SET};
+
+/// Extras of a value: its flags.
+const FLAGS_LEN: usize = 4;
+/// An error's text is not longer.
+const TEXT_LEN_MAX: usize = 256;
+
+impl Reader {
+    /// A packet up to its value; returns how many of the bytes it took.
+    pub(super) fn receive_packet(
+        &mut self,
+        bytes: &[u8],
+        asked: &mut VecDeque<Asked>,
+        context: &mut Context,
+    ) -> Result<usize, String> {
+        if self.line.is_empty() {
+            return match head_len(bytes)? {
+                Some(len) => self.handle_packet(&bytes[..len], asked, context).map(|()| len),
+                None => {
+                    self.line.extend_from_slice(bytes);
+                    Ok(bytes.len())
+                }
+            };
+        }
+        let kept = self.line.len();
+        let mut head = std::mem::take(&mut self.line);
+        head.extend_from_slice(&bytes[..bytes.len().min(HEADER_LEN + TEXT_LEN_MAX)]);
+        let Some(len) = head_len(&head)? else {
+            self.line = head;
+            return Ok(bytes.len());
+        };
+        assert!(len > kept, "what was kept was no whole head");
+        self.handle_packet(&head[..len], asked, context)?;
+        head.clear();
+        self.line = head;
+        Ok(len - kept)
+    }
+
+    fn handle_packet(
+        &mut self,
+        head: &[u8],
+        asked: &mut VecDeque<Asked>,
+        context: &mut Context,
+    ) -> Result<(), String> {
+        let answer = Answer::read(head)?;
+        let Some(request) = asked.front() else {
+            return Err(format!("an answer nobody asked for: {answer:?}"));
+        };
+        let keys = match &request.kind {
+            Kind::Get(run) => run.len() as u32,
+            Kind::Set => 1,
+        };
+        let at = answer.opaque.wrapping_sub(request.opaque);
+        if at > keys {
+            return Err(format!("{answer:?} to {request:?}"));
+        }
+        let is_quiet = keys > 1;
+        match (&request.kind, answer.code, answer.status) {
+            (Kind::Get(run), GET | GETKQ, 0) => {
+                let index = run.start + at;
+                let (flags, key) = head[HEADER_LEN..].split_at(answer.extras);
+                let named = if is_quiet { context.corpus.key(index) } else { b"" };
+                let right = at < keys
+                    && at >= self.hits
+                    && (answer.code == GETKQ) == is_quiet
+                    && (flags, key) == (&[0; FLAGS_LEN][..], named)
+                    && answer.value_len == context.corpus.value_len();
+                if !right {
+                    return Err(format!("wrong value {} for {run:?}", head.escape_ascii()));
+                }
+                self.hits += 1;
+                self.begin_body(index, context);
+            }
+            (Kind::Get(_), GET, NOT_FOUND) if !is_quiet => self.end(asked, context),
+            (Kind::Get(_), NOOP, 0) if is_quiet && at == keys => self.end(asked, context),
+            (Kind::Set, SET, 0) if at == 0 => self.end(asked, context),
+            _ => self.fail(head, asked, context),
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of a packet without its value, an error's text included, when all of them are there.
+fn head_len(bytes: &[u8]) -> Result<Option<usize>, String> {
+    if bytes.len() < HEADER_LEN {
+        return Ok(None);
+    }
+    let answer = Answer::read(bytes)?;
+    let text = if answer.status == 0 { 0 } else { answer.value_len };
+    if text > TEXT_LEN_MAX {
+        return Err(format!("an error without end: {answer:?}"));
+    }
+    let len = HEADER_LEN + answer.extras + answer.key_len + text;
+    Ok((len <= bytes.len()).then_some(len))
+}

@@ -1,0 +1,236 @@
+//! The words in which a request is asked, and what must come back: memcached's classic text, its
+//! meta commands, its binary packets.
+//!
+//! ```text
+//!  text     get KEY …             VALUE KEY 0 LEN … END         a reply is known by its place
+//!  meta     mg KEY k v O7         VA LEN kKEY O7                and by its opaque
+//!  binary   GET, or many GETKQ    a packet a value, and a       and by its opaque: each key has
+//!           and a NOOP            NOOP at the end of many       one of its own
+//! ```
+
+use std::ops::Range;
+
+use super::corpus::{Corpus, KEY_LEN};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wire {
+    #[default]
+    Text,
+    Meta,
+    Binary,
+}
+
+impl Wire {
+    /// What is added to the name of a peer that is asked in these words.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Wire::Text => "",
+            Wire::Meta => " meta",
+            Wire::Binary => " binary",
+        }
+    }
+
+    /// What ends a value.
+    pub fn value_end(self) -> &'static [u8] {
+        match self {
+            Wire::Text | Wire::Meta => b"\r\n",
+            Wire::Binary => b"",
+        }
+    }
+
+    /// Opaques that one request uses.
+    pub fn opaques(self, keys: u32) -> u32 {
+        match self {
+            Wire::Text => 0,
+            Wire::Meta => 1,
+            // The last is the NOOP's.
+            Wire::Binary => keys + 1,
+        }
+    }
+
+    /// Appends a read of a run of keys; returns the end of its first piece when it is sent split.
+    pub fn push_get(
+        self,
+        corpus: &Corpus,
+        out: &mut Vec<u8>,
+        run: Range<u32>,
+        opaque: u32,
+    ) -> usize {
+        match self {
+            Wire::Text => return corpus.push_get(out, run),
+            Wire::Meta => {
+                assert_eq!(run.len(), 1, "a meta read has one key");
+                out.extend_from_slice(b"mg ");
+                out.extend_from_slice(corpus.key(run.start));
+                out.extend_from_slice(b" k v O");
+                push_hex(out, opaque);
+                out.extend_from_slice(b"\r\n");
+            }
+            Wire::Binary if run.len() == 1 => {
+                Packet { code: GET, opaque, ..Packet::default() }.push(corpus, run.start, out);
+            }
+            Wire::Binary => {
+                for (at, index) in (0..).zip(run.clone()) {
+                    push_quiet_get(corpus, out, index, opaque + at);
+                }
+                push_noop(out, opaque + run.len() as u32);
+            }
+        }
+        out.len()
+    }
+
+    /// Appends a set; returns the end of its first piece when it is sent split.
+    pub fn push_set(self, corpus: &Corpus, out: &mut Vec<u8>, index: u32, opaque: u32) -> usize {
+        match self {
+            Wire::Text => return corpus.push_set(out, index),
+            Wire::Meta => {
+                out.extend_from_slice(b"ms ");
+                out.extend_from_slice(corpus.key(index));
+                out.extend_from_slice(format!(" {} O", corpus.value_len()).as_bytes());
+                push_hex(out, opaque);
+                out.extend_from_slice(b"\r\n");
+                corpus.push_value(out, index);
+                out.extend_from_slice(b"\r\n");
+            }
+            Wire::Binary => {
+                let value = corpus.value_len() as u32;
+                let packet = Packet { code: SET, opaque, extras: 8, value };
+                packet.push(corpus, index, out);
+                corpus.push_value(out, index);
+            }
+        }
+        out.len()
+    }
+}
+
+/// Appends a binary read that is not answered if there is nothing.
+pub fn push_quiet_get(corpus: &Corpus, out: &mut Vec<u8>, index: u32, opaque: u32) {
+    Packet { code: GETKQ, opaque, ..Packet::default() }.push(corpus, index, out);
+}
+
+/// Appends what is answered when everything before it is.
+pub fn push_noop(out: &mut Vec<u8>, opaque: u32) {
+    Packet { code: NOOP, opaque, ..Packet::default() }.push_header(0, out);
+}
+
+/// A request's packet. Its extras are zeros.
+#[derive(Clone, Copy, Default)]
+struct Packet {
+    code: u8,
+    opaque: u32,
+    extras: u8,
+    value: u32,
+}
+
+impl Packet {
+    /// With a key.
+    fn push(self, corpus: &Corpus, index: u32, out: &mut Vec<u8>) {
+        self.push_header(KEY_LEN as u16, out);
+        out.extend_from_slice(&[0; 8][..usize::from(self.extras)]);
+        out.extend_from_slice(corpus.key(index));
+    }
+
+    fn push_header(self, key_len: u16, out: &mut Vec<u8>) {
+        let total = u32::from(self.extras) + u32::from(key_len) + self.value;
+        let mut header = [0; HEADER_LEN];
+        header[0] = 0x80;
+        header[1] = self.code;
+        header[2..4].copy_from_slice(&key_len.to_be_bytes());
+        header[4] = self.extras;
+        header[8..12].copy_from_slice(&total.to_be_bytes());
+        header[12..16].copy_from_slice(&self.opaque.to_be_bytes());
+        out.extend_from_slice(&header);
+    }
+}
+
+/// The head of an answer's packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub code: u8,
+    pub key_len: usize,
+    pub extras: usize,
+    pub status: u16,
+    pub opaque: u32,
+    /// Bytes after extras and key.
+    pub value_len: usize,
+}
+
+impl Answer {
+    /// Reads a header of `HEADER_LEN` bytes.
+    pub fn read(header: &[u8]) -> Result<Answer, String> {
+        let wide = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+        let long =
+            |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().expect("four bytes"));
+        let (key_len, extras) = (usize::from(wide(2)), usize::from(header[4]));
+        let total = long(8) as usize;
+        if header[0] != 0x81 || header[5] != 0 || total < key_len + extras {
+            return Err(format!("no answer's packet: {}", header[..HEADER_LEN].escape_ascii()));
+        }
+        let value_len = total - key_len - extras;
+        let (status, opaque) = (wide(6), long(12));
+        Ok(Answer { code: header[1], key_len, extras, status, opaque, value_len })
+    }
+}
+
+pub const HEADER_LEN: usize = 24;
+pub const GET: u8 = 0x00;
+pub const SET: u8 = 0x01;
+pub const NOOP: u8 = 0x0a;
+pub const GETKQ: u8 = 0x0d;
+pub const NOT_FOUND: u16 = 1;
+
+/// An opaque of the meta words: eight digits.
+fn push_hex(out: &mut Vec<u8>, opaque: u32) {
+    for at in (0..8).rev() {
+        let digit = (opaque >> (4 * at) & 15) as usize;
+        out.push(b"0123456789abcdef"[digit]);
+    }
+}
+
+/// What such a request is answered: the line before a value, or the line alone.
+pub fn meta_value(corpus: &Corpus, index: u32, opaque: u32, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("VA {} k", corpus.value_len()).as_bytes());
+    out.extend_from_slice(corpus.key(index));
+    out.extend_from_slice(b" O");
+    push_hex(out, opaque);
+    out.extend_from_slice(b"\r\n");
+}
+
+pub fn meta_stored(opaque: u32, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"HD O");
+    push_hex(out, opaque);
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meta_requests_are_lines() {
+        let corpus = Corpus::new(3, 14);
+        let mut out = Vec::new();
+        Wire::Meta.push_get(&corpus, &mut out, 2..3, 0xab);
+        Wire::Meta.push_set(&corpus, &mut out, 1, 0xac);
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<&str> = text.split("\r\n").collect();
+        assert_eq!(lines[0], "mg key:00000002 k v O000000ab");
+        assert_eq!(lines[1], "ms key:00000001 14 O000000ac");
+        assert!(lines[2].starts_with("key:00000001") && lines[2].len() == 14);
+    }
+
+    #[test]
+    fn binary_requests_are_packets() {
+        let corpus = Corpus::new(3, 14);
+        let mut out = Vec::new();
+        Wire::Binary.push_get(&corpus, &mut out, 0..2, 7);
+        assert_eq!(out.len(), 2 * (24 + 12) + 24);
+        assert_eq!(out[..24], *b"\x80\x0d\0\x0c\0\0\0\0\0\0\0\x0c\0\0\0\x07\0\0\0\0\0\0\0\0");
+        assert_eq!((out[24 + 12 + 15], out[72 + 1], out[72 + 15]), (8, NOOP, 9));
+        out.clear();
+        Wire::Binary.push_set(&corpus, &mut out, 2, 1);
+        assert_eq!(out.len(), 24 + 8 + 12 + 14);
+        assert_eq!((out[1], out[4], out[11]), (SET, 8, 34));
+        assert_eq!(&out[32..56], b"key:00000002key:00000002");
+    }
+}

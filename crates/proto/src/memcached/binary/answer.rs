@@ -1,0 +1,243 @@
+//! What a client is told: a server's words, and ours, as packets.
+
+use super::super::commands::{FLUSH_ALL, MA, MG};
+use super::super::reply::Value;
+use super::header::{self, Header, Reply};
+use super::opcodes::{self, Mode, Shape};
+use crate::scan;
+use crate::{Answer, Asked, Item, Quiet, Refusal, Shown};
+
+/// The statuses, with the words that memcached has for each.
+const OK: u16 = 0x00;
+const NOT_FOUND: (u16, &[u8]) = (0x01, b"Not found");
+const EXISTS: (u16, &[u8]) = (0x02, b"Data exists for key.");
+const TOO_LARGE: (u16, &[u8]) = (0x03, b"Too large.");
+const INVALID: u16 = 0x04;
+const NOT_STORED: (u16, &[u8]) = (0x05, b"Not stored.");
+const NOT_NUMERIC: (u16, &[u8]) = (0x06, b"Non-numeric server-side value for incr or decr");
+const AUTH_ERROR: (u16, &[u8]) = (0x20, b"Auth failure.");
+const UNKNOWN: (u16, &[u8]) = (0x81, UNKNOWN_WORDS.as_bytes());
+pub(super) const UNKNOWN_WORDS: &str = "Unknown command";
+const NO_MEMORY: (u16, &[u8]) = (0x82, b"Out of memory");
+/// Not memcached's own, but its clients know them: "not supported", "internal error", and
+/// "temporary failure", at which libmemcached closes and others may try again.
+const NOT_SUPPORTED: u16 = 0x83;
+const INTERNAL: u16 = 0x84;
+const TEMPORARY: u16 = 0x86;
+
+/// The packet that is answered.
+struct To<'a> {
+    opcode: u8,
+    opaque: [u8; 4],
+    shape: Shape,
+    quiet: bool,
+    key: &'a [u8],
+}
+
+impl<'a> To<'a> {
+    fn read(asked: &Asked<'a>) -> To<'a> {
+        let quiet = asked.quiet == Quiet::Sparing;
+        let nobody =
+            To { opcode: 0, opaque: [0; 4], shape: Shape::Unknown, quiet: false, key: b"" };
+        let Some(header) = Header::read(asked.head).filter(|_| asked.head[0] == header::REQUEST)
+        else {
+            return nobody;
+        };
+        let (opcode, opaque) = (header.opcode, header.opaque);
+        if asked.command == Asked::NOBODY {
+            return To { opcode, opaque, ..nobody };
+        }
+        let shape = opcodes::opcode(asked.command).shape;
+        let key = if shape == Shape::Unknown { b"" } else { header.key(asked.head) };
+        To { opcode, opaque, shape, quiet, key }
+    }
+
+    fn push(&self, reply: Reply, out: &mut Vec<u8>) {
+        reply.push(self.opcode, self.opaque, out);
+    }
+
+    /// An answer with nothing but words.
+    fn say(&self, (status, words): (u16, &[u8]), out: &mut Vec<u8>) {
+        self.push(Reply { status, total: words.len(), ..Reply::default() }, out);
+        out.extend_from_slice(words);
+    }
+
+    /// Good news without a value.
+    fn done(&self, cas: u64, out: &mut Vec<u8>) -> Shown {
+        if self.quiet {
+            return Shown::Nothing;
+        }
+        self.push(Reply { cas, ..Reply::default() }, out);
+        Shown::Head
+    }
+
+    fn miss(&self, out: &mut Vec<u8>) -> Shown {
+        if self.quiet && self.is_read() {
+            return Shown::Nothing;
+        }
+        if self.tells_key() {
+            let (status, key) = (NOT_FOUND.0, self.key.len());
+            self.push(Reply { status, key, total: key, ..Reply::default() }, out);
+            out.extend_from_slice(self.key);
+        } else {
+            self.say(NOT_FOUND, out);
+        }
+        Shown::Head
+    }
+
+    /// An item's flags and cas number, and what else was asked of it.
+    fn hit(&self, flags: u32, cas: u64, body: u64, out: &mut Vec<u8>) -> Shown {
+        let has_value = !matches!(self.shape, Shape::Touch { value: false, .. });
+        let key = if self.tells_key() { self.key } else { b"" };
+        let value = if has_value { body as usize } else { 0 };
+        let total = 4 + key.len() + value;
+        self.push(Reply { status: OK, key: key.len(), extras: 4, total, cas }, out);
+        out.extend_from_slice(&flags.to_be_bytes());
+        out.extend_from_slice(key);
+        if has_value { Shown::Body { trailer: b"" } } else { Shown::Head }
+    }
+
+    fn number(&self, number: u64, cas: u64, out: &mut Vec<u8>) -> Shown {
+        if self.quiet {
+            return Shown::Nothing;
+        }
+        self.push(Reply { total: 8, cas, ..Reply::default() }, out);
+        out.extend_from_slice(&number.to_be_bytes());
+        Shown::Head
+    }
+
+    fn not_stored(&self) -> (u16, &'static [u8]) {
+        match self.shape {
+            Shape::Store(Mode::Add) => EXISTS,
+            Shape::Store(Mode::Replace) => NOT_FOUND,
+            _ => NOT_STORED,
+        }
+    }
+
+    fn is_read(&self) -> bool {
+        matches!(self.shape, Shape::Get { .. } | Shape::Touch { .. })
+    }
+
+    fn tells_key(&self) -> bool {
+        matches!(self.shape, Shape::Get { key: true } | Shape::Touch { key: true, .. })
+    }
+}
+
+/// Tells a server's item.
+pub(super) fn translate(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+    let to = To::read(asked);
+    if !item.key.is_empty() {
+        let value = Value::read(item, head);
+        let flags = number(value.flags) as u32;
+        return to.hit(flags, number(value.cas), item.body, out);
+    }
+    let text = head.strip_suffix(b"\r\n").unwrap_or(head);
+    match asked.ask.command {
+        MG.. => translate_meta(asked.ask.command, &to, item, text, out),
+        FLUSH_ALL => to.done(0, out),
+        _ => translate_classic(&to, text, out),
+    }
+}
+
+/// A status in classic words.
+fn translate_classic(to: &To<'_>, text: &[u8], out: &mut Vec<u8>) -> Shown {
+    match text {
+        b"END" => return to.miss(out),
+        b"NOT_FOUND" => to.say(NOT_FOUND, out),
+        b"EXISTS" => to.say(EXISTS, out),
+        b"NOT_STORED" => to.say(to.not_stored(), out),
+        _ => return to.done(0, out),
+    }
+    Shown::Head
+}
+
+/// A status in meta's words, with the flags that were asked.
+fn translate_meta(command: u8, to: &To<'_>, item: &Item, text: &[u8], out: &mut Vec<u8>) -> Shown {
+    match text.get(..2).unwrap_or_default() {
+        b"EN" => return to.miss(out),
+        b"NF" => to.say(NOT_FOUND, out),
+        b"EX" => to.say(EXISTS, out),
+        b"NS" => to.say(to.not_stored(), out),
+        _ if command == MG => {
+            let told = Told::read(text);
+            return to.hit(told.flags, told.cas, item.body, out);
+        }
+        b"VA" if command == MA => {
+            let told = Told::read(text);
+            let digits = text.rsplit(|&byte| byte == b'\n').next().unwrap_or_default();
+            return to.number(number(digits), told.cas, out);
+        }
+        _ => return to.done(Told::read(text).cas, out),
+    }
+    Shown::Head
+}
+
+/// What a meta reply tells of an item.
+#[derive(Default)]
+struct Told {
+    flags: u32,
+    cas: u64,
+}
+
+impl Told {
+    /// Reads the first line of a reply.
+    fn read(text: &[u8]) -> Told {
+        let line = text.split(|&byte| byte == b'\r').next().unwrap_or_default();
+        let mut told = Told::default();
+        for option in line.split(|&byte| byte == b' ').skip(1) {
+            match option.split_first() {
+                Some((b'f', text)) => told.flags = number(text) as u32,
+                Some((b'c', text)) => told.cas = number(text),
+                _ => {}
+            }
+        }
+        told
+    }
+}
+
+/// A number that a server has written.
+fn number(text: &[u8]) -> u64 {
+    scan::decimal(text, u64::MAX).unwrap_or(0)
+}
+
+/// Writes an answer of ours.
+pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
+    let to = To::read(asked);
+    match answer {
+        Answer::End if to.shape == Shape::Stat => to.push(Reply::default(), out),
+        Answer::End => {}
+        Answer::Miss => drop(to.miss(out)),
+        Answer::Ok | Answer::Barrier | Answer::Bye => drop(to.done(0, out)),
+        Answer::Version(version) => to.say((OK, version.as_bytes()), out),
+        Answer::Stat(name, value) => {
+            let total = name.len() + value.len();
+            to.push(Reply { key: name.len(), total, ..Reply::default() }, out);
+            out.extend_from_slice(name.as_bytes());
+            out.extend_from_slice(value.as_bytes());
+        }
+        Answer::Refused(Refusal::Unknown | Refusal::Bad(UNKNOWN_WORDS)) => to.say(UNKNOWN, out),
+        Answer::Refused(Refusal::ByName(why)) => to.say((NOT_SUPPORTED, why.as_bytes()), out),
+        Answer::Refused(Refusal::Bad(why)) => to.say((INVALID, why.as_bytes()), out),
+        Answer::Refused(Refusal::TooLarge) => to.say(TOO_LARGE, out),
+        Answer::Failed(why) => to.say((TEMPORARY, why.as_bytes()), out),
+        Answer::Error(line) => to.say(of_line(line), out),
+        Answer::Mechanisms => to.say((OK, b"PLAIN"), out),
+        Answer::LoggedIn => to.say((OK, b"Authenticated"), out),
+        Answer::LoginFailed | Answer::LoginFirst => to.say(AUTH_ERROR, out),
+    }
+}
+
+/// A server's error line, as its own binary protocol would say it.
+fn of_line(line: &[u8]) -> (u16, &[u8]) {
+    let text = line.strip_suffix(b"\r\n").unwrap_or(line);
+    if let Some(words) = text.strip_prefix(b"CLIENT_ERROR ") {
+        let non_numeric = words.ends_with(b"non-numeric value");
+        return if non_numeric { NOT_NUMERIC } else { (INVALID, words) };
+    }
+    match text.strip_prefix(b"SERVER_ERROR ") {
+        Some(b"object too large for cache") => TOO_LARGE,
+        Some(words) if words.to_ascii_lowercase().starts_with(b"out of memory") => NO_MEMORY,
+        Some(words) => (INTERNAL, words),
+        None => UNKNOWN,
+    }
+}

@@ -1,0 +1,240 @@
+//! How a binary request reaches a server, which speaks text: in classic words where they mean
+//! exactly the same on every server, else in meta's where the server has them.
+
+use super::super::commands::{
+    self, ADD, APPEND, CAS, DECR, DELETE, FLUSH_ALL, GATS_ONE, INCR, MA, MD, MG, MS, PREPEND,
+    REPLACE, SET,
+};
+use super::super::is_plain;
+use super::super::meta::base64;
+use super::header::Header;
+use super::opcodes::{self, Mode, Shape};
+use crate::scan::push_decimal;
+use crate::{Ask, Carry, Quiet, Refusal, Request, Skills};
+
+const NO_META: &str = "refused by the proxy: this needs the meta commands, which the server lacks";
+/// The expiry with which an `Increment` creates nothing.
+const NO_CREATE: u32 = u32::MAX;
+
+/// The form of a single request for a server with these skills.
+pub(super) fn carry(request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
+    let said = Said::read(request, head);
+    match (said.classic(), skills) {
+        (Some(command), _) => Carry::Ask(Ask { command }),
+        (None, None) => Carry::Unknown,
+        (None, Some(skills)) => match said.other(skills) {
+            Some(command) => Carry::Ask(Ask { command }),
+            None => Carry::Refused(Refusal::ByName(NO_META)),
+        },
+    }
+}
+
+/// Writes the head in the form of `ask`.
+pub(super) fn write_head(request: &Request, head: &[u8], ask: Ask, out: &mut Vec<u8>) {
+    let said = Said::read(request, head);
+    let len = request.body;
+    match ask.command {
+        FLUSH_ALL => said.write_flush(out),
+        MS => said.write_ms(len, out),
+        MD | MG | MA => said.write_meta(ask.command, out),
+        _ => said.write_classic(ask.command, len, out),
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// What ends the data block: the value of a binary packet has no trailer.
+pub(super) fn write_tail(request: &Request, out: &mut Vec<u8>) {
+    if matches!(opcodes::opcode(request.command).shape, Shape::Store(_) | Shape::Concat { .. }) {
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Starts a read of one key.
+pub(super) fn open_fetch(request: &Request, head: &[u8], out: &mut Vec<u8>) {
+    match opcodes::opcode(request.command).shape {
+        Shape::Touch { .. } => {
+            out.extend_from_slice(b"gats");
+            push(b" ", Said::read(request, head).ttl(0).into(), out);
+        }
+        _ => out.extend_from_slice(b"gets"),
+    }
+}
+
+/// What the bytes of a request say.
+struct Said<'a> {
+    header: Header,
+    shape: Shape,
+    quiet: bool,
+    head: &'a [u8],
+    key: &'a [u8],
+}
+
+impl<'a> Said<'a> {
+    fn read(request: &Request, head: &'a [u8]) -> Said<'a> {
+        let row = opcodes::opcode(request.command);
+        let Some(header) = Header::read(head) else { unreachable!("the parser has read it") };
+        let quiet = row.quiet == Quiet::Sparing;
+        Said { header, shape: row.shape, quiet, head, key: header.key(head) }
+    }
+
+    /// The classic form that means the same on every server. It tells no cas number, so it serves
+    /// where the client would see none: good news that a quiet request hides, and a `Delete`.
+    fn classic(&self) -> Option<u8> {
+        let free = self.header.cas == 0;
+        match self.shape {
+            _ if !is_plain(self.key) => None,
+            Shape::Delete if free => Some(DELETE),
+            Shape::Store(_) if self.quiet && !free => Some(CAS),
+            Shape::Store(mode) if self.quiet => Some(match mode {
+                Mode::Set => SET,
+                Mode::Add => ADD,
+                Mode::Replace => REPLACE,
+            }),
+            Shape::Concat { front } if self.quiet && free => {
+                Some(if front { PREPEND } else { APPEND })
+            }
+            Shape::Delta { down } if self.quiet && free && !self.creates() => {
+                Some(if down { DECR } else { INCR })
+            }
+            _ => None,
+        }
+    }
+
+    /// The form for a server with these skills.
+    fn other(&self, skills: Skills) -> Option<u8> {
+        match self.shape {
+            Shape::Touch { .. } if !skills.meta && is_plain(self.key) => Some(GATS_ONE),
+            _ if !skills.meta => None,
+            Shape::Get { .. } | Shape::Touch { .. } => Some(MG),
+            Shape::Store(_) | Shape::Concat { .. } => Some(MS),
+            Shape::Delete => Some(MD),
+            Shape::Delta { .. } => Some(MA),
+            _ => None,
+        }
+    }
+
+    fn write_flush(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"flush_all");
+        if self.header.extras > 0 {
+            push(b" ", self.ttl(0).into(), out);
+        }
+    }
+
+    fn write_classic(&self, command: u8, len: u64, out: &mut Vec<u8>) {
+        let name = match command {
+            GATS_ONE => "gats",
+            other => commands::TABLE[usize::from(other)].name,
+        };
+        out.extend_from_slice(name.as_bytes());
+        if command == GATS_ONE {
+            push(b" ", self.ttl(0).into(), out);
+        }
+        out.push(b' ');
+        out.extend_from_slice(self.key);
+        match self.shape {
+            Shape::Store(_) => {
+                push(b" ", self.header.small(self.head, 0).into(), out);
+                push(b" ", self.ttl(4).into(), out);
+                push(b" ", len, out);
+                if command == CAS {
+                    push(b" ", self.header.cas, out);
+                }
+            }
+            Shape::Concat { .. } => push(b" 0 0 ", len, out),
+            Shape::Delta { .. } => push(b" ", self.header.large(self.head, 0), out),
+            _ => {}
+        }
+    }
+
+    fn write_ms(&self, len: u64, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"ms ");
+        let coded = self.push_key(out);
+        push(b" ", len, out);
+        if let Shape::Store(mode) = self.shape {
+            let (client, ttl) = (self.header.small(self.head, 0), self.ttl(4));
+            if client != 0 {
+                push(b" F", client.into(), out);
+            }
+            if ttl != 0 {
+                push(b" T", ttl.into(), out);
+            }
+            // With a cas number every mode is `cas`.
+            match mode {
+                Mode::Add if self.header.cas == 0 => out.extend_from_slice(b" ME"),
+                Mode::Replace if self.header.cas == 0 => out.extend_from_slice(b" MR"),
+                _ => {}
+            }
+        }
+        if let Shape::Concat { front } = self.shape {
+            out.extend_from_slice(if front { b" MP" } else { b" MA" });
+        }
+        self.push_rest(coded, out);
+    }
+
+    fn write_meta(&self, command: u8, out: &mut Vec<u8>) {
+        out.extend_from_slice(commands::TABLE[usize::from(command)].name.as_bytes());
+        out.push(b' ');
+        let coded = self.push_key(out);
+        match self.shape {
+            Shape::Get { .. } => out.extend_from_slice(b" v f"),
+            Shape::Touch { value, .. } => {
+                push(b" T", self.ttl(0).into(), out);
+                out.extend_from_slice(if value { b" v f" } else { b" f" });
+            }
+            Shape::Delta { down } => {
+                out.extend_from_slice(if down { b" MD D" } else { b" D" });
+                push_decimal(self.header.large(self.head, 0), out);
+                if self.creates() {
+                    push(b" N", self.ttl(16).into(), out);
+                    push(b" J", self.header.large(self.head, 8), out);
+                }
+                if !self.quiet {
+                    out.extend_from_slice(b" v");
+                }
+            }
+            _ => {}
+        }
+        self.push_rest(coded, out);
+    }
+
+    /// Writes the key; whether as base64.
+    fn push_key(&self, out: &mut Vec<u8>) -> bool {
+        let coded = !is_plain(self.key);
+        if coded {
+            base64::push(self.key, out);
+        } else {
+            out.extend_from_slice(self.key);
+        }
+        coded
+    }
+
+    /// The cas numbers to compare and to tell, and how the key is written.
+    fn push_rest(&self, coded: bool, out: &mut Vec<u8>) {
+        let reads = matches!(self.shape, Shape::Get { .. } | Shape::Touch { .. });
+        if self.header.cas != 0 && !reads {
+            push(b" C", self.header.cas, out);
+        }
+        if reads || !self.quiet && self.shape != Shape::Delete {
+            out.extend_from_slice(b" c");
+        }
+        if coded {
+            out.extend_from_slice(b" b");
+        }
+    }
+
+    /// Whether an `Increment` creates what it does not find.
+    fn creates(&self) -> bool {
+        self.header.small(self.head, 16) != NO_CREATE
+    }
+
+    /// An expiry of the extras. Text has a bit less; what is beyond it is past the year 2038, and
+    /// becomes its last second.
+    fn ttl(&self, at: usize) -> u32 {
+        self.header.small(self.head, at).min(i32::MAX as u32)
+    }
+}
+
+fn push(before: &[u8], number: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(before);
+    push_decimal(number, out);
+}

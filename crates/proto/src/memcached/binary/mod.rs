@@ -1,0 +1,108 @@
+//! memcached's binary protocol, for clients only: servers are spoken to in text.
+//!
+//! `header.rs` is the 24 bytes before every packet · `opcodes.rs` is the table · `request.rs` reads
+//! what a client says · `carry.rs` tells it to a server · `answer.rs` tells a server's answer, and
+//! ours, to the client.
+//!
+//! ```text
+//!   Get GetQ GetK GetKQ   gets, merged        Delete         delete, or md with a cas number
+//!   GAT GATQ GATK GATKQ   gats                Touch          mg T
+//!   SetQ AddQ …           set add …           Increment      ma; quiet: incr
+//!   Set Add Append …      ms                  a key that text cannot carry: mg ms md ma with b
+//! ```
+
+mod answer;
+mod carry;
+mod header;
+mod opcodes;
+mod request;
+
+use super::{Servers, Text};
+use crate::{
+    Answer, Ask, Asked, Carry, Command, Item, Login, Parsed, Protocol, Request, Resume, Shown,
+    Skills, Span, Upstream,
+};
+use opcodes::Shape;
+
+/// What the first byte of every request is.
+pub(super) const FIRST: u8 = header::REQUEST;
+
+/// Binary.
+pub struct Binary;
+
+impl Protocol for Binary {
+    fn name(&self) -> &'static str {
+        "memcached-binary"
+    }
+
+    fn spoken(&self, first: u8) -> &'static dyn Protocol {
+        Text.spoken(first)
+    }
+
+    fn upstream(&self) -> &'static dyn Upstream {
+        &Servers
+    }
+
+    fn commands(&self) -> &'static [Command] {
+        &opcodes::TABLE
+    }
+
+    fn parse_request(
+        &self,
+        input: &[u8],
+        _resume: &mut Resume,
+        keys: &mut Vec<Span>,
+    ) -> Parsed<Request> {
+        request::parse(input, keys)
+    }
+
+    fn key<'a>(
+        &self,
+        _request: &Request,
+        head: &'a [u8],
+        span: Span,
+        _scratch: &'a mut Vec<u8>,
+    ) -> &'a [u8] {
+        span.of(head)
+    }
+
+    fn carry(&self, request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
+        carry::carry(request, head, skills)
+    }
+
+    fn write_head(
+        &self,
+        request: &Request,
+        head: &[u8],
+        _keys: &[Span],
+        ask: Ask,
+        out: &mut Vec<u8>,
+    ) {
+        carry::write_head(request, head, ask, out);
+    }
+
+    fn write_tail(&self, request: &Request, _ask: Ask, out: &mut Vec<u8>) {
+        carry::write_tail(request, out);
+    }
+
+    fn open_fetch(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) {
+        carry::open_fetch(request, head, out);
+    }
+
+    fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+        answer::translate(asked, item, head, out)
+    }
+
+    fn answer(&self, asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
+        answer::answer(asked, answer, out);
+    }
+
+    fn login<'a>(&self, request: &Request, head: &'a [u8], body: &'a [u8]) -> Login<'a> {
+        let row = opcodes::opcode(request.command);
+        match (row.shape, row.code) {
+            (Shape::Sasl, opcodes::SASL_AUTH) => request::plain(head, body),
+            (_, opcodes::SASL_LIST) => Login::Mechanisms,
+            _ => Login::Other,
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The command table: one row an opcode. `docs/reference/commands.md` is made from it.
+
+use super::super::commands::{FLUSH_ALL, GATS, GETS};
+use crate::{Ask, Class, Command, Local, Quiet, Refusal};
+
+/// Asks for the ways to log in.
+pub(super) const SASL_LIST: u8 = 0x20;
+/// Logs in.
+pub(super) const SASL_AUTH: u8 = 0x21;
+
+/// What a packet looks like, and what its command does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// Key. `key`: the answer has it.
+    Get { key: bool },
+    /// Expiry; key. `value`: the answer has one.
+    Touch { key: bool, value: bool },
+    /// Flags, expiry; key; value.
+    Store(Mode),
+    /// Key; value. `front`: it goes before what is there.
+    Concat { front: bool },
+    /// Key.
+    Delete,
+    /// Delta, initial value, expiry; key.
+    Delta { down: bool },
+    /// Perhaps a time.
+    Flush,
+    /// Perhaps a key.
+    Stat,
+    /// Mechanism as key; credentials as value.
+    Sasl,
+    /// Nothing.
+    Bare,
+    /// Whatever it has is swallowed.
+    Unknown,
+}
+
+/// When a `Store` stores; with a cas number all are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Always.
+    Set,
+    /// Where nothing is.
+    Add,
+    /// Where something is.
+    Replace,
+}
+
+/// A row: its opcode, and what else the parser must know.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opcode {
+    pub(super) code: u8,
+    pub(super) shape: Shape,
+    pub(super) quiet: Quiet,
+    /// As the table of all protocols has it.
+    command: Command,
+}
+
+const READ: Class = Class::Fetch { ask: Ask { command: GETS }, merge: true, idempotent: true };
+const READ_TOUCH: Class =
+    Class::Fetch { ask: Ask { command: GATS }, merge: false, idempotent: false };
+const WRITE: Class = Class::Single { writes: true };
+const FLUSH: Class = Class::Broadcast { ask: Ask { command: FLUSH_ALL } };
+const UNKNOWN: Class = Class::Refuse(Refusal::Unknown);
+
+const GET: Shape = Shape::Get { key: false };
+const GETK: Shape = Shape::Get { key: true };
+const GAT: Shape = Shape::Touch { key: false, value: true };
+const GATK: Shape = Shape::Touch { key: true, value: true };
+const TOUCH: Shape = Shape::Touch { key: false, value: false };
+
+const SET: Shape = Shape::Store(Mode::Set);
+const ADD: Shape = Shape::Store(Mode::Add);
+const REPLACE: Shape = Shape::Store(Mode::Replace);
+const APPEND: Shape = Shape::Concat { front: false };
+const PREPEND: Shape = Shape::Concat { front: true };
+const INCREMENT: Shape = Shape::Delta { down: false };
+const DECREMENT: Shape = Shape::Delta { down: true };
+
+const MERGED: &str = "merged with other reads";
+const TOUCHES: &str = "as Get, and sets the expiry; never asked twice";
+const SHOWS_CAS: &str = "only on servers with meta: its answer has a cas number, else 0x83";
+const ADDS: &str = "as Set; a value that is too large for the server removes what was there";
+const QUIET_CAS: &str = "with a cas number only on servers with meta, else 0x83";
+const QUIET_DELTA: &str =
+    "with a cas number or an initial value only on servers with meta, else 0x83";
+const NOT_HERE: &str = "not in memcached either: 0x81";
+const LOGIN: &str = "where the pool has `users`, else 0x81";
+
+use Quiet::{Loud, Sparing};
+
+const fn row(
+    code: u8,
+    name: &'static str,
+    shape: Shape,
+    quiet: Quiet,
+    class: Class,
+    note: &'static str,
+) -> Opcode {
+    Opcode { code, shape, quiet, command: Command { name, class, note } }
+}
+
+const fn unknown(code: u8, name: &'static str) -> Opcode {
+    row(code, name, Shape::Unknown, Loud, UNKNOWN, NOT_HERE)
+}
+
+/// The rows. The last is for every opcode that nobody knows.
+const OPCODES: [Opcode; 50] = [
+    row(0x00, "Get", GET, Loud, READ, MERGED),
+    row(0x01, "Set", SET, Loud, WRITE, SHOWS_CAS),
+    row(0x02, "Add", ADD, Loud, WRITE, ADDS),
+    row(0x03, "Replace", REPLACE, Loud, WRITE, ADDS),
+    row(0x04, "Delete", Shape::Delete, Loud, WRITE, QUIET_CAS),
+    row(0x05, "Increment", INCREMENT, Loud, WRITE, SHOWS_CAS),
+    row(0x06, "Decrement", DECREMENT, Loud, WRITE, SHOWS_CAS),
+    row(0x07, "Quit", Shape::Bare, Loud, Class::Local(Local::Quit), ""),
+    row(0x08, "Flush", Shape::Flush, Loud, FLUSH, "to all servers, only with `allow: [flush_all]`"),
+    row(0x09, "GetQ", GET, Sparing, READ, MERGED),
+    row(
+        0x0a,
+        "Noop",
+        Shape::Bare,
+        Loud,
+        Class::Local(Local::Barrier),
+        "answered when all before it is settled on all servers",
+    ),
+    row(0x0b, "Version", Shape::Bare, Loud, Class::Local(Local::Version), "the proxy's own"),
+    row(0x0c, "GetK", GETK, Loud, READ, MERGED),
+    row(0x0d, "GetKQ", GETK, Sparing, READ, MERGED),
+    row(0x0e, "Append", APPEND, Loud, WRITE, ADDS),
+    row(0x0f, "Prepend", PREPEND, Loud, WRITE, ADDS),
+    row(
+        0x10,
+        "Stat",
+        Shape::Stat,
+        Loud,
+        Class::Local(Local::Stats),
+        "the proxy's own counters, per pool and server; with a key 0x83",
+    ),
+    row(0x11, "SetQ", SET, Sparing, WRITE, ""),
+    row(0x12, "AddQ", ADD, Sparing, WRITE, ""),
+    row(0x13, "ReplaceQ", REPLACE, Sparing, WRITE, ""),
+    row(0x14, "DeleteQ", Shape::Delete, Sparing, WRITE, QUIET_CAS),
+    row(0x15, "IncrementQ", INCREMENT, Sparing, WRITE, QUIET_DELTA),
+    row(0x16, "DecrementQ", DECREMENT, Sparing, WRITE, QUIET_DELTA),
+    row(0x17, "QuitQ", Shape::Bare, Sparing, Class::Local(Local::Quit), ""),
+    row(0x18, "FlushQ", Shape::Flush, Sparing, FLUSH, "as Flush"),
+    row(0x19, "AppendQ", APPEND, Sparing, WRITE, QUIET_CAS),
+    row(0x1a, "PrependQ", PREPEND, Sparing, WRITE, QUIET_CAS),
+    unknown(0x1b, "Verbosity"),
+    row(
+        0x1c,
+        "Touch",
+        TOUCH,
+        Loud,
+        WRITE,
+        "on servers without meta the value comes as far as here",
+    ),
+    row(0x1d, "GAT", GAT, Loud, READ_TOUCH, TOUCHES),
+    row(0x1e, "GATQ", GAT, Sparing, READ_TOUCH, TOUCHES),
+    row(SASL_LIST, "SASLList", Shape::Bare, Loud, UNKNOWN, LOGIN),
+    row(SASL_AUTH, "SASLAuth", Shape::Sasl, Loud, UNKNOWN, LOGIN),
+    row(0x22, "SASLStep", Shape::Sasl, Loud, UNKNOWN, LOGIN),
+    row(0x23, "GATK", GATK, Loud, READ_TOUCH, TOUCHES),
+    row(0x24, "GATKQ", GATK, Sparing, READ_TOUCH, TOUCHES),
+    unknown(0x30, "RGet"),
+    unknown(0x31, "RSet"),
+    unknown(0x32, "RSetQ"),
+    unknown(0x33, "RAppend"),
+    unknown(0x34, "RAppendQ"),
+    unknown(0x35, "RPrepend"),
+    unknown(0x36, "RPrependQ"),
+    unknown(0x37, "RDelete"),
+    unknown(0x38, "RDeleteQ"),
+    unknown(0x39, "RIncr"),
+    unknown(0x3a, "RIncrQ"),
+    unknown(0x3b, "RDecr"),
+    unknown(0x3c, "RDecrQ"),
+    unknown(0xff, "(others)"),
+];
+
+/// The row for what nobody knows.
+const OTHERS: u8 = OPCODES.len() as u8 - 1;
+
+/// What all protocols' tables have.
+pub(super) static TABLE: [Command; OPCODES.len()] = {
+    let mut table = [OPCODES[0].command; OPCODES.len()];
+    let mut at = 0;
+    while at < table.len() {
+        table[at] = OPCODES[at].command;
+        at += 1;
+    }
+    table
+};
+
+static BY_CODE: [u8; 256] = {
+    let mut rows = [OTHERS; 256];
+    let mut at = 0;
+    while at < OPCODES.len() {
+        rows[OPCODES[at].code as usize] = at as u8;
+        at += 1;
+    }
+    rows
+};
+
+static ROWS: [Opcode; OPCODES.len()] = OPCODES;
+
+/// The row of an opcode.
+pub(super) fn of_code(code: u8) -> u8 {
+    BY_CODE[usize::from(code)]
+}
+
+/// What the parser must know of a row.
+pub(super) fn opcode(command: u8) -> &'static Opcode {
+    &ROWS[usize::from(command)]
+}
+
+/// What a row's class is in general.
+pub(super) fn class(command: u8) -> Class {
+    TABLE[usize::from(command)].class
+}

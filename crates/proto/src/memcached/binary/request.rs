@@ -1,0 +1,98 @@
+//! What a client says: a header, extras, key, and perhaps a value.
+
+use super::super::meta::base64;
+use super::super::{KEY_MAX, is_plain};
+use super::header::{self, Header};
+use super::opcodes::{self, Shape};
+use crate::{Class, Login, Parsed, Refusal, Request, Span};
+
+/// As memcached says it, and hangs up.
+const INVALID: &str = "Invalid arguments";
+const BAD_MAGIC: &str = "this is no request of the binary protocol";
+const LONG_KEY: &str = "refused by the proxy: a key with such bytes may have 186 of them";
+const ONE_SERVER: &str = "these statistics are a server's own: ask the server itself";
+
+pub(super) fn parse(input: &[u8], keys: &mut Vec<Span>) -> Parsed<Request> {
+    keys.clear();
+    match input.first() {
+        None => return Parsed::Incomplete,
+        Some(&header::REQUEST) => {}
+        Some(_) => return Parsed::Malformed(BAD_MAGIC),
+    }
+    let Some(header) = Header::read(input) else { return Parsed::Incomplete };
+    let command = opcodes::of_code(header.opcode);
+    let row = opcodes::opcode(command);
+    let Some(value) = header.total.checked_sub(header.extras + header.key) else {
+        return Parsed::Malformed(super::answer::UNKNOWN_WORDS);
+    };
+    let mut request = Request {
+        command,
+        class: opcodes::class(command),
+        quiet: row.quiet,
+        keep: true,
+        head: header::LEN as u32,
+        body: header.total as u64,
+        ..Request::nobody()
+    };
+    if row.shape == Shape::Unknown {
+        return Parsed::Complete(request);
+    }
+    if header.key > KEY_MAX || !fits(row.shape, &header, value) {
+        return Parsed::Malformed(INVALID);
+    }
+    let key = Span::new(header::LEN + header.extras, header::LEN + header.extras + header.key);
+    let Some(head) = input.get(..key.end as usize) else { return Parsed::Incomplete };
+    request.head = key.end;
+    request.body = value as u64;
+    match request.class {
+        Class::Fetch { .. } | Class::Single { .. } => {
+            request.class = with_key(request.class, row.shape, key.of(head));
+            if !matches!(request.class, Class::Refuse(_)) {
+                keys.push(key);
+            }
+        }
+        Class::Local(_) if row.shape == Shape::Stat && header.key > 0 => {
+            request.class = Class::Refuse(Refusal::ByName(ONE_SERVER));
+        }
+        _ => {}
+    }
+    Parsed::Complete(request)
+}
+
+/// Whether the lengths are those of its shape.
+fn fits(shape: Shape, header: &Header, value: usize) -> bool {
+    let (extras, has_key, no_value) = (header.extras, header.key > 0, value == 0);
+    match shape {
+        Shape::Get { .. } | Shape::Delete => extras == 0 && has_key && no_value,
+        Shape::Touch { .. } => extras == 4 && has_key && no_value,
+        Shape::Store(_) => extras == 8 && has_key,
+        Shape::Concat { .. } | Shape::Sasl => extras == 0 && has_key,
+        Shape::Delta { .. } => extras == 20 && has_key && no_value,
+        Shape::Flush => (extras == 0 || extras == 4) && !has_key && no_value,
+        Shape::Stat => extras == 0 && no_value,
+        Shape::Bare => extras == 0 && !has_key && no_value,
+        Shape::Unknown => true,
+    }
+}
+
+/// A key that a line cannot carry travels as base64, in a request of its own.
+fn with_key(class: Class, shape: Shape, key: &[u8]) -> Class {
+    if is_plain(key) {
+        return class;
+    }
+    if base64::encoded_len(key.len()) > KEY_MAX {
+        return Class::Refuse(Refusal::Bad(LONG_KEY));
+    }
+    Class::Single { writes: !matches!(shape, Shape::Get { .. }) }
+}
+
+/// A login by the mechanism PLAIN: whom to act for, name and password, with a NUL before the last
+/// two. Any other is one that fails.
+pub(super) fn plain<'a>(head: &[u8], body: &'a [u8]) -> Login<'a> {
+    let mechanism = Header::read(head).map(|header| header.key(head));
+    let mut parts = body.splitn(3, |&byte| byte == 0).skip(1);
+    match (mechanism, parts.next(), parts.next()) {
+        (Some(b"PLAIN"), Some(name), Some(password)) => Login::Attempt { name, password },
+        _ => Login::Attempt { name: b"", password: b"" },
+    }
+}

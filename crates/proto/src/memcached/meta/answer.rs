@@ -1,0 +1,125 @@
+//! What a client of the meta protocol is told.
+
+use super::super::commands::{self, GATS_ONE, GETS_ONE, MA, ME, MG};
+use super::super::reply::Value;
+use super::{Line, Verb, base64};
+use crate::scan::push_decimal;
+use crate::{Asked, Item, ItemKind, Quiet, Shown};
+
+/// Tells a server's item.
+pub(in super::super) fn translate(
+    asked: &Asked<'_>,
+    item: &Item,
+    head: &[u8],
+    out: &mut Vec<u8>,
+) -> Shown {
+    if asked.ask.command == asked.command {
+        return pass(asked, item, head, out);
+    }
+    let Some(line) = Line::read(asked.head) else {
+        unreachable!("the parser has read it");
+    };
+    match asked.ask.command {
+        commands::GET..=commands::GATS => show_value(&line, item, head, out),
+        GETS_ONE | GATS_ONE if item.key.is_empty() => show_miss(asked, &line, out),
+        GETS_ONE | GATS_ONE => show_value(&line, item, head, out),
+        _ => show_status(asked, &line, head, out),
+    }
+}
+
+/// The server's own words, or none where a quiet request hides them.
+fn pass(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+    if asked.quiet == Quiet::Sparing && item.kind == ItemKind::Status {
+        let hidden = match asked.command {
+            MG => head.starts_with(b"EN"),
+            MA => head.starts_with(b"HD") || head.starts_with(b"VA"),
+            ME => false,
+            _ => head.starts_with(b"HD"),
+        };
+        if hidden {
+            return Shown::Nothing;
+        }
+    }
+    out.extend_from_slice(head);
+    if item.trailer.is_empty() { Shown::Head } else { Shown::Body { trailer: item.trailer } }
+}
+
+/// Says that a read found nothing.
+pub(in super::super) fn miss(asked: &Asked<'_>, out: &mut Vec<u8>) {
+    if let Some(line) = Line::read(asked.head) {
+        show_miss(asked, &line, out);
+    }
+}
+
+fn show_miss(asked: &Asked<'_>, line: &Line<'_>, out: &mut Vec<u8>) -> Shown {
+    if asked.quiet == Quiet::Sparing {
+        return Shown::Nothing;
+    }
+    out.extend_from_slice(b"EN");
+    push_options(line, None, out);
+    Shown::Head
+}
+
+fn show_value(line: &Line<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+    let value = Value::read(item, head);
+    let wanted = line.flags.has(b'v');
+    if wanted {
+        out.extend_from_slice(b"VA ");
+        push_decimal(item.body, out);
+    } else {
+        out.extend_from_slice(b"HD");
+    }
+    push_options(line, Some(&value), out);
+    if wanted { Shown::Body { trailer: b"\r\n" } } else { Shown::Head }
+}
+
+/// A classic status, in meta's codes.
+fn show_status(asked: &Asked<'_>, line: &Line<'_>, head: &[u8], out: &mut Vec<u8>) -> Shown {
+    let text = head.strip_suffix(b"\r\n").unwrap_or(head);
+    let code: &[u8] = match text {
+        b"NOT_STORED" => b"NS",
+        b"NOT_FOUND" => b"NF",
+        b"EXISTS" => b"EX",
+        _ => b"HD",
+    };
+    if code == b"HD" && asked.quiet == Quiet::Sparing {
+        return Shown::Nothing;
+    }
+    let number = code == b"HD" && line.verb == Verb::Arithmetic && line.flags.has(b'v');
+    if number {
+        out.extend_from_slice(b"VA ");
+        push_decimal(text.len() as u64, out);
+    } else {
+        out.extend_from_slice(code);
+    }
+    push_options(line, None, out);
+    if number {
+        out.extend_from_slice(head);
+    }
+    Shown::Head
+}
+
+/// What a server sends back of the flags, in the client's order, and the line's end.
+fn push_options(line: &Line<'_>, value: Option<&Value<'_>>, out: &mut Vec<u8>) {
+    for (letter, text) in line.options() {
+        let text = match (letter, value) {
+            (b'O', _) => text,
+            (b'k', _) => line.key,
+            (b'f', Some(value)) => value.flags,
+            (b'c', Some(value)) => value.cas,
+            (b's', Some(value)) => value.len,
+            _ => continue,
+        };
+        out.push(b' ');
+        out.push(letter);
+        let coded = letter == b'k' && line.flags.has(b'b');
+        if coded && value.is_some() {
+            // An item that was stored with its key as it is has it so.
+            out.extend_from_slice(base64::decoded(text, &mut base64::room()).unwrap_or(text));
+        } else {
+            out.extend_from_slice(text);
+            out.extend_from_slice(if coded { b" b" } else { b"" });
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}

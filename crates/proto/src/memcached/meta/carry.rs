@@ -1,0 +1,129 @@
+//! How a meta request reaches a server: as it is where the server has the meta commands, in classic
+//! words where it has not and those mean exactly the same.
+
+use super::super::commands::{self, GATS_ONE, GETS_ONE};
+use super::super::is_plain;
+use super::{Line, Verb, base64};
+use crate::scan::{Tokens, push_decimal};
+use crate::{Ask, Carry, Refusal, Request, Skills, Span};
+
+const NO_META: &str = "refused by the proxy: this needs the meta commands, which the server lacks";
+
+/// The form of a single request for a server with these skills.
+pub(in super::super) fn carry(request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
+    match skills {
+        None => Carry::Unknown,
+        Some(skills) if skills.meta => Carry::Ask(Ask { command: request.command }),
+        Some(_) => match Line::read(head).and_then(|line| classic(&line)) {
+            Some(command) => Carry::Ask(Ask { command }),
+            None => Carry::Refused(Refusal::ByName(NO_META)),
+        },
+    }
+}
+
+/// The classic form that means the same, if there is one.
+fn classic(line: &Line<'_>) -> Option<u8> {
+    let flags = &line.flags;
+    if flags.has(b'b') && !base64::decoded(line.key, &mut base64::room()).is_some_and(is_plain) {
+        return None;
+    }
+    match line.verb {
+        Verb::Get if flags.within(b"bvfcksOqPL") => Some(GETS_ONE),
+        Verb::Get if flags.within(b"bvfcksOqPLT") => Some(GATS_ONE),
+        Verb::Set if flags.within(b"bkOqPLTFM") => Some(match flags.mode {
+            b'E' => commands::ADD,
+            b'R' => commands::REPLACE,
+            b'A' => commands::APPEND,
+            b'P' => commands::PREPEND,
+            _ => commands::SET,
+        }),
+        Verb::Set if flags.within(b"bkOqPLTFMC") && matches!(flags.mode, 0 | b'S' | b'R') => {
+            Some(commands::CAS)
+        }
+        Verb::Delete if flags.within(b"bkOqPL") => Some(commands::DELETE),
+        Verb::Arithmetic if flags.within(b"bkOqPLDMv") => {
+            let down = matches!(flags.mode, b'D' | b'-');
+            Some(if down { commands::DECR } else { commands::INCR })
+        }
+        _ => None,
+    }
+}
+
+/// Writes the head in the form of `ask`.
+pub(in super::super) fn write_head(
+    request: &Request,
+    head: &[u8],
+    key: Span,
+    ask: Ask,
+    out: &mut Vec<u8>,
+) {
+    if ask.command == commands::ME {
+        out.extend_from_slice(b"me ");
+        out.extend_from_slice(key.of(head));
+        let coded = !request.arguments.is_empty();
+        return out.extend_from_slice(if coded { b" b\r\n" } else { b"\r\n" });
+    }
+    if ask.command == request.command {
+        return write_meta(head, out);
+    }
+    let Some(line) = Line::read(head) else {
+        unreachable!("the parser has read it");
+    };
+    let name = match ask.command {
+        GETS_ONE => "gets",
+        GATS_ONE => "gats",
+        other => commands::TABLE[usize::from(other)].name,
+    };
+    out.extend_from_slice(name.as_bytes());
+    if ask.command == GATS_ONE {
+        push_number(line.flags.ttl.into(), out);
+    }
+    out.push(b' ');
+    if line.flags.has(b'b') {
+        out.extend_from_slice(base64::decoded(line.key, &mut base64::room()).unwrap_or_default());
+    } else {
+        out.extend_from_slice(key.of(head));
+    }
+    match ask.command {
+        commands::SET..=commands::CAS => {
+            push_number(line.flags.client.into(), out);
+            push_number(line.flags.ttl.into(), out);
+            push_number(line.body as i64, out);
+            if ask.command == commands::CAS {
+                out.push(b' ');
+                push_decimal(line.flags.cas, out);
+            }
+        }
+        commands::INCR | commands::DECR => {
+            out.push(b' ');
+            push_decimal(line.flags.delta, out);
+        }
+        _ => {}
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The canonical, answering form: single spaces, no `q`.
+fn write_meta(head: &[u8], out: &mut Vec<u8>) {
+    let mut tokens = Tokens::new(head);
+    let mut place = 0;
+    while let Some(token) = tokens.next() {
+        let text = tokens.text(token);
+        // What stands third in an `ms` is the length.
+        if place < 2 || text[0] != b'q' {
+            out.extend_from_slice(text);
+            out.push(b' ');
+        }
+        place += 1;
+    }
+    out.pop();
+    out.extend_from_slice(b"\r\n");
+}
+
+fn push_number(number: i64, out: &mut Vec<u8>) {
+    out.push(b' ');
+    if number < 0 {
+        out.push(b'-');
+    }
+    push_decimal(number.unsigned_abs(), out);
+}

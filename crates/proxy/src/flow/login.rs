@@ -1,0 +1,108 @@
+//! A pool with users answers nobody who has not said who he is.
+//!
+//! ```text
+//!                     ┌─ how to log in? ─▶ told
+//!   whole request ────┼─ right ──────────▶ logged in, for as long as it is connected
+//!   (a short one)     ├─ wrong ──────────▶ told so ┐ a strike; with the last
+//!                     └─ anything else ──▶ told so ┘ the client is closed
+//! ```
+
+use std::rc::Rc;
+
+use metrics::Pool as Counter;
+use proto::{Answer, Class, Local, Login, Quiet, Request};
+
+use crate::id::ConnId;
+use crate::{Action, Event, Proxy, limits};
+
+/// How often it is told that logins fail, microseconds.
+const FAILED_TELL_US: u64 = 1_000_000;
+
+impl Proxy {
+    /// Deals with a request that is a login, or comes before one; how many of the bytes, at whose
+    /// start it stands, are used. None: it is one like any other.
+    pub(super) fn login(&mut self, id: ConnId, request: &Request, bytes: &[u8]) -> Option<usize> {
+        let client = self.desk.clients.find_mut(id).expect("it has just asked");
+        let users = Rc::clone(self.desk.pools[client.pool as usize].plan.users.as_ref()?);
+        let is_known = client.logged_in;
+        if is_known && !matches!(request.class, Class::Refuse(_)) {
+            return None;
+        }
+        if request.len() > limits::LOGIN_LEN_MAX as u64 {
+            return if is_known { None } else { Some(self.turn_away(id, request, bytes)) };
+        }
+        let (head, len) = (request.head as usize, request.len() as usize);
+        let Some(whole) = bytes.get(..len) else { return Some(0) };
+        let body = &whole[head..][..request.body as usize];
+        let answer = match client.protocol.login(request, &whole[..head], body) {
+            Login::Other if is_known => return None,
+            Login::Other if request.class == Class::Local(Local::Quit) => {
+                self.desk.leave(id);
+                return Some(len);
+            }
+            Login::Other => Answer::LoginFirst,
+            Login::Mechanisms => Answer::Mechanisms,
+            Login::Attempt { name, password } => {
+                let is_whole = whole.ends_with(request.trailer);
+                match is_whole && users.admit(name, password) {
+                    true => Answer::LoggedIn,
+                    false => Answer::LoginFailed,
+                }
+            }
+        };
+        self.answer_login(id, request, &whole[..head], &answer);
+        Some(len)
+    }
+
+    /// Too long for a login. What is still to come of it is not waited for.
+    fn turn_away(&mut self, id: ConnId, request: &Request, bytes: &[u8]) -> usize {
+        let head = &bytes[..request.head as usize];
+        self.answer_login(id, request, head, &Answer::LoginFirst);
+        self.desk.leave(id);
+        bytes.len()
+    }
+
+    fn answer_login(&mut self, id: ConnId, request: &Request, head: &[u8], answer: &Answer<'_>) {
+        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        let pool = client.pool as usize;
+        let counters = self.desk.pools[pool].counters;
+        let strike = match answer {
+            Answer::LoggedIn => {
+                (client.logged_in, client.strikes) = (true, 0);
+                counters.add(Counter::Logins, 1);
+                false
+            }
+            Answer::LoginFailed => {
+                counters.add(Counter::LoginsFailed, 1);
+                true
+            }
+            Answer::LoginFirst => {
+                counters.add(Counter::Refused, 1);
+                true
+            }
+            _ => false,
+        };
+        client.strikes += u8::from(strike);
+        let is_out = client.strikes >= limits::LOGIN_STRIKES_MAX;
+        if *answer == Answer::LoginFailed {
+            self.tell_failed(pool);
+        }
+        // Nobody who waits to be let in wants silence.
+        let request = Request { quiet: Quiet::Loud, ..*request };
+        self.desk.answer(id, &request, head, answer);
+        if is_out {
+            self.desk.leave(id);
+        }
+        self.pause_if_full(id);
+    }
+
+    fn tell_failed(&mut self, at: usize) {
+        let (now, pool) = (self.desk.now, &mut self.desk.pools[at]);
+        pool.logins_failed += 1;
+        if pool.logins_told.is_none_or(|told| now.since(told) >= FAILED_TELL_US) {
+            pool.logins_told = Some(now);
+            let (pool, count) = (pool.plan.row, std::mem::take(&mut pool.logins_failed));
+            self.desk.actions.push_back(Action::Log(Event::LoginsFailed { pool, count }));
+        }
+    }
+}

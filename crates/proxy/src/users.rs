@@ -1,0 +1,130 @@
+//! Who may log in. A name may have several passwords, so that one can be changed everywhere before
+//! the other is taken away.
+//!
+//! Whether a try fits is found in a time that depends on nothing but its own length and how many
+//! lines there are: every line is compared to its end, whatever the one before has come to.
+
+use std::fmt;
+
+use subtle::{Choice, ConstantTimeEq};
+
+/// The users of a pool: pairs of a name and one of its passwords.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Users {
+    lines: Vec<Line>,
+    /// Different ones.
+    names: usize,
+}
+
+/// A name, a zero, a password, and zeros: neither has a zero in it, so no two pairs are the same.
+#[derive(Clone, PartialEq, Eq)]
+struct Line([u64; LINE_LEN_MAX / 8]);
+
+/// The longest name and password together, and what stands between them, bytes.
+pub const LINE_LEN_MAX: usize = 256;
+
+impl Users {
+    /// Pairs of a name and a password. None if one of them is too long, or has a zero in it.
+    pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<Users> {
+        let mut users = Users { lines: Vec::new(), names: 0 };
+        let mut names = std::collections::HashSet::new();
+        for (name, password) in pairs {
+            users.names += usize::from(names.insert(name));
+            users.lines.push(Line::new(name.as_bytes(), password.as_bytes())?);
+        }
+        Some(users)
+    }
+
+    /// Whether this is the password, or one of them, of a user with this name.
+    pub fn admit(&self, name: &[u8], password: &[u8]) -> bool {
+        let Some(tried) = Line::new(name, password) else { return false };
+        let any = |found: Choice, line: &Line| found | line.0.ct_eq(&tried.0);
+        self.lines.iter().fold(Choice::from(0), any).into()
+    }
+}
+
+impl Line {
+    fn new(name: &[u8], password: &[u8]) -> Option<Line> {
+        let mut bytes = [0; LINE_LEN_MAX];
+        let has_zero = name.contains(&0) || password.contains(&0);
+        if has_zero || name.len() + 1 + password.len() > LINE_LEN_MAX {
+            return None;
+        }
+        bytes[..name.len()].copy_from_slice(name);
+        bytes[name.len() + 1..][..password.len()].copy_from_slice(password);
+        let mut words = [0; LINE_LEN_MAX / 8];
+        for (word, eight) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_ne_bytes(*eight);
+        }
+        Some(Line(words))
+    }
+}
+
+/// Without a name or password: this reaches people and logs.
+impl fmt::Display for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [names, passwords] = [self.names, self.lines.len()];
+        let [of_names, of_passwords] =
+            [names, passwords].map(|count| if count == 1 { "" } else { "s" });
+        write!(f, "{names} user{of_names} with {passwords} password{of_passwords}")
+    }
+}
+
+impl fmt::Debug for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAIRS: [(&str, &str); 4] =
+        [("anna", "old"), ("bob", "x"), ("anna", "new:er"), ("c", "two words")];
+
+    #[test]
+    fn every_password_of_a_name_is_taken_and_no_other() {
+        let users = Users::new(PAIRS).unwrap();
+        for (name, password) in PAIRS {
+            assert!(users.admit(name.as_bytes(), password.as_bytes()), "{name}");
+        }
+        let wrong: [(&[u8], &[u8]); 10] = [
+            (b"anna", b"x"),
+            (b"bob", b"old"),
+            (b"anna", b"ol"),
+            (b"anna", b"old "),
+            (b"anna", b""),
+            (b"", b""),
+            (b"", b"anna\0old"),
+            (b"anna\0old", b""),
+            (b"ann", b"aold"),
+            (b"anna", &[b'x'; 5000]),
+        ];
+        for (name, password) in wrong {
+            assert!(!users.admit(name, password), "{name:?} {password:?}");
+        }
+        assert!(!Users::new([]).unwrap().admit(b"", b""));
+    }
+
+    #[test]
+    fn the_longest_line_has_its_last_byte_compared() {
+        let password = "p".repeat(LINE_LEN_MAX - "anna:".len());
+        let users = Users::new([("anna", &*password)]).unwrap();
+        assert!(users.admit(b"anna", password.as_bytes()));
+        assert!(!users.admit(b"anna", &password.as_bytes()[1..]));
+        let other = format!("{}q", &password[1..]);
+        assert!(!users.admit(b"anna", other.as_bytes()));
+        assert!(Users::new([("anna", &*format!("{password}p"))]).is_none());
+    }
+
+    #[test]
+    fn nothing_secret_is_shown() {
+        let users = Users::new(PAIRS).unwrap();
+        assert_eq!(
+            format!("{users}, {users:?}"),
+            "3 users with 4 passwords, (3 users with 4 passwords)"
+        );
+        assert_eq!(Users::new([("a", "b")]).unwrap().to_string(), "1 user with 1 password");
+    }
+}

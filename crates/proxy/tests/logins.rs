@@ -1,0 +1,235 @@
+//! Stories of who is let in: clients of a pool with users, and a pool whose servers want to know who
+//! we are.
+
+mod stage;
+
+use std::rc::Rc;
+
+use metrics::Pool;
+use proto::Credentials;
+use proxy::limits::{LOGIN_LEN_MAX, LOGIN_STRIKES_MAX};
+use proxy::users::Users;
+use proxy::{Event, Passed, Report};
+
+use stage::{POOL, S0, SECOND, Stage};
+
+const FIRST: &str = "CLIENT_ERROR unauthenticated\r\n";
+const FAILED: &str = "CLIENT_ERROR authentication failure\r\n";
+const ANNA: &str = "set any 0 0 8\r\nanna new\r\n";
+
+fn users() -> Option<Rc<Users>> {
+    let pairs = [("anna", "old"), ("anna", "new"), ("bob", "two words")];
+    Some(Rc::new(Users::new(pairs).expect("short ones")))
+}
+
+fn guarded() -> Stage {
+    Stage::new(&["s0"], |pool| pool.users = users())
+}
+
+#[test]
+fn before_a_login_nothing_is_asked_of_a_server_and_nothing_else_answered() {
+    let mut stage = guarded();
+    for request in [
+        "get a\r\n",
+        "get a b c\r\n",
+        "version\r\n",
+        "stats\r\n",
+        "nonsense\r\n",
+        "set a 0 0 1 noreply\r\n",
+        "delete a noreply\r\n",
+        "incr a 1\r\n",
+        "flush_all\r\n",
+    ] {
+        let client = stage.client();
+        let body = if request.starts_with("set") { "x\r\n" } else { "" };
+        let told = if request.starts_with("set") { FAILED } else { FIRST };
+        stage.says(client, &format!("{request}{body}"));
+        assert_eq!(stage.hears(client), told, "{request}");
+        stage.closes(client, proxy::Closed::Reset);
+    }
+    assert_eq!(stage.connects, []);
+    stage.expect_rows(0);
+}
+
+#[test]
+fn a_login_is_taken_in_pieces_and_what_comes_with_it_is_served() {
+    let mut stage = guarded();
+    let client = stage.client();
+    for piece in ["se", "t x 0 0 8\r", "\nan", "na old\r"] {
+        stage.says(client, piece);
+        assert_eq!(stage.hears(client), "");
+    }
+    assert_eq!(stage.flushes.len(), 4, "whoever waits for our ACK gets it");
+    stage.says(client, "\nget a\r\nversion\r\n");
+    assert_eq!(stage.hears(client), "STORED\r\n");
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), "get a\r\n");
+    stage.says(link, "END\r\n");
+    assert!(stage.hears(client).starts_with("END\r\nVERSION "));
+    // From now on a set is a set.
+    stage.says(client, "set x 0 0 8\r\nanna old\r\n");
+    assert_eq!(stage.turn(link), "set x 0 0 8\r\nanna old\r\n");
+    assert_eq!(stage.book.sheet(0).total(POOL, Pool::Logins), 1);
+}
+
+#[test]
+fn every_password_of_a_name_is_taken_and_noreply_does_not_silence_the_answer() {
+    for (login, answer) in [
+        ("set x 0 0 8\r\nanna old\r\n", "STORED\r\n"),
+        ("set x 0 -1 8\r\nanna new\r\n", "STORED\r\n"),
+        ("set x 0 0 8 noreply\r\nanna new\r\n", "STORED\r\n"),
+        ("set x 0 0 13\r\nbob two words\r\n", "STORED\r\n"),
+        ("set x 0 0 8 noreply\r\nanna odd\r\n", FAILED),
+        ("set x 0 0 7\r\nanna ol\r\n", FAILED),
+        ("set x 0 0 4\r\nanna\r\n", FAILED),
+        ("set x 0 0 0\r\n\r\n", FAILED),
+        ("set x 0 0 8\r\nanna newxx", FAILED),
+        ("add x 0 0 8\r\nanna new\r\n", FIRST),
+    ] {
+        let mut stage = guarded();
+        let client = stage.client();
+        stage.says(client, login);
+        assert_eq!(stage.hears(client), answer, "{login}");
+    }
+}
+
+#[test]
+fn tries_are_counted_told_of_and_few() {
+    let mut stage = guarded();
+    let client = stage.client();
+    let wrong = "set x 0 0 6\r\nbob no\r\n".repeat(usize::from(LOGIN_STRIKES_MAX) + 3);
+    stage.says(client, &format!("{wrong}{ANNA}"));
+    assert_eq!(stage.hears(client), FAILED.repeat(usize::from(LOGIN_STRIKES_MAX)));
+    assert_eq!(stage.closed, [client]);
+    let failed = |stage: &Stage| stage.book.sheet(0).total(POOL, Pool::LoginsFailed);
+    assert_eq!(failed(&stage), u64::from(LOGIN_STRIKES_MAX));
+    assert_eq!(stage.events, [Event::LoginsFailed { pool: POOL, count: 1 }]);
+    // At most once a second, and then all of them.
+    stage.passes(SECOND);
+    let other = stage.client();
+    stage.says(other, "set x 0 0 6\r\nbob no\r\n");
+    let count = u64::from(LOGIN_STRIKES_MAX);
+    assert_eq!(stage.events[1], Event::LoginsFailed { pool: POOL, count });
+    // A login wipes them out.
+    stage.says(other, &format!("{ANNA}{}", "nonsense\r\n".repeat(9)));
+    assert!(stage.hears(other).ends_with(&"ERROR\r\n".repeat(9)));
+    assert_eq!(stage.closed, [client]);
+}
+
+#[test]
+fn what_is_too_long_for_a_login_is_not_kept() {
+    let mut stage = guarded();
+    for text in [
+        format!("set x 0 0 {}\r\nanna new", 1 << 20),
+        format!("get {}\r\n", "k ".repeat(LOGIN_LEN_MAX)),
+        format!("set x 0 0 8{}", " ".repeat(LOGIN_LEN_MAX)),
+    ] {
+        let client = stage.client();
+        stage.says(client, &text);
+        assert!(stage.hears(client).starts_with("CLIENT_ERROR "), "{text}");
+        assert_eq!(stage.closed.pop(), Some(client), "{text}");
+    }
+    assert_eq!(stage.connects, []);
+}
+
+#[test]
+fn who_leaves_before_a_login_is_told_nothing() {
+    let mut stage = guarded();
+    let client = stage.client();
+    stage.says(client, "quit\r\n");
+    assert_eq!((stage.hears(client), &*stage.closed), (String::new(), &[client][..]));
+}
+
+#[test]
+fn who_is_logged_in_stays_so_whatever_becomes_of_the_users() {
+    let mut stage = guarded();
+    let (known, stranger) = (stage.client(), stage.client());
+    stage.says(known, ANNA);
+    assert_eq!(stage.hears(known), "STORED\r\n");
+    let none = || Some(Rc::new(Users::new([("carl", "x")]).unwrap()));
+    stage.install(|plan| plan.pools[0].users = none());
+    stage.says(known, "nonsense\r\n");
+    assert_eq!(stage.hears(known), "ERROR\r\n");
+    stage.says(stranger, ANNA);
+    assert_eq!(stage.hears(stranger), FAILED);
+    // Without users nobody has to log in; with them again, everybody who has not.
+    stage.install(|plan| plan.pools[0].users = None);
+    stage.says(stranger, "nonsense\r\n");
+    assert_eq!(stage.hears(stranger), "ERROR\r\n");
+    stage.install(|plan| plan.pools[0].users = users());
+    stage.says(stranger, "nonsense\r\n");
+    assert_eq!(stage.hears(stranger), FIRST);
+}
+
+#[test]
+fn a_login_goes_with_its_client_to_another_worker() {
+    let mut stage = guarded();
+    let (known, _stranger) = (stage.client(), stage.client());
+    stage.says(known, ANNA);
+    assert_eq!(stage.hears(known), "STORED\r\n");
+    let passed = |logged_in| Passed { pool: POOL, logged_in };
+    assert_eq!(stage.passed(), [passed(true), passed(false)]);
+    let (known, stranger) = (stage.adopt(passed(true)), stage.adopt(passed(false)));
+    stage.says(known, "nonsense\r\n");
+    stage.says(stranger, "nonsense\r\n");
+    assert_eq!((stage.hears(known), stage.hears(stranger)), ("ERROR\r\n".into(), FIRST.into()));
+}
+
+const HELLO: &str = "set quickack:login 0 -1 8\r\nanna old\r\nversion\r\n";
+
+/// A pool that logs in to its server, and a client that has asked for something.
+fn proud() -> Stage {
+    let (name, password) = ("anna".to_string(), "old".to_string());
+    Stage::new(&["s0"], |pool| pool.server_login = Some(Credentials { name, password }))
+}
+
+#[test]
+fn a_link_says_who_we_are_before_anything_else() {
+    let mut stage = proud();
+    let client = stage.client();
+    stage.says(client, "delete x\r\n");
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, "STO");
+    assert_eq!(stage.turn(link), "");
+    stage.says(link, "RED\r\nVERSION 1.6.18\r\n");
+    assert_eq!(stage.turn(link), "delete x\r\n");
+    stage.says(link, "DELETED\r\n");
+    assert_eq!(stage.hears(client), "DELETED\r\n");
+}
+
+#[test]
+fn a_server_that_refuses_our_login_is_down_and_is_sent_nothing() {
+    for refusal in [FAILED, FIRST, &format!("{FAILED}{FIRST}")] {
+        let mut stage = proud();
+        let client = stage.client();
+        stage.says(client, "delete x\r\n");
+        let link = stage.establishes_with(HELLO);
+        stage.says(link, refusal);
+        assert_eq!(stage.closed, [link]);
+        assert_eq!(stage.hears(client), "SERVER_ERROR s0: login refused\r\n");
+        let why = "login refused";
+        assert_eq!(stage.events, [Event::ServerDown { server: S0, why }]);
+        assert_eq!(stage.reports, [Report::Failed { server: S0, failures: 1, why }]);
+        stage.expect_refused(client);
+        // The file was mended: the next probe says the new one.
+        stage.install(|plan| {
+            let (name, password) = ("anna".to_string(), "new".to_string());
+            plan.pools[0].server_login = Some(Credentials { name, password });
+        });
+        stage.passes(SECOND);
+        let probe = stage.establishes_with("set quickack:login 0 -1 8\r\nanna new\r\nversion\r\n");
+        stage.says(probe, "STORED\r\nVERSION 1.6.18\r\n");
+        assert_eq!(stage.events[1], Event::ServerBack { server: S0 });
+    }
+}
+
+#[test]
+fn a_server_that_wants_a_login_that_we_have_not_is_down() {
+    let mut stage = Stage::new(&["s0"], |_| {});
+    let client = stage.client();
+    stage.says(client, "get x\r\n");
+    let link = stage.establishes_with("version\r\n");
+    stage.says(link, FIRST);
+    assert_eq!(stage.hears(client), "SERVER_ERROR s0: login refused\r\n");
+    stage.expect_rows(0);
+}

@@ -1,0 +1,71 @@
+//! Random requests of classic text, meta and binary: what a real memcached answers is answered
+//! through quickack too, in front of one memcached, of four, and of the embedded cache.
+//!
+//! A failure names its seed; `QUICKACK_SEED=N cargo test -p quickack --test it differential` plays
+//! it again. `docs/long-tests.md` has the last result of the long run.
+
+use testkit::differential::{Behind, Settings, Tally, run};
+use testkit::process::{Memcached, Quickack};
+
+use super::{QUICKACK, config};
+
+#[test]
+fn random_requests_are_answered_as_by_memcached() {
+    let seed = std::env::var("QUICKACK_SEED").ok().map(|seed| seed.parse().expect("a number"));
+    check(seed.unwrap_or(1), 20_000);
+}
+
+#[test]
+#[ignore = "takes minutes; `cargo xtask test --long` runs it"]
+fn soak_random_requests_are_answered_as_by_memcached() {
+    check(2, 200_000);
+}
+
+/// The test of the test: two memcacheds say the same.
+#[test]
+fn random_requests_are_answered_alike_by_two_memcacheds() {
+    let memcacheds = [Memcached::quiet(), Memcached::quiet()];
+    let settings = Settings {
+        seed: 3,
+        requests: 5_000,
+        memcached: memcacheds[0].address,
+        sides: vec![(Behind::One, memcacheds[1].address)],
+    };
+    judge(run(&settings), 5_000);
+}
+
+fn check(seed: u64, requests: usize) {
+    let memcacheds: Vec<Memcached> = (0..6).map(|_| Memcached::quiet()).collect();
+    let addresses: Vec<_> = memcacheds.iter().map(|memcached| memcached.address).collect();
+    let allow = ["hash: md5", "allow: [flush_all]", "item_size_max: 2m"];
+    let one = Quickack::start(QUICKACK, &config(&addresses[1..2], &allow));
+    let four = Quickack::start(QUICKACK, &config(&addresses[2..6], &allow));
+    let embedded = Quickack::start(
+        QUICKACK,
+        "alpha:\n  listen: 127.0.0.1:0\n  allow: [flush_all]\n  memory: 512m\n  item_size_max: 2m\n  \
+         servers: [embedded]\n",
+    );
+    let settings = Settings {
+        seed,
+        requests,
+        memcached: addresses[0],
+        sides: vec![
+            (Behind::One, one.address()),
+            (Behind::Four, four.address()),
+            (Behind::Embedded, embedded.address()),
+        ],
+    };
+    let mut settings = settings;
+    if let Ok(names) = std::env::var("SIDES") {
+        settings.sides.retain(|(behind, _)| names.contains(&format!("{behind:?}")));
+    }
+    judge(run(&settings), requests);
+}
+
+/// A run that meets nothing proves nothing.
+#[track_caller]
+fn judge(outcome: Result<Tally, String>, requests: usize) {
+    let tally = outcome.unwrap_or_else(|difference| panic!("{difference}"));
+    println!("{tally}");
+    assert!(tally.requests >= requests);
+}

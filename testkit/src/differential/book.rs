@@ -1,0 +1,101 @@
+//! The cas numbers that are known: memcached's own by key, and what each is on another side.
+
+use std::collections::HashMap;
+
+use super::reply::{Reply, Word};
+use crate::sim::random::Random;
+
+/// The numbers that memcached has given.
+pub struct Given {
+    by_key: Vec<Vec<u64>>,
+}
+
+impl Given {
+    pub fn new(keys: usize) -> Given {
+        Given { by_key: vec![Vec::new(); keys] }
+    }
+
+    pub fn note(&mut self, key: usize, cas: u64) {
+        let numbers = &mut self.by_key[key];
+        if numbers.last() != Some(&cas) {
+            numbers.push(cas);
+        }
+        if numbers.len() > KEPT {
+            numbers.remove(0);
+        }
+    }
+
+    /// Mostly the last of a key, sometimes an earlier one or one that nobody has ever given.
+    pub fn pick(&self, key: usize, random: &mut Random) -> u64 {
+        let numbers = &self.by_key[key];
+        match random.below(20) {
+            0 | 1 => (1 << 62) + random.below(1 << 20) as u64,
+            2..5 if !numbers.is_empty() => *random.pick(numbers),
+            _ => numbers.last().copied().unwrap_or(1 << 61),
+        }
+    }
+}
+
+/// What another side has given in their place.
+#[derive(Default)]
+pub struct Translated {
+    theirs: HashMap<u64, u64>,
+    /// The other way round, where one server gives every number once.
+    ours: Option<HashMap<u64, u64>>,
+}
+
+impl Translated {
+    pub fn new(is_one_server: bool) -> Translated {
+        Translated { theirs: HashMap::new(), ours: is_one_server.then(HashMap::new) }
+    }
+
+    pub fn own(&self, cas: u64) -> u64 {
+        self.theirs.get(&cas).copied().unwrap_or(cas)
+    }
+
+    pub fn known(&self) -> usize {
+        self.theirs.len()
+    }
+
+    /// The first answer that says something else; new numbers are learnt.
+    pub fn difference(&mut self, direct: &[Reply], ours: &[Reply]) -> Option<usize> {
+        let both = direct.iter().zip(ours);
+        let at = both.clone().position(|(direct, ours)| !self.same_reply(direct, ours));
+        at.or_else(|| (direct.len() != ours.len()).then_some(both.len()))
+    }
+
+    fn same_reply(&mut self, direct: &Reply, ours: &Reply) -> bool {
+        direct.body == ours.body
+            && direct.words.len() == ours.words.len()
+            && direct.words.iter().zip(&ours.words).all(|pair| self.same_word(pair))
+    }
+
+    fn same_word(&mut self, pair: (&Word, &Word)) -> bool {
+        match pair {
+            (Word::Cas(direct), Word::Cas(ours)) => self.same_cas(*direct, *ours),
+            // No time is short, so what is alive has more than a few seconds.
+            (Word::Time(direct), Word::Time(ours)) if *direct >= 0 && *ours >= 0 => {
+                // An expiry beyond 2038, which only binary can say, is said as 2038 in text.
+                direct.abs_diff(*ours) <= SECONDS_APART || (*direct).min(*ours) > YEARS
+            }
+            (direct, ours) => direct == ours,
+        }
+    }
+
+    fn same_cas(&mut self, direct: u64, ours: u64) -> bool {
+        if direct == 0 || ours == 0 {
+            return direct == ours;
+        }
+        let known = *self.theirs.entry(direct).or_insert(ours);
+        let back = self.ours.as_mut().map_or(direct, |map| *map.entry(ours).or_insert(direct));
+        known == ours && back == direct
+    }
+}
+
+/// Numbers of a key that are remembered.
+const KEPT: usize = 6;
+
+const SECONDS_APART: u64 = 5;
+
+/// About eight of them.
+const YEARS: i64 = 250_000_000;

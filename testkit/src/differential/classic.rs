@@ -1,0 +1,132 @@
+//! Random requests of memcached's classic text.
+
+use super::keys::Named;
+use super::maker::Maker;
+use super::request::{Mark, Part, Request};
+
+type Make = fn(&mut Maker<'_>) -> Request;
+
+const KINDS: &[(usize, Make)] = &[
+    (220, |maker| get(maker, "get")),
+    (100, |maker| get(maker, "gets")),
+    (30, |maker| get(maker, "gat")),
+    (30, |maker| get(maker, "gats")),
+    (150, |maker| store(maker, "set")),
+    (40, |maker| store(maker, "add")),
+    (40, |maker| store(maker, "replace")),
+    (40, |maker| store(maker, "append")),
+    (40, |maker| store(maker, "prepend")),
+    (90, |maker| store(maker, "cas")),
+    (50, |maker| count(maker, "incr")),
+    (50, |maker| count(maker, "decr")),
+    (40, touch),
+    (60, delete),
+    (3, flush),
+    (12, wrong),
+];
+
+pub fn request(maker: &mut Maker<'_>) -> Request {
+    let make = maker.random.weighted(KINDS);
+    let mut request = make(maker);
+    request.push("\r\n");
+    request
+}
+
+fn get(maker: &mut Maker<'_>, name: &'static str) -> Request {
+    let first = maker.key(|key| key.named == Named::Plainly);
+    let mut request = Request::line(name, Some(first), name);
+    if name.starts_with("gat") {
+        request.push(format!(" {}", maker.exptime()));
+    }
+    push_key(maker, first, &mut request);
+    if maker.random.below(3) == 0 {
+        request.mark(Mark::ManyKeys);
+        request.key = None;
+        for _ in 0..1 + maker.random.below(9) {
+            let key = maker.key(|key| key.named == Named::Plainly);
+            push_key(maker, key, &mut request);
+        }
+    }
+    request
+}
+
+fn store(maker: &mut Maker<'_>, name: &'static str) -> Request {
+    let key = maker.key(|key| key.named == Named::Plainly);
+    let mut request = Request::line(name, Some(key), name);
+    push_key(maker, key, &mut request);
+    let value = maker.value(key, &mut request);
+    request.push(format!(" {} {} {}", maker.flags(), maker.exptime(), value.len()));
+    if name == "cas" {
+        request.push(" ");
+        let cas = maker.cas(key);
+        request.parts.push(Part::CasText(cas));
+    }
+    push_noreply(maker, &mut request);
+    request.push("\r\n");
+    request.push(value);
+    request
+}
+
+fn count(maker: &mut Maker<'_>, name: &'static str) -> Request {
+    let key = maker.key(|key| key.named == Named::Plainly && key.counted);
+    let mut request = Request::line(name, Some(key), name);
+    push_key(maker, key, &mut request);
+    request.push(format!(" {}", maker.delta()));
+    push_noreply(maker, &mut request);
+    request
+}
+
+fn touch(maker: &mut Maker<'_>) -> Request {
+    let key = maker.key(|key| key.named == Named::Plainly);
+    let mut request = Request::line("touch", Some(key), "touch");
+    push_key(maker, key, &mut request);
+    request.push(format!(" {}", maker.exptime()));
+    push_noreply(maker, &mut request);
+    request
+}
+
+fn delete(maker: &mut Maker<'_>) -> Request {
+    let key = maker.key(|key| key.named == Named::Plainly);
+    let mut request = Request::line("delete", Some(key), "delete");
+    push_key(maker, key, &mut request);
+    request.push(*maker.random.pick(&["", "", "", "", " 0", " 5"]));
+    push_noreply(maker, &mut request);
+    request
+}
+
+fn flush(maker: &mut Maker<'_>) -> Request {
+    let line = if maker.lane.is_some() { "verbosity 1" } else { "flush_all" };
+    Request::line(if maker.lane.is_some() { "verbosity" } else { "flush_all" }, None, line)
+}
+
+/// What no server takes, and what it says to that.
+fn wrong(maker: &mut Maker<'_>) -> Request {
+    let lines: &[&str] = &[
+        "nonsense",
+        "get",
+        "gets",
+        "incr k1 abc",
+        "incr k1",
+        "decr k1 -1",
+        "touch k1",
+        "touch k1 abc",
+        "delete",
+        "verbosity",
+        "GET k1",
+        "quit_now",
+    ];
+    let mut request = Request::line("wrong", None, maker.random.pick(lines));
+    request.mark(Mark::BadFrame);
+    request
+}
+
+fn push_key(maker: &Maker<'_>, key: usize, request: &mut Request) {
+    request.push(" ");
+    request.push(&maker.keys[key].raw);
+}
+
+fn push_noreply(maker: &mut Maker<'_>, request: &mut Request) {
+    if maker.random.below(5) == 0 {
+        request.push(" noreply");
+    }
+}

@@ -1,0 +1,111 @@
+//! Where an answer through quickack may differ from memcached's own, each with its reason. Such a
+//! request is asked alone, and what comes back must be what the row says. Then its key is deleted
+//! on all sides, so that what comes after is compared again.
+
+use super::maker::ITEM_SIZE_MAX;
+use super::reply::Reply;
+use super::request::{Mark, Request};
+
+pub struct Excuse {
+    pub name: &'static str,
+    pub reason: &'static str,
+    /// Whether a request may be answered so by such a side.
+    applies: fn(&Request, Behind) -> bool,
+    accepts: fn(direct: &[Reply], ours: &[Reply]) -> bool,
+}
+
+/// What stands behind quickack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Behind {
+    One,
+    Four,
+    Embedded,
+}
+
+pub const EXCUSES: &[Excuse] = &[
+    Excuse {
+        name: "a value above item_size_max",
+        reason: "refused unsent, so what was stored before stays; memcached deletes it",
+        applies: |request, _| request.len().is_some_and(|len| len > ITEM_SIZE_MAX),
+        accepts: |direct, ours| direct == ours,
+    },
+    Excuse {
+        name: "a key of more bytes than base64 has room for",
+        reason: "text cannot carry it, and a meta command's key may have 250 characters",
+        applies: |request, _| request.has(Mark::LongBytesKey),
+        accepts: |direct, ours| refused(0x04, direct, ours),
+    },
+    Excuse {
+        name: "a quiet ma that creates its item",
+        reason: "memcached answers it as if it were not quiet; through us it is quiet",
+        applies: |request, _| request.has(Mark::QuietCreation),
+        accepts: |direct, ours| direct.len() == 2 && direct[1..] == *ours,
+    },
+    Excuse {
+        name: "TEMPORARY a frame that closes",
+        reason: "opcode and opaque are not echoed",
+        applies: |request, _| request.closes(),
+        accepts: |direct, ours| {
+            direct.first().map(Reply::status) == ours.first().map(Reply::status)
+        },
+    },
+];
+
+/// Whether one packet says so, and then the barrier is answered.
+fn refused(status: u16, direct: &[Reply], ours: &[Reply]) -> bool {
+    let [first, barrier] = ours else { return false };
+    first.status() == Some(status) && direct.last() == Some(barrier)
+}
+
+/// What is never asked: what memcached answers then is chance, or nobody's to imitate. The words, and
+/// the reason.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Skip {
+    EncodedKeyTold,
+    BlankCounter,
+    Minus,
+    StaleAndBinary,
+}
+
+pub const SKIPS: &[(Skip, &str, &str)] = &[
+    (
+        Skip::EncodedKeyTold,
+        "k with b",
+        "memcached forgets that a key is base64 when an item is changed or made by N, and writes the \
+         bytes into the line",
+    ),
+    (
+        Skip::BlankCounter,
+        "blank values of counters",
+        "memcached looks for the number behind the end of a value of spaces only",
+    ),
+    (
+        Skip::Minus,
+        "a minus sign in a value",
+        "where a counter is above 2^63 memcached looks for one also in what somebody else has left \
+         behind it",
+    ),
+    (
+        Skip::StaleAndBinary,
+        "I of a key of bytes that binary reads",
+        "such a read is an mg, which takes the win of a stale item; memcached's own binary get does not",
+    ),
+];
+
+/// The row for a request to such a side.
+pub fn of(request: &Request, behind: Behind) -> Option<&'static Excuse> {
+    EXCUSES.iter().find(|row| (row.applies)(request, behind))
+}
+
+/// Whether it has to be asked alone: a side has a row for it, or memcached closes upon it, which
+/// loses answers that were on their way.
+pub fn is_odd(request: &Request) -> bool {
+    let sides = [Behind::One, Behind::Four, Behind::Embedded];
+    request.closes() || sides.iter().any(|behind| of(request, *behind).is_some())
+}
+
+impl Excuse {
+    pub fn accepts(&self, direct: &[Reply], ours: &[Reply]) -> bool {
+        (self.accepts)(direct, ours)
+    }
+}

@@ -1,0 +1,169 @@
+//! What all random requests are made of: a key of the lane, a value, an expiry, a cas number.
+
+use std::collections::BTreeMap;
+
+use super::binary;
+use super::book::Given;
+use super::excuses::Skip;
+use super::keys::{Key, LANES};
+use super::request::{Mark, Request, Wire};
+use super::{classic, meta};
+use crate::sim::random::Random;
+
+pub struct Maker<'a> {
+    pub random: &'a mut Random,
+    pub keys: &'a [Key],
+    pub given: &'a Given,
+    /// Only these keys; None: all.
+    pub lane: Option<usize>,
+    /// What was left out, and how often.
+    pub skipped: &'a mut BTreeMap<Skip, usize>,
+    /// The next that an answer may repeat.
+    pub opaque: &'a mut u32,
+}
+
+/// `item_size_max` of the pools: above what memcached takes, so that its own refusals are seen.
+pub const ITEM_SIZE_MAX: usize = 2 << 20;
+
+impl Maker<'_> {
+    pub fn request(&mut self, wire: Wire) -> Request {
+        match wire {
+            Wire::Binary => binary::request(self),
+            Wire::Text if self.random.below(5) < 2 => classic::request(self),
+            Wire::Text => meta::request(self),
+        }
+    }
+
+    /// Counts something that is not asked; never true.
+    pub fn skips(&mut self, what: Skip) -> bool {
+        *self.skipped.entry(what).or_default() += 1;
+        false
+    }
+
+    /// One of the lane's keys.
+    pub fn key(&mut self, fits: impl Fn(&Key) -> bool) -> usize {
+        loop {
+            let at = match self.lane {
+                Some(lane) => self.random.below(self.keys.len() / LANES) * LANES + lane,
+                None => self.random.below(self.keys.len()),
+            };
+            if fits(&self.keys[at]) {
+                return at;
+            }
+        }
+    }
+
+    /// One of those words.
+    pub fn word(&mut self, words: &[&'static str]) -> &'static str {
+        let word: &&str = self.random.pick(words);
+        word
+    }
+
+    pub fn exptime(&mut self) -> &'static str {
+        self.word(&["0", "0", "0", "0", "2000", "9000", "-1", "2592001", "2000000000"])
+    }
+
+    pub fn flags(&mut self) -> u32 {
+        *self.random.pick(&[0, 0, 0, 1, 7, 65_536, u32::MAX])
+    }
+
+    pub fn delta(&mut self) -> u64 {
+        match self.random.below(4) {
+            0 => self.random.next() >> self.random.below(64),
+            _ => self.random.below(200) as u64,
+        }
+    }
+
+    pub fn cas(&mut self, key: usize) -> u64 {
+        self.given.pick(key, self.random)
+    }
+
+    pub fn next_opaque(&mut self) -> u32 {
+        *self.opaque += 1;
+        *self.opaque
+    }
+
+    /// A value for a key; a huge one marks its request.
+    pub fn value(&mut self, key: usize, request: &mut Request) -> Vec<u8> {
+        let mut value = self.any_value(request);
+        if value.contains(&b'-') {
+            self.skips(Skip::Minus);
+            value.iter_mut().filter(|byte| **byte == b'-').for_each(|byte| *byte = b'_');
+        }
+        let blank = value.iter().all(u8::is_ascii_whitespace);
+        if blank && self.keys[key].counted {
+            self.skips(Skip::BlankCounter);
+            return b"blank".to_vec();
+        }
+        value
+    }
+
+    fn any_value(&mut self, request: &mut Request) -> Vec<u8> {
+        match self.random.below(2_000) {
+            0..900 => self.number(),
+            900..1_700 => self.bytes(120),
+            1_700..1_940 => self.bytes(4_000),
+            1_940..1_990 => self.bytes(20_000),
+            1_990..1_998 => {
+                let len = self.random.range(64 << 10, 300 << 10);
+                self.bytes_of(len)
+            }
+            _ => {
+                let len = match self.random.below(4) {
+                    // What fits in a page of memcached's beside its own words is a little less.
+                    0 => self.random.range((1 << 20) - 400, 1 << 20),
+                    1 => *self.random.pick(&[(1 << 20) + 1, ITEM_SIZE_MAX + 1]),
+                    2 => self.random.range(1 << 20, 2 << 20),
+                    _ => self.random.range(900_000, 1 << 20),
+                };
+                request.mark(Mark::Huge(len));
+                self.bytes_of(len)
+            }
+        }
+    }
+
+    /// A number, or what is nearly one.
+    fn number(&mut self) -> Vec<u8> {
+        let number = match self.random.below(6) {
+            0 => self.random.next(),
+            1 => u64::MAX - self.random.below(300) as u64,
+            _ => self.random.below(1 << 20) as u64,
+        };
+        let text = match self.random.below(12) {
+            0 => format!("{}{number}", self.random.pick(&[" ", "+", "-", "0", "x", "000"])),
+            1 => format!("{number}{}", self.random.pick(&[" ", "  ", "x", "\n1", "\t", "99999"])),
+            _ => number.to_string(),
+        };
+        text.into_bytes()
+    }
+
+    fn bytes(&mut self, len_max: usize) -> Vec<u8> {
+        let len = self.random.below(len_max);
+        self.bytes_of(len)
+    }
+
+    /// Bytes that look like what a parser waits for.
+    fn bytes_of(&mut self, len: usize) -> Vec<u8> {
+        const SEEDS: &[&[u8]] = &[
+            b"\r\nEND\r\n",
+            b"\r\nVALUE k1 0 1\r\n",
+            b"MN\r\nHD\r\n",
+            b"\x81\x0a\0\0\0\0\0\0\0\0\0\0",
+            b"\x80\0\0\0",
+            b"\0",
+            b"0123456789",
+            b"\r",
+            b"STORED\r\n",
+        ];
+        let mut bytes = Vec::with_capacity(len + 16);
+        while bytes.len() < len {
+            let seed = *self.random.pick(SEEDS);
+            for _ in 0..1 + self.random.below(1 + len / 64) {
+                bytes.extend_from_slice(seed);
+            }
+            bytes.push(self.random.next() as u8);
+        }
+        bytes.truncate(len);
+        bytes
+    }
+}

@@ -1,0 +1,257 @@
+//! The differential test: the same random requests to a real memcached and to quickack before
+//! several things, and the same answers from all.
+//!
+//! ```text
+//!            ┌──▶ memcached                            what it says is right
+//!   rounds ──┼──▶ quickack ──▶ one memcached      ┐
+//!            ├──▶ quickack ──▶ four memcacheds    ├──  must say the same
+//!            └──▶ quickack ──▶ the embedded cache ┘
+//! ```
+//!
+//! A **round** is one to three **lanes**: connections that are asked at the same time, each about
+//! keys of its own, a **burst** of pipelined requests each, cut into segments at random. A burst ends
+//! with a barrier, so that its last answer is known. Cas numbers are each side's own: those of
+//! memcached's answers are put into the side's words when a request repeats them. The same seed
+//! gives the same rounds as long as memcached gives the same numbers.
+
+mod binary;
+mod book;
+mod classic;
+mod excuses;
+mod keys;
+mod maker;
+mod meta;
+mod reply;
+mod request;
+mod side;
+mod tally;
+mod wire;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+pub use excuses::Behind;
+pub use tally::Tally;
+
+use book::Given;
+use keys::{Key, LANES};
+use maker::Maker;
+use reply::Reply;
+use request::{Request, Wire};
+use side::Side;
+
+use crate::sim::random::Random;
+
+/// Who is asked, and how much.
+pub struct Settings {
+    pub seed: u64,
+    pub requests: usize,
+    pub memcached: SocketAddr,
+    /// Those that must say the same.
+    pub sides: Vec<(Behind, SocketAddr)>,
+}
+
+struct Run {
+    random: Random,
+    keys: Vec<Key>,
+    given: Given,
+    opaque: u32,
+    direct: Side,
+    sides: Vec<Side>,
+    tally: Tally,
+    /// The last requests about each key, for whoever looks into a difference.
+    history: Vec<VecDeque<String>>,
+}
+
+/// What is said on one connection in a round.
+pub(crate) struct Burst {
+    wire: Wire,
+    /// Which of the side's connections of that protocol.
+    conn: usize,
+    /// Whether that connection is made anew before.
+    fresh: bool,
+    requests: Vec<Request>,
+    cuts: Vec<u16>,
+    /// The opaque of its barrier.
+    barrier: u32,
+}
+
+/// Asks everybody; an error shows the first difference.
+pub fn run(settings: &Settings) -> Result<Tally, String> {
+    let mut random = Random::new(settings.seed);
+    let keys = keys::all(&mut random);
+    let sides = settings.sides.iter().map(|(behind, address)| Side::new(Some(*behind), *address));
+    let mut run = Run {
+        given: Given::new(keys.len()),
+        history: vec![VecDeque::new(); keys.len()],
+        random,
+        keys,
+        opaque: 1 << 20,
+        direct: Side::new(None, settings.memcached),
+        sides: sides.collect(),
+        tally: Tally::default(),
+    };
+    while run.tally.requests < settings.requests {
+        let round = run.draw();
+        run.play(&round).map_err(|what| format!("seed {}: {what}", settings.seed))?;
+    }
+    run.tally.translated = run.sides.iter().map(Side::numbers).collect();
+    Ok(run.tally)
+}
+
+impl Run {
+    fn draw(&mut self) -> Vec<Burst> {
+        let lanes = *self.random.pick(&[1, 1, 1, 2, 3]);
+        let mut round = Vec::new();
+        for lane in 0..lanes {
+            round.push(self.burst((lanes > 1).then_some(lane)));
+        }
+        // What may be answered otherwise is asked alone.
+        let odd = round.iter_mut().find_map(|burst| {
+            let at = burst.requests.iter().position(excuses::is_odd)?;
+            let (wire, conn, barrier) = (burst.wire, burst.conn, burst.barrier);
+            let cuts = burst.cuts.clone();
+            let requests = vec![burst.requests.swap_remove(at)];
+            Some(Burst { wire, conn, fresh: false, requests, cuts, barrier })
+        });
+        match odd {
+            Some(burst) => vec![burst],
+            None => round,
+        }
+    }
+
+    fn burst(&mut self, lane: Option<usize>) -> Burst {
+        let wire = *self.random.pick(&[Wire::Text, Wire::Binary]);
+        let len = match self.random.below(10) {
+            0..4 => 1,
+            4..9 => 1 + self.random.below(8),
+            _ => 1 + self.random.below(60),
+        };
+        let mut requests: Vec<Request> = Vec::new();
+        for _ in 0..len {
+            let mut maker = Maker {
+                random: &mut self.random,
+                keys: &self.keys,
+                given: &self.given,
+                lane,
+                skipped: &mut self.tally.skipped,
+                opaque: &mut self.opaque,
+            };
+            let request = maker.request(wire);
+            // One is enough for a burst's buffers.
+            if !(request.is_huge() && requests.iter().any(Request::is_huge)) {
+                requests.push(request);
+            }
+        }
+        let cuts = match self.random.below(3) {
+            0 => Vec::new(),
+            1 => vec![self.random.next() as u16],
+            _ => (0..self.random.below(8)).map(|_| self.random.next() as u16).collect(),
+        };
+        let mut cuts: Vec<u16> = cuts;
+        cuts.sort_unstable();
+        let conn = lane.unwrap_or_else(|| self.random.below(LANES));
+        let fresh = self.random.below(60) == 0;
+        self.opaque += 1;
+        Burst { wire, conn, fresh, requests, cuts, barrier: self.opaque }
+    }
+
+    fn play(&mut self, round: &[Burst]) -> Result<(), String> {
+        round.iter().flat_map(|burst| &burst.requests).for_each(|request| {
+            let Some(key) = request.key else { return };
+            self.history[key].push_back(request.shown());
+            if self.history[key].len() > 8 {
+                self.history[key].pop_front();
+            }
+        });
+        let direct = self.direct.ask(round)?;
+        for (burst, replies) in round.iter().zip(&direct) {
+            self.note(burst, replies);
+        }
+        let odd = match round {
+            [burst] if burst.requests.len() == 1 => burst.requests.first(),
+            _ => None,
+        };
+        for at in 0..self.sides.len() {
+            let ours = self.sides[at].ask(round)?;
+            for (burst, (direct, ours)) in round.iter().zip(direct.iter().zip(&ours)) {
+                self.compare(at, burst, direct, ours)?;
+            }
+        }
+        match odd {
+            Some(request) if excuses::is_odd(request) => self.agree_again(request),
+            _ => Ok(()),
+        }
+    }
+
+    /// Learns memcached's numbers from its answers.
+    fn note(&mut self, burst: &Burst, replies: &[Reply]) {
+        self.tally.count(burst, replies);
+        for reply in replies {
+            let Some(cas) = reply.cas() else { continue };
+            let by_opaque = reply.opaque().and_then(|opaque| {
+                let asked = burst.requests.iter().find(|asked| asked.opaque == Some(opaque))?;
+                asked.key
+            });
+            let key = by_opaque.or_else(|| {
+                let named = reply.key()?;
+                self.keys.iter().position(|key| key.is_named(&named))
+            });
+            // With one request there is no doubt whose answer it is.
+            let key = key.or_else(|| match &burst.requests[..] {
+                [request] => request.key,
+                _ => None,
+            });
+            if let Some(key) = key {
+                self.given.note(key, cas);
+            }
+        }
+    }
+
+    fn compare(
+        &mut self,
+        at: usize,
+        burst: &Burst,
+        direct: &[Reply],
+        ours: &[Reply],
+    ) -> Result<(), String> {
+        let side = &mut self.sides[at];
+        let behind = side.behind.expect("memcached is not compared with itself");
+        let row = match &burst.requests[..] {
+            [request] => excuses::of(request, behind),
+            _ => None,
+        };
+        let (direct, ours) = match &burst.requests[..] {
+            [request] if request.closes() => until_closed(direct, ours),
+            _ => (direct, ours),
+        };
+        let Some(at) = side.translated.difference(direct, ours) else { return Ok(()) };
+        if let Some(row) = row
+            && row.accepts(direct, ours)
+        {
+            self.tally.excuse(row.name, behind);
+            return Ok(());
+        }
+        Err(tally::difference(behind, burst, at, (direct, ours), row, &self.history))
+    }
+
+    /// Nobody has the key of that request any more.
+    fn agree_again(&mut self, request: &Request) -> Result<(), String> {
+        let Some(key) = request.key else { return Ok(()) };
+        let all = std::iter::once(&mut self.direct).chain(&mut self.sides);
+        for side in all {
+            side.forget(&self.keys[key])?;
+        }
+        Ok(())
+    }
+}
+
+/// Who closes with something unread loses what it has just said, or not.
+fn until_closed<'a>(direct: &'a [Reply], ours: &'a [Reply]) -> (&'a [Reply], &'a [Reply]) {
+    let closed = Some(&Reply::closed());
+    let common = direct.len().min(ours.len());
+    if direct.last() == closed && ours.last() == closed && common == 1 {
+        return (&direct[direct.len() - 1..], &ours[ours.len() - 1..]);
+    }
+    (direct, ours)
+}

@@ -1,0 +1,195 @@
+//! What comes back, as words that can be compared: cas numbers and times are told apart from what
+//! must be equal byte by byte.
+
+use super::request::{Wire, shorten};
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reply {
+    pub words: Vec<Word>,
+    pub body: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Word {
+    Text(Vec<u8>),
+    Cas(u64),
+    /// Seconds: they may differ by as many as the two sides were asked apart.
+    Time(i64),
+    /// What an item of a store costs it: nobody else's business.
+    Cost,
+}
+
+/// The first whole reply in `input` and its length.
+pub fn parse(wire: Wire, input: &[u8]) -> Option<(Reply, usize)> {
+    match wire {
+        Wire::Text => text(input),
+        Wire::Binary => packet(input),
+    }
+}
+
+impl Reply {
+    /// The other side has closed.
+    pub fn closed() -> Reply {
+        Reply { words: vec![Word::Text(b"(closed)".to_vec())], body: Vec::new() }
+    }
+
+    pub fn first(&self) -> &[u8] {
+        match self.words.first() {
+            Some(Word::Text(word)) => word,
+            _ => b"",
+        }
+    }
+
+    /// The whole line of a reply that is one.
+    pub fn line(&self) -> Vec<u8> {
+        let words = self.words.iter().map(|word| match word {
+            Word::Text(text) => text.clone(),
+            Word::Cas(number) => format!("(cas {number})").into_bytes(),
+            Word::Time(seconds) => format!("(time {seconds})").into_bytes(),
+            Word::Cost => b"(cost)".to_vec(),
+        });
+        words.collect::<Vec<_>>().join(&b' ')
+    }
+
+    /// Its cas number, if it has one.
+    pub fn cas(&self) -> Option<u64> {
+        self.words.iter().find_map(|word| match word {
+            Word::Cas(number) if *number > 0 => Some(*number),
+            _ => None,
+        })
+    }
+
+    /// Of a binary answer.
+    pub fn status(&self) -> Option<u16> {
+        match (self.words.first(), self.words.get(2)) {
+            (Some(Word::Text(first)), Some(Word::Text(status))) if first == b"packet" => {
+                Some(u16::from_be_bytes(status[..].try_into().ok()?))
+            }
+            _ => None,
+        }
+    }
+
+    /// Of a binary answer, or of a meta one that has it.
+    pub fn opaque(&self) -> Option<u32> {
+        let Some(Word::Text(first)) = self.words.first() else { return None };
+        if first == b"packet" {
+            let Some(Word::Text(opaque)) = self.words.get(3) else { return None };
+            return Some(u32::from_be_bytes(opaque[..].try_into().ok()?));
+        }
+        self.words.iter().skip(1).find_map(|word| match word {
+            Word::Text(text) => std::str::from_utf8(text).ok()?.strip_prefix('O')?.parse().ok(),
+            _ => None,
+        })
+    }
+
+    /// The key that it names, as it is named there.
+    pub fn key(&self) -> Option<Vec<u8>> {
+        let text = |at: usize| match self.words.get(at) {
+            Some(Word::Text(text)) => Some(text.clone()),
+            _ => None,
+        };
+        match self.first() {
+            b"VALUE" | b"ME" => text(1),
+            b"packet" => text(7).filter(|key| !key.is_empty()),
+            _ => (1..self.words.len()).find_map(|at| Some(text(at)?.strip_prefix(b"k")?.to_vec())),
+        }
+    }
+
+    pub fn shown(&self) -> String {
+        let mut line = self.line();
+        shorten(&mut line);
+        let shown = line.escape_ascii().to_string();
+        let body = self.body[..self.body.len().min(60)].escape_ascii().to_string();
+        match self.body.len() {
+            0 => shown,
+            len => format!("{shown} + {len} bytes: {body}"),
+        }
+    }
+}
+
+fn text(input: &[u8]) -> Option<(Reply, usize)> {
+    let end = input.windows(2).position(|two| two == b"\r\n")?;
+    let words: Vec<&[u8]> = input[..end].split(|byte| *byte == b' ').collect();
+    let number = |at: usize| std::str::from_utf8(words.get(at)?).ok()?.parse::<usize>().ok();
+    let len = match words[0] {
+        b"VALUE" => number(3),
+        b"VA" => number(1),
+        _ => None,
+    };
+    let kinds = words.iter().enumerate().map(|(at, word)| kind(words[0], at, word)).collect();
+    let mut reply = Reply { words: kinds, body: Vec::new() };
+    let Some(len) = len else { return Some((reply, end + 2)) };
+    let body = input.get(end + 2..end + 2 + len + 2)?;
+    // The line's end is compared with it.
+    reply.body = body.to_vec();
+    Some((reply, end + 2 + len + 2))
+}
+
+fn kind(first: &[u8], at: usize, word: &[u8]) -> Word {
+    let number = |from: usize| std::str::from_utf8(word.get(from..)?).ok();
+    let cas = |from| number(from).and_then(|word| word.parse().ok()).map(Word::Cas);
+    let time = |from| number(from).and_then(|word| word.parse().ok()).map(Word::Time);
+    let special = match (first, at, word) {
+        (b"VALUE", 4, _) => cas(0),
+        (b"HD" | b"VA" | b"NS" | b"EX" | b"NF" | b"EN", 1.., [b'c', ..]) => cas(1),
+        (b"HD" | b"VA", 1.., [b't' | b'l', ..]) => time(1),
+        (b"ME", 2.., [b'c', b'a', b's', b'=', ..]) => cas(4),
+        (b"ME", 2.., [b'e', b'x', b'p', b'=', ..]) => time(4),
+        (b"ME", 2.., [b'l', b'a', b'=', ..]) => time(3),
+        (b"ME", 2.., [b'c', b'l', b's', b'=', ..] | [b's', b'i', b'z', b'e', b'=', ..]) => {
+            Some(Word::Cost)
+        }
+        _ => None,
+    };
+    special.unwrap_or_else(|| Word::Text(word.to_vec()))
+}
+
+/// `packet opcode status opaque datatype cas extras key`, and the value.
+fn packet(input: &[u8]) -> Option<(Reply, usize)> {
+    let header = input.get(..HEADER)?;
+    let key = u16::from_be_bytes([header[2], header[3]]) as usize;
+    let extras = header[4] as usize;
+    let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
+    let all = input.get(..HEADER + body)?;
+    let text = |bytes: &[u8]| Word::Text(bytes.to_vec());
+    let rest = &all[HEADER..];
+    if header[0] != 0x81 || extras + key > body {
+        // Nothing can be told apart after that.
+        let words = vec![text(b"no packet"), text(input)];
+        return Some((Reply { words, body: Vec::new() }, input.len()));
+    }
+    let words = vec![
+        text(b"packet"),
+        text(&header[1..2]),
+        text(&header[6..8]),
+        text(&header[12..16]),
+        text(&header[5..6]),
+        Word::Cas(u64::from_be_bytes(header[16..24].try_into().expect("8 bytes"))),
+        text(&rest[..extras]),
+        text(&rest[extras..extras + key]),
+    ];
+    Some((Reply { words, body: rest[extras + key..].to_vec() }, HEADER + body))
+}
+
+pub const HEADER: usize = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_looks_like_an_end_is_a_value() {
+        let input = b"VALUE k 0 5 77\r\nEND\r\n\r\nEND\r\n";
+        let (reply, len) = parse(Wire::Text, input).expect("a whole value");
+        assert_eq!((len, reply.cas(), &reply.body[..]), (23, Some(77), &b"END\r\n\r\n"[..]));
+        assert_eq!(parse(Wire::Text, &input[..22]), None);
+    }
+
+    #[test]
+    fn times_and_numbers_of_a_meta_reply_are_known_as_such() {
+        let (reply, _) = parse(Wire::Text, b"HD t-1 c5 l3 kc5 Ot1\r\n").expect("a whole line");
+        let text = |word: &[u8]| Word::Text(word.to_vec());
+        let words = [text(b"HD"), Word::Time(-1), Word::Cas(5), Word::Time(3)];
+        assert_eq!(reply.words, [&words[..], &[text(b"kc5"), text(b"Ot1")]].concat());
+    }
+}

@@ -1,0 +1,113 @@
+//! One of those that are asked: its connections, and its words for cas numbers.
+
+use std::net::SocketAddr;
+
+use super::book::Translated;
+use super::excuses::Behind;
+use super::keys::{ENCODED_KEY_MAX, Key, LANES, base64};
+use super::reply::Reply;
+use super::request::Wire;
+use super::wire::{Conn, End, Lane, exchange};
+use super::{Burst, binary};
+
+pub struct Side {
+    /// None: memcached itself.
+    pub behind: Option<Behind>,
+    pub translated: Translated,
+    address: SocketAddr,
+    /// Of each protocol as many as there may be lanes.
+    text: Vec<Conn>,
+    binary: Vec<Conn>,
+}
+
+impl Side {
+    pub fn new(behind: Option<Behind>, address: SocketAddr) -> Side {
+        let conns = || (0..LANES).map(|_| Conn::connect(address)).collect();
+        let translated = Translated::new(behind != Some(Behind::Four));
+        Side { behind, translated, address, text: conns(), binary: conns() }
+    }
+
+    /// How many cas numbers it has words of its own for.
+    pub fn numbers(&self) -> usize {
+        self.translated.known()
+    }
+
+    /// What it answers to each burst; its barrier is the last answer.
+    pub fn ask(&mut self, round: &[Burst]) -> Result<Vec<Vec<Reply>>, String> {
+        for burst in round.iter().filter(|burst| burst.fresh) {
+            let address = self.address;
+            self.conns(burst.wire)[burst.conn] = Conn::connect(address);
+        }
+        let mut lanes = Vec::new();
+        let (mut text, mut binary) = (lend(&mut self.text), lend(&mut self.binary));
+        for burst in round {
+            let mut bytes = Vec::new();
+            for request in &burst.requests {
+                request.render(|cas| self.translated.own(cas), &mut bytes);
+            }
+            let (conns, end) = match burst.wire {
+                Wire::Text => {
+                    bytes.extend_from_slice(b"mn\r\n");
+                    let own = burst.requests.iter().filter(|request| request.name == "mn").count();
+                    (&mut text, End::Barriers(own + 1))
+                }
+                Wire::Binary => {
+                    binary::noop(burst.barrier, &mut bytes);
+                    (&mut binary, End::Opaque(burst.barrier))
+                }
+            };
+            let conn = conns[burst.conn].take().expect("a connection has one burst a round");
+            lanes.push(Lane::new(conn, burst.wire, bytes, &burst.cuts, end));
+        }
+        let answered = exchange(&mut lanes);
+        let replies: Vec<Vec<Reply>> = lanes.into_iter().map(|lane| lane.replies).collect();
+        if !answered {
+            return Err(self.silence(round, &replies));
+        }
+        for (burst, replies) in round.iter().zip(&replies) {
+            if replies.last() == Some(&Reply::closed()) {
+                let address = self.address;
+                self.conns(burst.wire)[burst.conn] = Conn::connect(address);
+            }
+        }
+        Ok(replies)
+    }
+
+    fn conns(&mut self, wire: Wire) -> &mut Vec<Conn> {
+        match wire {
+            Wire::Text => &mut self.text,
+            Wire::Binary => &mut self.binary,
+        }
+    }
+
+    /// Deletes a key, if text can name it.
+    pub fn forget(&mut self, key: &Key) -> Result<(), String> {
+        let mut bytes = b"md ".to_vec();
+        if key.plain {
+            bytes.extend_from_slice(&key.raw);
+        } else if key.raw.len() <= ENCODED_KEY_MAX {
+            bytes.extend_from_slice(&base64(&key.raw));
+            bytes.extend_from_slice(b" b");
+        } else {
+            return Ok(());
+        }
+        bytes.extend_from_slice(b" q\r\nmn\r\n");
+        let mut lanes = [Lane::new(&mut self.text[0], Wire::Text, bytes, &[], End::Barriers(1))];
+        match exchange(&mut lanes) {
+            true => Ok(()),
+            false => Err(format!("{:?} does not answer an md", self.behind)),
+        }
+    }
+
+    fn silence(&self, round: &[Burst], replies: &[Vec<Reply>]) -> String {
+        let mut text = format!("{:?} (None is memcached) says nothing more\n", self.behind);
+        for (burst, replies) in round.iter().zip(replies) {
+            text.push_str(&super::tally::dialogue(burst, replies));
+        }
+        text
+    }
+}
+
+fn lend(conns: &mut [Conn]) -> Vec<Option<&mut Conn>> {
+    conns.iter_mut().map(Some).collect()
+}
