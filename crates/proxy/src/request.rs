@@ -36,6 +36,8 @@ pub(crate) struct Row {
     pub(crate) question: Question,
     /// An update or broadcast, which changes something.
     pub(crate) writes: bool,
+    /// Whoever waited for its answer has left, without saying goodbye: it may be asked again.
+    pub(crate) abandoned: bool,
     /// A part of it was asked once more; that happens once.
     pub(crate) asked_again: bool,
     /// Keys or servers that have not answered.
@@ -198,6 +200,7 @@ impl Rows {
         row.next = NONE;
         row.question.set(protocol, request, head);
         row.writes = false;
+        row.abandoned = false;
         row.asked_again = false;
         row.left = 0;
         id
@@ -272,6 +275,7 @@ impl Row {
             since: UNTIMED,
             question,
             writes: false,
+            abandoned: false,
             asked_again: false,
             left: 0,
             error: Vec::new(),
