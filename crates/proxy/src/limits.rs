@@ -27,6 +27,8 @@ impl Default for Limits {
     }
 }
 
+/// Quiet reads of one key that are taken for one read.
+pub const JOINED_MAX: usize = 128;
 /// Keys in one merged get.
 pub const BATCH_KEYS_MAX: usize = 100;
 /// Bytes of one merged get's line.

@@ -245,7 +245,7 @@ impl Proxy {
 
     fn fail_batch(&mut self, batch: Box<Batch>, server: u32, fault: Fault) {
         for entry in batch.outstanding() {
-            self.desk.fail_part(entry.row, Some(server), fault, false);
+            self.desk.fail_key((entry.row, entry.slot), Some(server), fault);
         }
         self.recycle(batch);
     }
@@ -266,7 +266,7 @@ impl Proxy {
                 let key = batch.key(*entry);
                 let link = if may { self.link_for_key(pool, key, owner, now).ok() } else { None };
                 let Some(link) = link else {
-                    self.desk.fail_part(entry.row, Some(server), fault, false);
+                    self.desk.fail_key((entry.row, entry.slot), Some(server), fault);
                     continue;
                 };
                 self.desk.rows[entry.row].asked_again = true;

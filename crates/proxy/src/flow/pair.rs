@@ -226,7 +226,7 @@ impl Proxy {
                 }
                 self.recycle(batch);
             }
-            (Cargo::Single(row), _) => self.desk.server_error(row, line),
+            (Cargo::Single(row), _) => self.desk.server_error((row, 0), line),
         }
     }
 
@@ -263,7 +263,7 @@ impl Proxy {
             let again = Proxy::is_idempotent(&batch) && !self.has_changed_since(entry.row);
             let link = self.links.find(id).expect("the caller found it");
             if alone || !again || !link.has_room(&self.desk.limits) {
-                self.desk.server_error(entry.row, line);
+                self.desk.server_error((entry.row, entry.slot), line);
                 continue;
             }
             let link = self.links.find_mut(id).expect("the caller found it");
@@ -348,7 +348,7 @@ fn begin_body(
     if is_there && desk.memory.has_room(item.len() as usize) {
         body.data.open(&mut desk.spares);
         body.shown = match row.question.keep {
-            true => row.question.translate(&item, head, body.data.copied()),
+            true => row.question.translate(entry.slot, &item, head, body.data.copied()),
             false => {
                 body.data.copy(head);
                 Shown::Body { trailer: item.trailer }
@@ -359,7 +359,10 @@ fn begin_body(
         // A single request is settled at its end: until then the message stands for it.
         match is_there {
             _ if single => {}
-            true => desk.fail_part(entry.row, Some(link.server), Fault::OutOfMemory, false),
+            true => {
+                let part = (entry.row, entry.slot);
+                desk.fail_key(part, Some(link.server), Fault::OutOfMemory);
+            }
             false => desk.part_done(entry.row),
         }
     }
