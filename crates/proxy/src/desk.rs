@@ -13,7 +13,7 @@ use crate::buffer::{Outbox, Source, Spares};
 use crate::client::{Client, State as ClientState};
 use crate::fault::Fault;
 use crate::id::{ConnId, Side, Slab};
-use crate::limits::Limits;
+use crate::limits::{self, Limits};
 use crate::link::Entry;
 use crate::memory::Memory;
 use crate::pool::Pool;
@@ -48,6 +48,8 @@ pub(crate) enum Value<'a> {
     Foreign(Item, Source<'a>),
     /// What the client is shown, from several reads.
     Held(Outbox),
+    /// What the client has got already, but for this end.
+    Streamed(&'static [u8]),
 }
 
 impl Value<'_> {
@@ -55,6 +57,7 @@ impl Value<'_> {
         match self {
             Value::Flat(source) | Value::Foreign(_, source) => source.bytes.len(),
             Value::Held(outbox) => outbox.len(),
+            Value::Streamed(_) => 0,
         }
     }
 
@@ -76,6 +79,7 @@ impl Value<'_> {
         match self {
             Value::Flat(source) => add(out, source),
             Value::Held(mut held) => out.append(&mut held),
+            Value::Streamed(end) => out.copy(end),
             Value::Foreign(item, source) => {
                 let (head, body) = (item.head as usize, item.body as usize);
                 let shown = question.translate(slot, &item, &source.bytes[..head], out.copied());
@@ -120,8 +124,7 @@ impl Desk {
     pub(crate) fn enqueue(&mut self, id: ConnId, request: &Request, head: &[u8]) -> RowId {
         let client = self.clients.find_mut(id).expect("requests are read from living clients only");
         let owner = (id, client.protocol);
-        let row =
-            self.rows.alloc(owner, client.pool, (request, head), self.now, &mut self.spares);
+        let row = self.rows.alloc(owner, client.pool, (request, head), self.now, &mut self.spares);
         if request.keep {
             let held = self.rows[row].measure();
             client.rows_held += held;
@@ -201,6 +204,57 @@ impl Desk {
         self.account_row(row);
         self.clients.find_mut(id).expect("it has just asked").barrier = row;
         self.hold(id);
+    }
+
+    /// The head of a value whose body is still to come: told to its client at once, if that keeps
+    /// up and is waiting for nothing else; else into `data`. True: the client gets it as it comes.
+    pub(crate) fn begin_value(
+        &mut self,
+        entry: Entry,
+        item: &Item,
+        head: &[u8],
+        data: &mut Outbox,
+    ) -> (Shown, bool) {
+        let row = &self.rows[entry.row];
+        let client = self.clients.find_mut(row.client).expect("the caller found it");
+        let is_next = client.head == entry.row && row.left == 1 && row.slots.is_empty();
+        let streams = is_next
+            && item.body >= self.limits.stream_min as u64
+            && client.out.len() < limits::BACKLOG_MIN;
+        if streams {
+            client.learn(item.len() as usize);
+        }
+        let out = if streams { &mut client.out } else { data };
+        out.open(&mut self.spares);
+        let shown = match row.question.keep {
+            true => row.question.translate(entry.slot, item, head, out.copied()),
+            false => {
+                out.copy(head);
+                Shown::Body { trailer: item.trailer }
+            }
+        };
+        (shown, streams)
+    }
+
+    /// More of a value that its client gets as it comes.
+    pub(crate) fn stream(&mut self, id: RowId, part: Source<'_>) {
+        let owner = self.rows[id].client;
+        if let Some(client) = self.clients.find_mut(owner) {
+            client.out.open(&mut self.spares);
+            client.out.push(part);
+            self.spoke(owner);
+        }
+    }
+
+    /// The rest of such a value will not come. Its client can be told nothing any more: whatever
+    /// was said would be taken for a part of the value.
+    pub(crate) fn cut_off(&mut self, id: RowId) {
+        let owner = self.rows[id].client;
+        if let Some(client) = self.clients.find(owner) {
+            self.pools[client.pool as usize].counters.add(Counter::CutOff, 1);
+            self.actions.push_back(Action::Close(owner));
+            self.drop_client(owner);
+        }
     }
 
     /// A key of a read has a value.

@@ -187,8 +187,12 @@ impl Proxy {
             _ if probing => self.server_failed(pool, server, fault, now),
             Blame::Server | Blame::Overload => {}
         }
+        let body = link.body.take();
+        if let Some(Body { entry: Some(entry), streams: true, .. }) = &body {
+            self.desk.cut_off(entry.row);
+        }
         // A value that had begun to arrive is outstanding again.
-        if let Some(Body { entry: Some(_), .. }) = link.body.take()
+        if let Some(Body { entry: Some(_), .. }) = body
             && let Some(Flight { cargo: Cargo::Fetch(batch), .. }) = link.flights.front_mut()
         {
             batch.cursor -= 1;
