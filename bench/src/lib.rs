@@ -7,6 +7,7 @@
 //!              report (table, bars) --> page (docs/benchmarks.md)
 //!  seed: the stall between Nagle and delayed ACK.   trace: system calls, instructions.
 //!  balance, idle, cores: connections a worker, what the master does, many workers and CPUs.
+//!  hits: how often a full cache knows what is asked for.
 //!  php: misses as php-memcached asks them.   resting: what idle clients and one large value hold.
 //! ```
 
@@ -15,6 +16,7 @@ mod admin;
 mod balance;
 mod contest;
 mod cores;
+mod hits;
 mod idle;
 mod load;
 mod machine;
@@ -63,6 +65,7 @@ fn obey(options: &Options) -> Result<bool, String> {
                 Verb::Table => table(options, &folder.0),
                 Verb::Seed => seed::run(options, &folder.0),
                 Verb::Balance => balance::run(options, &folder.0),
+                Verb::Hits => hits::run(options, &folder.0),
                 Verb::Master => idle::run(options, &folder.0),
                 Verb::Php => php::run(options, &folder.0),
                 Verb::Memory => resting::run(options, &folder.0),

@@ -23,6 +23,7 @@ cargo xtask bench [options]    quickack beside nutcracker, HAProxy and nobody, o
   --callgrind ROW  instead: instructions per request of quickack in this row
   --seed           instead: 6,000 requests/s open loop, clean and split clients
   --balance        instead: how evenly 8 workers share connections
+  --hits           instead: hits of the embedded cache beside memcached's, on several traces
   --master         instead: what the master does beside 8 busy workers
   --cores          instead: requests/s at 1 to 12 workers; wants a machine with 16 CPUs
   --php            instead: misses as php-memcached asks them in binary
@@ -58,6 +59,7 @@ pub enum Verb {
     Help,
     Seed,
     Balance,
+    Hits,
     Master,
     Php,
     Memory,
@@ -116,6 +118,7 @@ impl Options {
             "--quickack" => self.quickack = Some(value()?.into()),
             "--seed" => self.verb = Verb::Seed,
             "--balance" => self.verb = Verb::Balance,
+            "--hits" => self.verb = Verb::Hits,
             "--master" => self.verb = Verb::Master,
             "--php" => self.verb = Verb::Php,
             "--memory" => self.verb = Verb::Memory,

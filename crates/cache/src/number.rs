@@ -3,19 +3,26 @@
 /// Digits of the largest 64-bit number.
 pub const DIGITS_MAX: usize = 20;
 
-/// Reads a value as memcached does (by `strtoull`): white space, perhaps a plus, digits, and then
-/// the end or white space and anything. A minus is refused whole.
+/// Reads a value as memcached does (by `strtoull`): white space, perhaps a sign, digits, and then
+/// the end, a NUL, or white space and anything. What a minus makes is taken only where it wraps to
+/// less than half of all numbers, as there.
 pub fn parse(value: &[u8]) -> Option<u64> {
     let trimmed = &value[value.iter().take_while(|byte| is_space(**byte)).count()..];
-    let digits = trimmed.strip_prefix(b"+").unwrap_or(trimmed);
+    let (is_negative, digits) = match trimmed {
+        [b'+', digits @ ..] => (false, digits),
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
     let len = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let ends = digits.get(len).is_none_or(|byte| is_space(*byte));
+    let ends = digits.get(len).is_none_or(|byte| is_space(*byte) || *byte == 0);
     if len == 0 || !ends {
         return None;
     }
-    digits[..len].iter().try_fold(0u64, |number, digit| {
+    let number = digits[..len].iter().try_fold(0u64, |number, digit| {
         number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
-    })
+    })?;
+    let wrapped = if is_negative { number.wrapping_neg() } else { number };
+    (!is_negative || wrapped <= i64::MAX as u64).then_some(wrapped)
 }
 
 /// Writes `number` at the end of `digits` and returns the part written.
@@ -54,6 +61,11 @@ mod tests {
             ("+5", Some(5)),
             ("++5", None),
             ("-5", None),
+            ("-0", Some(0)),
+            ("-18446744073709551615", Some(1)),
+            ("+-5", None),
+            ("5\0ab", Some(5)),
+            ("\x005", None),
             ("5ab", None),
             ("1.23", None),
             ("", None),

@@ -57,6 +57,41 @@ fn refused(status: u16, direct: &[Reply], ours: &[Reply]) -> bool {
     first.status() == Some(status) && direct.last() == Some(barrier)
 }
 
+/// What is never asked: what memcached answers then is chance, or nobody's to imitate. The words, and
+/// the reason.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Skip {
+    EncodedKeyTold,
+    BlankCounter,
+    Minus,
+    StaleAndBinary,
+}
+
+pub const SKIPS: &[(Skip, &str, &str)] = &[
+    (
+        Skip::EncodedKeyTold,
+        "k with b",
+        "memcached forgets that a key is base64 when an item is changed or made by N, and writes the \
+         bytes into the line",
+    ),
+    (
+        Skip::BlankCounter,
+        "blank values of counters",
+        "memcached looks for the number behind the end of a value of spaces only",
+    ),
+    (
+        Skip::Minus,
+        "a minus sign in a value",
+        "where a counter is above 2^63 memcached looks for one also in what somebody else has left \
+         behind it",
+    ),
+    (
+        Skip::StaleAndBinary,
+        "I of a key of bytes that binary reads",
+        "such a read is an mg, which takes the win of a stale item; memcached's own binary get does not",
+    ),
+];
+
 /// The row for a request to such a side.
 pub fn of(request: &Request, behind: Behind) -> Option<&'static Excuse> {
     EXCUSES.iter().find(|row| (row.applies)(request, behind))

@@ -13,17 +13,15 @@ pub struct Key {
     pub counted: bool,
 }
 
-/// By whom a key is named. memcached notes with an item whether it was stored under a base64 key, and
-/// tells the key of a meta reply in that form, however it was asked for: so the binary protocol,
-/// which notes nothing, makes it write bytes into a line of text. Nobody can be like that, so each
-/// key is stored in one way, but for `Both`.
+/// By whom a key is named. memcached notes with an item whether it was stored under a base64 key, so
+/// each key is stored in one way, but for `Both`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Named {
     /// By everybody, as it is.
     Plainly,
     /// By meta, in base64.
     Encoded,
-    /// By binary as it is, by meta in base64, which is not asked to tell the key.
+    /// By binary as it is, by meta in base64.
     Both,
     /// By binary.
     Raw,

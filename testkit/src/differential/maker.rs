@@ -1,7 +1,10 @@
 //! What all random requests are made of: a key of the lane, a value, an expiry, a cas number.
 
+use std::collections::BTreeMap;
+
 use super::binary;
 use super::book::Given;
+use super::excuses::Skip;
 use super::keys::{Key, LANES};
 use super::request::{Mark, Request, Wire};
 use super::{classic, meta};
@@ -13,6 +16,8 @@ pub struct Maker<'a> {
     pub given: &'a Given,
     /// Only these keys; None: all.
     pub lane: Option<usize>,
+    /// What was left out, and how often.
+    pub skipped: &'a mut BTreeMap<Skip, usize>,
     /// The next that an answer may repeat.
     pub opaque: &'a mut u32,
 }
@@ -27,6 +32,12 @@ impl Maker<'_> {
             Wire::Text if self.random.below(5) < 2 => classic::request(self),
             Wire::Text => meta::request(self),
         }
+    }
+
+    /// Counts something that is not asked; never true.
+    pub fn skips(&mut self, what: Skip) -> bool {
+        *self.skipped.entry(what).or_default() += 1;
+        false
     }
 
     /// One of the lane's keys.
@@ -74,9 +85,17 @@ impl Maker<'_> {
 
     /// A value for a key; a huge one marks its request.
     pub fn value(&mut self, key: usize, request: &mut Request) -> Vec<u8> {
-        let value = self.any_value(request);
+        let mut value = self.any_value(request);
+        if value.contains(&b'-') {
+            self.skips(Skip::Minus);
+            value.iter_mut().filter(|byte| **byte == b'-').for_each(|byte| *byte = b'_');
+        }
         let blank = value.iter().all(u8::is_ascii_whitespace);
-        if blank && self.keys[key].counted { b"blank".to_vec() } else { value }
+        if blank && self.keys[key].counted {
+            self.skips(Skip::BlankCounter);
+            return b"blank".to_vec();
+        }
+        value
     }
 
     fn any_value(&mut self, request: &mut Request) -> Vec<u8> {

@@ -1,5 +1,6 @@
 //! Random requests of memcached's meta commands.
 
+use super::excuses::Skip;
 use super::keys::{Key, Named, base64};
 use super::maker::Maker;
 use super::request::{Mark, Part, Request};
@@ -141,18 +142,24 @@ fn finish(
     value: Option<Vec<u8>>,
 ) -> Request {
     let (name, key) = (request.name, request.key.expect("all of them have a key"));
-    let Key { raw, named, counted, .. } = &maker.keys[key];
+    let Key { named, counted, .. } = &maker.keys[key];
     if *named != Named::Plainly {
         push(&mut flags, "b");
     }
-    // See there.
+    let (named, counted) = (*named, *counted);
     flags.retain(|flag| match flag.text.as_bytes() {
-        b"k" => *named == Named::Plainly,
-        [b'N', ..] => name != "mg" || !counted,
+        b"k" => named == Named::Plainly || maker.skips(Skip::EncodedKeyTold),
+        [b'N', ..] => name != "mg" || !counted || maker.skips(Skip::BlankCounter),
+        b"I" if name != "ma" => named != Named::Both || maker.skips(Skip::StaleAndBinary),
         _ => true,
     });
+    let raw = &maker.keys[key].raw;
     if name != "me" {
         more_flags(maker, name, key, &mut request, &mut flags);
+    }
+    // Of two mistakes each may name another first.
+    if request.has(Mark::NewerFlag) || request.has(Mark::BadFlags) {
+        flags.retain(|flag| !flag.text.starts_with('M'));
     }
     let has = |letter| flags.iter().any(|flag| flag.text.starts_with(letter));
     if name == "ma" && has('q') && has('N') {
@@ -160,7 +167,7 @@ fn finish(
     }
     shuffle(maker, &mut flags);
     request.push(" ");
-    request.push(if *named == Named::Plainly { raw.clone() } else { base64(raw) });
+    request.push(if named == Named::Plainly { raw.clone() } else { base64(raw) });
     if let Some(value) = &value {
         request.push(format!(" {}", value.len()));
     }
@@ -203,7 +210,7 @@ fn more_flags(
             request.mark(Mark::NewerFlag);
         }
         1 => {
-            push(flags, maker.word(&["q", "T", "Tabc", "Cabc", "N", "Mx", "D", "F-", "I"]));
+            push(flags, maker.word(&["q", "T", "Tabc", "Cabc", "N", "D", "F-"]));
             request.mark(Mark::BadFlags);
         }
         _ => {}

@@ -134,6 +134,7 @@ impl Run {
                 keys: &self.keys,
                 given: &self.given,
                 lane,
+                skipped: &mut self.tally.skipped,
                 opaque: &mut self.opaque,
             };
             let request = maker.request(wire);

@@ -1,7 +1,7 @@
 //! What comes back, as words that can be compared: cas numbers and times are told apart from what
 //! must be equal byte by byte.
 
-use super::request::Wire;
+use super::request::{Wire, shorten};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reply {
@@ -97,7 +97,7 @@ impl Reply {
 
     pub fn shown(&self) -> String {
         let mut line = self.line();
-        line.truncate(120);
+        shorten(&mut line);
         let shown = line.escape_ascii().to_string();
         let body = self.body[..self.body.len().min(60)].escape_ascii().to_string();
         match self.body.len() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use super::Burst;
-use super::excuses::{Behind, EXCUSES, Excuse};
+use super::excuses::{Behind, EXCUSES, Excuse, SKIPS, Skip};
 use super::reply::Reply;
 use super::request::{Request, Wire};
 
@@ -18,6 +18,8 @@ pub struct Tally {
     pub answers: BTreeMap<String, usize>,
     /// By row and side.
     pub excused: BTreeMap<(&'static str, String), usize>,
+    /// What was left out.
+    pub skipped: BTreeMap<Skip, usize>,
     /// Of each side, cas numbers that were put into its words.
     pub translated: Vec<usize>,
 }
@@ -69,6 +71,11 @@ impl fmt::Display for Tally {
             let counts: Vec<_> =
                 sides.map(|((_, side), count)| format!("{side} {count}")).collect();
             writeln!(to, "  {}: {} ({})", row.name, counts.join(", "), row.reason)?;
+        }
+        writeln!(to, "never asked:")?;
+        for (skip, name, reason) in SKIPS {
+            let count = self.skipped.get(skip).copied().unwrap_or(0);
+            writeln!(to, "  {name}: {count} ({reason})")?;
         }
         Ok(())
     }

@@ -4,10 +4,10 @@ use cache::{Count, Counted, Item, Mode, NewItem, Outcome, Store};
 use proto::memcached::Text;
 use proto::memcached::meta::Line;
 use proto::scan::{Tokens, decimal};
-use proto::{Answer, Asked, Class, Protocol, Quiet, Refusal, Request, Span};
+use proto::{Answer, Asked, Class, Protocol, Quiet, Request, Span};
 
 use super::Options;
-use super::intake::{OUT_OF_MEMORY, TOO_LARGE};
+use super::intake::{OUT_OF_MEMORY, TOO_LARGE, refused};
 use super::meta::{NON_NUMERIC, key_of};
 use super::session::Session;
 use super::stats::Counters;
@@ -32,7 +32,10 @@ pub struct Executor {
 /// What is done for a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
-    Fetch { cas: bool, touch: bool },
+    Fetch {
+        cas: bool,
+        touch: bool,
+    },
     Store(Mode),
     Cas,
     Delete,
@@ -40,6 +43,8 @@ enum Verb {
     Decr,
     Touch,
     Meta,
+    /// The meta one.
+    Noop,
     FlushAll,
     Version,
     Verbosity,
@@ -79,13 +84,15 @@ impl Executor {
         now: u64,
     ) -> Progress {
         let verb = self.verbs[usize::from(request.command)];
+        let is_refused = matches!(request.class, Class::Refuse(_));
         if let Verb::Fetch { cas, touch } = verb
-            && !matches!(request.class, Class::Refuse(_))
+            && !is_refused
         {
             let exptime = if touch { Some(number(request.arguments.of(frame))) } else { None };
             return self.fetch(session, frame, cas, exptime, now);
         }
         if verb == Verb::Meta
+            && !is_refused
             && let Some(line) = Line::read(&frame[..request.head as usize])
         {
             let value = frame[request.head as usize..].strip_suffix(request.trailer);
@@ -111,11 +118,11 @@ impl Executor {
     ) -> Progress {
         let line = &frame[..request.head as usize];
         let answer: &[u8] = match (request.class, verb) {
-            (Class::Refuse(Refusal::Bad(why)), _) => {
-                Text.answer(&Asked::nobody(), &Answer::Refused(Refusal::Bad(why)), out);
+            (Class::Refuse(refusal), _) => {
+                out.extend_from_slice(&refused(refusal));
                 b""
             }
-            (Class::Refuse(_), _) | (_, Verb::Meta | Verb::Unknown) => b"ERROR\r\n",
+            (_, Verb::Meta | Verb::Unknown) => b"ERROR\r\n",
             (_, Verb::Store(mode)) => self.write(mode, None, request, frame, now),
             (_, Verb::Cas) => self.compare_and_swap(request, frame, now),
             (_, Verb::Delete) => self.delete(line, now),
@@ -126,6 +133,7 @@ impl Executor {
                 Text.answer(&Asked::nobody(), &Answer::Version(VERSION), out);
                 b""
             }
+            (_, Verb::Noop) => b"MN\r\n",
             (_, Verb::Verbosity) => b"OK\r\n",
             (_, Verb::Stats) => {
                 self.tell(out, now);
@@ -280,7 +288,8 @@ fn verb(name: &str) -> Verb {
         "incr" => Verb::Incr,
         "decr" => Verb::Decr,
         "touch" => Verb::Touch,
-        "mg" | "ms" | "md" | "ma" | "me" | "mn" => Verb::Meta,
+        "mg" | "ms" | "md" | "ma" | "me" => Verb::Meta,
+        "mn" => Verb::Noop,
         "flush_all" => Verb::FlushAll,
         "version" => Verb::Version,
         "verbosity" => Verb::Verbosity,

@@ -71,7 +71,7 @@ impl Executor {
         let len = request.len();
         if len > rest.len() as u64 {
             if let Some(answer) = self.refuse_body(request, rest, now) {
-                let answer = if request.quiet == Quiet::Silent { b"" } else { answer };
+                let answer = if request.quiet == Quiet::Silent { Vec::new() } else { answer };
                 session.swallow = Some(Swallow { left: len - u64::from(request.head), answer });
                 return Step::Done(request.head as usize);
             }
@@ -90,17 +90,16 @@ impl Executor {
     }
 
     /// Why a data block that is still arriving will not be kept: decided before it costs anything.
-    fn refuse_body(&mut self, request: &Request, head: &[u8], now: u64) -> Option<&'static [u8]> {
+    fn refuse_body(&mut self, request: &Request, head: &[u8], now: u64) -> Option<Vec<u8>> {
         match request.class {
-            Class::Refuse(Refusal::Bad(_)) => Some(BAD_LINE),
-            Class::Refuse(_) => Some(b"ERROR\r\n"),
+            Class::Refuse(refusal) => Some(refused(refusal)),
             _ if self.is_too_large(request) => {
                 self.drop_stale(request, head, now);
-                Some(TOO_LARGE)
+                Some(TOO_LARGE.to_vec())
             }
             _ if self.held.saturating_add(request.body as usize) > HELD_MAX => {
                 self.drop_stale(request, head, now);
-                Some(OUT_OF_MEMORY)
+                Some(OUT_OF_MEMORY.to_vec())
             }
             _ => None,
         }
@@ -134,10 +133,20 @@ fn swallow(session: &mut Session, input: &[u8]) -> usize {
     let passing = swallow.left.min(input.len() as u64);
     swallow.left -= passing;
     if swallow.left == 0 {
-        session.out.extend_from_slice(swallow.answer);
+        session.out.extend_from_slice(&swallow.answer);
         session.swallow = None;
     }
     passing as usize
+}
+
+/// What is said of a request that is not executed.
+pub(super) fn refused(refusal: Refusal) -> Vec<u8> {
+    let mut out = Vec::new();
+    match refusal {
+        Refusal::Bad(_) => Text.answer(&Asked::nobody(), &Answer::Refused(refusal), &mut out),
+        _ => out.extend_from_slice(b"ERROR\r\n"),
+    }
+    out
 }
 
 /// What comes after this cannot be understood: says why and reads no more.
@@ -154,6 +163,5 @@ const HEAD_ALWAYS: usize = 64 * 1024;
 /// Bytes that unfinished requests of all clients may hold; above it a value is refused.
 const HELD_MAX: usize = 128 * 1024 * 1024;
 
-pub(super) const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 pub(super) const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";

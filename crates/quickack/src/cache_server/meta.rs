@@ -29,10 +29,7 @@ impl Executor {
             Verb::Delete => self.meta_delete(line, key, out, now),
             Verb::Arithmetic => self.meta_arithmetic(line, key, out, now),
             Verb::Debug => self.meta_debug(key, out, now),
-            Verb::Noop => {
-                out.extend_from_slice(b"MN\r\n");
-                false
-            }
+            Verb::Noop => unreachable!("it has no flags and is executed before"),
         };
         if is_nominal && line.flags.has(b'q') {
             out.truncate(before);

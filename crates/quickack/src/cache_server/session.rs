@@ -33,7 +33,7 @@ pub struct Session {
 pub struct Swallow {
     pub left: u64,
     /// What is said when it has passed.
-    pub answer: &'static [u8],
+    pub answer: Vec<u8>,
 }
 
 impl Session {

@@ -169,8 +169,13 @@ fn server(may_answer: Receiver<()>) -> (u16, Receiver<usize>) {
     std::thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        assert_eq!(line, "version\r\n");
+        (&stream).write_all(b"VERSION 1.6.18\r\n").unwrap();
         let _ = may_answer.recv();
-        let (mut line, mut count) = (String::new(), 0);
+        let mut count = 0;
+        line.clear();
         while reader.read_line(&mut line).is_ok_and(|len| len > 0) {
             if line.starts_with("set ") {
                 count += 1;

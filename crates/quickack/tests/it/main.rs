@@ -10,6 +10,7 @@ mod admin;
 mod alloc;
 mod balance;
 mod cache;
+mod cache_words;
 mod chaos;
 mod crew;
 mod differential;
