@@ -144,6 +144,7 @@ table! {
         PendingBytesNow "pending_bytes" "Bytes that wait to be sent now.",
         InflightNow "inflight" "Messages that were sent and wait for their reply now.",
         InflightBytesNow "inflight_bytes" "Bytes of these messages now.",
+        HeldNow "held" "Workers that hold back what is for it, because it is silent.",
         EjectedAt "ejected_at_us" "Since when it is out of the ring, unix time; 0 while it is in.",
     }
     total {
@@ -156,6 +157,8 @@ table! {
         Errors "errors_total" "Error lines it answered.",
         AskedAlone "keys_asked_alone_total" "Keys asked alone after an error for a shared get.",
         AskedAgain "keys_asked_again_total" "Keys asked once more because a link died.",
+        Held "messages_held_total" "Messages held back because the server was silent.",
+        Dropped "messages_dropped_total" "Those of them never sent: their clients had left.",
         ConnectFailed "connect_failed_total" "Connects refused or timed out.",
         ConnectTimeout "connect_timeout_total" "Those of them that timed out.",
         ConnectUnable "connect_unable_total" "Connects that failed for want of a socket.",

@@ -141,6 +141,9 @@ impl Desk {
         }
         client.tail = row;
         client.depth += 1;
+        if client.has_left {
+            self.abandon(id);
+        }
         row
     }
 
@@ -504,6 +507,7 @@ impl Desk {
     pub(crate) fn client_closed(&mut self, id: ConnId, how: Closed) {
         let Some(client) = self.clients.find(id) else { return };
         let counters = self.pools[client.pool as usize].counters;
+        self.abandon(id);
         match how {
             Closed::Eof => {
                 counters.add(Counter::ClientsEnded, 1);
@@ -513,6 +517,28 @@ impl Desk {
                 counters.add(Counter::ClientsLost, 1);
                 self.drop_client(id);
             }
+        }
+    }
+
+    /// A client goes, and has not said goodbye: it does not wait for answers any more. What it asked
+    /// and needs no answer stays asked.
+    fn abandon(&mut self, id: ConnId) {
+        let Some(client) = self.clients.find_mut(id).filter(|client| !client.quits) else { return };
+        client.has_left = true;
+        let (mut row, mut last_loud) = (client.head, NONE);
+        while row != NONE {
+            if self.rows[row].question.quiet == Quiet::Loud {
+                last_loud = row;
+            }
+            row = self.rows[row].next;
+        }
+        row = client.head;
+        let mut is_waited_for = last_loud != NONE;
+        while row != NONE {
+            let entry = &mut self.rows[row];
+            entry.abandoned = is_waited_for || !entry.writes;
+            is_waited_for &= row != last_loud;
+            row = entry.next;
         }
     }
 
@@ -624,5 +650,8 @@ impl Desk {
 
 /// Faults of a link are counted once for the link, the others for each request.
 fn fault_is_counted_per_request(fault: Fault) -> bool {
-    matches!(fault, Fault::QueueFull | Fault::QueueTimeout | Fault::Down | Fault::OutOfMemory)
+    matches!(
+        fault,
+        Fault::QueueFull | Fault::QueueTimeout | Fault::Held | Fault::Down | Fault::OutOfMemory
+    )
 }

@@ -36,6 +36,8 @@ pub(crate) struct Row {
     pub(crate) question: Question,
     /// An update or broadcast, which changes something.
     pub(crate) writes: bool,
+    /// Whoever waited for its answer has left, without saying goodbye: it may be asked again.
+    pub(crate) abandoned: bool,
     /// A part of it was asked once more; that happens once.
     pub(crate) asked_again: bool,
     /// Keys or servers that have not answered.
@@ -277,6 +279,7 @@ impl Rows {
         row.next = NONE;
         row.question.set(protocol, (request, head), spares);
         row.writes = false;
+        row.abandoned = false;
         row.asked_again = false;
         row.left = 0;
         id
@@ -351,6 +354,7 @@ impl Row {
             since: UNTIMED,
             question,
             writes: false,
+            abandoned: false,
             asked_again: false,
             left: 0,
             error: Vec::new(),

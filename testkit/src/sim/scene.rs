@@ -171,6 +171,10 @@ fn pool(random: &mut Random, at: usize, calm: bool, large: bool) -> PoolPlan {
     if random.permille(500) {
         plan.allow.push("flush_all".to_string());
     }
+    plan.hold_after = match random.below(4) {
+        0 => None,
+        _ => Some(random.range(1_000, 20_000) as u64),
+    };
     plan.item_size_max = if large { 50_000 } else { *random.pick(&[200, 2_000]) };
     plan
 }

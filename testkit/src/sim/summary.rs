@@ -26,7 +26,7 @@ pub struct Summary {
     pub faults: [u64; FAULTS_COUNT],
 }
 
-const FAULTS_COUNT: usize = 11;
+const FAULTS_COUNT: usize = 14;
 
 impl Summary {
     pub fn add(&mut self, other: &Summary) {

@@ -252,6 +252,9 @@ impl Proxy {
             Local::Stats => self.answer_stats(id, request, head),
             Local::Quit => {
                 self.desk.answer(id, request, head, &Answer::Bye);
+                if let Some(client) = self.desk.clients.find_mut(id) {
+                    client.quits = true;
+                }
                 self.desk.leave(id);
             }
         }
@@ -317,6 +320,7 @@ impl Proxy {
                     link.out.open(&mut self.desk.spares);
                     close(link, pool);
                 }
+                Proxy::note_held(link, &pool.servers[link.server as usize]);
                 let held = link.measure();
                 self.desk.memory.change(&mut link.held, held);
                 // What could not be sent yet has a deadline as well; most often a timer comes
@@ -356,12 +360,7 @@ impl Proxy {
         while let Some(id) = self.dirty_links.pop() {
             if let Some(link) = self.links.find_mut(id) {
                 link.dirty = false;
-                let ready = match link.state {
-                    State::Connecting => false,
-                    State::Greeting => !link.hello.is_empty(),
-                    State::Up => !link.out.is_empty(),
-                };
-                if ready {
+                if self.may_write(id) {
                     return Some(id);
                 }
             }

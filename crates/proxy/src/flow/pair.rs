@@ -28,7 +28,9 @@ impl Proxy {
     pub(crate) fn receive_link(&mut self, id: ConnId, source: Source<'_>, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         link.heard(now);
-        let outcome = match link.state {
+        let (pool, server, state) = (link.pool as usize, link.server as usize, link.state);
+        self.note_heard(pool, server, now);
+        let outcome = match state {
             State::Greeting => self.greet(id, source, now),
             _ => self.pair_all(id, source, now),
         };
@@ -255,6 +257,7 @@ impl Proxy {
         if failed_before {
             self.request_answered(pool, server as usize);
         }
+        self.note_owing(id, now);
         if batch_waits {
             self.mark_dirty(id);
         }
@@ -329,6 +332,7 @@ impl Proxy {
         }
         let held = link.measure();
         self.desk.memory.change(&mut link.held, held);
+        self.note_owing(id, now);
         self.arm_link(id);
     }
 }
