@@ -101,15 +101,19 @@ impl Outbox {
     /// Appends bytes that leave soon: by reference where that is cheaper, else by copy. Where much
     /// is waiting already they will not leave soon.
     pub(crate) fn push(&mut self, source: Source<'_>) {
-        let behind = self.len() >= limits::BACKLOG_MIN;
-        let min = if behind { limits::KEEP_REFERENCE_MIN } else { limits::REFERENCE_MIN };
-        self.push_above(min, source);
+        if self.len() >= limits::BACKLOG_MIN {
+            return self.keep(source);
+        }
+        self.push_above(limits::REFERENCE_MIN, source);
     }
 
     /// Appends bytes that may have to wait: by reference only if they fill much of their block, so
     /// that what is pinned stays near what is counted.
     pub(crate) fn keep(&mut self, source: Source<'_>) {
-        self.push_above(limits::KEEP_REFERENCE_MIN, source);
+        let pinned = (self.shared.len() + 1) * limits::BLOCK;
+        let held = self.shared_len + source.bytes.len();
+        let is_near = pinned <= held + held / 8 + limits::BLOCK;
+        self.push_above(if is_near { limits::KEEP_REFERENCE_MIN } else { usize::MAX }, source);
     }
 
     fn push_above(&mut self, reference_min: usize, source: Source<'_>) {
@@ -211,7 +215,9 @@ impl Outbox {
 
     /// The reader is slow: copies what is held by reference if that pins far more than it holds.
     pub(crate) fn settle(&mut self) {
-        if self.shared_len < self.shared.len() * limits::KEEP_REFERENCE_MIN {
+        let (held, pinned) = (self.shared_len, self.shared.len() * limits::BLOCK);
+        let small = held < self.shared.len() * limits::KEEP_REFERENCE_MIN;
+        if small || pinned > held + held / 4 + limits::BLOCK {
             self.cut(&[]);
         }
     }

@@ -141,7 +141,9 @@ pub(crate) struct Body {
     pub(crate) entry: Option<Entry>,
     /// It is the whole answer to a single request.
     pub(crate) single: bool,
-    /// What the client is shown: its head, and of the rest as much as has come.
+    /// Its client gets it as it comes.
+    pub(crate) streams: bool,
+    /// Otherwise, what the client is shown: its head, and of the rest as much as has come.
     pub(crate) data: Outbox,
     pub(crate) shown: Shown,
     /// Bytes to come, of body and trailer.

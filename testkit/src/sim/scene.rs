@@ -130,6 +130,9 @@ fn limits(random: &mut Random) -> Limits {
         limits.pipeline = random.range(1, 30);
         limits.client_outbox = random.range(100, 4_000);
     }
+    if random.permille(500) {
+        limits.stream_min = random.range(20, 3_000);
+    }
     if random.permille(100) {
         limits.link_queue = random.range(1, 12);
         limits.link_outbox = random.range(30, 2_000);

@@ -2,12 +2,12 @@
 
 use proxy::{Action, Closed, ConnId, Event, Side, Slices, limits};
 
-use super::client::Client;
+use super::client::{Asked, Client, Expect};
 use super::conn::Conn;
 use super::judge::{Judge, NO_MEMORY};
 use super::reply;
 use super::scene::FaultKind;
-use super::server::Trick;
+use super::server::{Server, Trick};
 use super::silence::GREETING;
 use super::world::{World, say};
 
@@ -158,6 +158,13 @@ impl World {
         let client = self.clients[id.index()].take().expect("only what is there is closed");
         assert_eq!(client.id, id, "a client that is long gone is closed");
         say!(self, "client {} is closed", client.number);
+        if self.is_cut_off(&client) {
+            self.summary.cut_off += 1;
+            if client.is_paused {
+                self.book.excuse(client.number);
+            }
+            return;
+        }
         if let Some(sent) = client.drained_at {
             let owed = client.expects.iter().filter(|one| one.end <= sent && !one.is_quiet);
             assert_eq!(owed.count(), 0, "drained without all answers");
@@ -168,6 +175,16 @@ impl World {
         let is_owed = |at: usize| at < client.arrived && !client.expects[at].is_quiet;
         let owed = (0..client.expects.len()).find(|at| is_owed(*at));
         assert!(owed.is_none(), "client {} is closed without its answer", client.number);
+    }
+
+    /// Whether it had a part of a value when its link was lost: it could not be told anything else.
+    fn is_cut_off(&self, client: &Client) -> bool {
+        let is_owed = |one: &&Expect| !one.is_quiet;
+        let first = client.expects.iter().take(client.arrived).find(is_owed);
+        let is_read = first
+            .is_some_and(|one| matches!(&one.asked, Asked::Read { keys, .. } if keys.len() == 1));
+        let lost = |server: &Server| server.trouble.any_time == self.now;
+        is_read && self.pools[client.pool].servers.iter().any(lost)
     }
 
     /// What the proxy tells the operator is what it believes of its servers, and has a reason.

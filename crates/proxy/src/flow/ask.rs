@@ -44,6 +44,9 @@ impl Proxy {
         if keys.len() > 1 {
             self.desk.pools[pool].counters.add(Counter::Fragments, keys.len() as u64);
             self.desk.rows[row].open_slots(keys.len(), &mut self.desk.spares);
+            if request.keep {
+                self.desk.rows[row].question.join(&keys);
+            }
             self.desk.account_row(row);
         }
         // One part more, so that a fault on the way does not complete the row before its last key.
@@ -59,7 +62,7 @@ impl Proxy {
                     let how = How { ask, merge, idempotent };
                     self.ask_key(link, request, head, key, (row, slot as u32), how, now);
                 }
-                Err((server, fault)) => self.desk.fail_part(row, server, fault, false),
+                Err((server, fault)) => self.desk.fail_key((row, slot as u32), server, fault),
             }
         }
         while let Some(link) = self.touched.pop() {

@@ -217,8 +217,12 @@ impl Proxy {
             _ if probing => self.server_failed(pool, server, fault, now),
             Blame::Server | Blame::Overload => {}
         }
+        let body = link.body.take();
+        if let Some(Body { entry: Some(entry), streams: true, .. }) = &body {
+            self.desk.cut_off(entry.row);
+        }
         // A value that had begun to arrive is outstanding again.
-        if let Some(Body { entry: Some(_), .. }) = link.body.take()
+        if let Some(Body { entry: Some(_), .. }) = body
             && let Some(Flight { cargo: Cargo::Fetch(batch), .. }) = link.flights.front_mut()
         {
             batch.cursor -= 1;
@@ -278,7 +282,7 @@ impl Proxy {
 
     pub(super) fn fail_batch(&mut self, batch: Box<Batch>, server: u32, fault: Fault) {
         for entry in batch.outstanding() {
-            self.desk.fail_part(entry.row, Some(server), fault, false);
+            self.desk.fail_key((entry.row, entry.slot), Some(server), fault);
         }
         self.recycle(batch);
     }
@@ -299,7 +303,7 @@ impl Proxy {
                 let key = batch.key(*entry);
                 let link = if may { self.link_for_key(pool, key, owner, now).ok() } else { None };
                 let Some(link) = link else {
-                    self.desk.fail_part(entry.row, Some(server), fault, false);
+                    self.desk.fail_key((entry.row, entry.slot), Some(server), fault);
                     continue;
                 };
                 self.desk.rows[entry.row].asked_again = true;
