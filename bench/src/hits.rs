@@ -44,7 +44,7 @@ const TRACES: &[Trace] = &[
     Trace { name: "zipf 0.7", alpha: 0.7, ..SMALL },
     Trace { name: "zipf 0.9", alpha: 0.9, ..SMALL },
     Trace { name: "zipf 1.0", ..SMALL },
-    Trace { name: "zipf 1.2", alpha: 1.2, ..SMALL },
+    Trace { name: "zipf 1.1", alpha: 1.1, ..SMALL },
     Trace { name: "zipf 0.9, a quarter scanned", alpha: 0.9, habit: Habit::Scan, ..SMALL },
     Trace { name: "zipf 1.0, drifting", habit: Habit::Drift, ..SMALL },
     Trace { name: "zipf 1.0, shifting", habit: Habit::Shift, ..SMALL },
@@ -313,7 +313,7 @@ const THEIRS: &str = "memcached -l 127.0.0.1 -p PORT -U 0 -m MB -u root";
 const EMPTY_KB: u64 = 4 * 1024;
 /// About what an item takes beside its value.
 const ITEM_HEAD: usize = 80;
-const ASKS_MIN: usize = 1_000_000;
+const ASKS_MIN: usize = 100_000;
 const ASKS_PER_SECOND: f64 = 150_000.0;
 const BATCH: usize = 32;
 
