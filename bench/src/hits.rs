@@ -318,10 +318,10 @@ const ASKS_PER_SECOND: f64 = 150_000.0;
 const BATCH: usize = 32;
 
 const METHOD: &str = "\
-Both have 64 MB and are asked for the same keys, of 20 bytes; what a side misses is stored there. The
-keys would need five times the memory. Hits are those of the second half of the asks. Memory is what
-each process holds at the end beyond the 4 MB that it takes with nothing in it: memcached gives each
-size class a first page and has its hash table outside the limit.
+Both have 64 MB and are asked for the same keys, of 20 bytes; what a side misses is stored there.
+The keys would need five times the memory. Hits are those of the second half of the asks. Memory is
+what each process holds at the end beyond the 4 MB that it takes with nothing in it: memcached gives
+each size class a first page and has its hash table outside the limit.
 
 | asks for | values | asks counted | quickack % | memcached % | gain | MB | MB |
 |---|---|---|---|---|---|---|---|
