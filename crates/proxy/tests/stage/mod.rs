@@ -103,15 +103,23 @@ impl Stage {
 
     /// A peer's bytes, in one read.
     pub fn says(&mut self, conn: ConnId, text: &str) {
-        if !text.is_empty() {
-            let block = Rc::new(text.as_bytes().to_vec());
-            self.proxy.handle_received(conn, &block, text.len(), self.now);
+        self.says_bytes(conn, text.as_bytes());
+    }
+
+    pub fn says_bytes(&mut self, conn: ConnId, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            let block = Rc::new(bytes.to_vec());
+            self.proxy.handle_received(conn, &block, bytes.len(), self.now);
         }
         self.settle();
     }
 
     /// What is written to a peer, all of it.
     pub fn hears(&mut self, conn: ConnId) -> String {
+        String::from_utf8(self.hears_bytes(conn)).expect("these stories are text")
+    }
+
+    pub fn hears_bytes(&mut self, conn: ConnId) -> Vec<u8> {
         while self.proxy.poll_transmit(Side::Client).is_some() {}
         let mut bytes = Vec::new();
         loop {
@@ -125,7 +133,7 @@ impl Stage {
             self.proxy.handle_transmitted(conn, bytes.len() - before, self.now);
             self.settle();
         }
-        String::from_utf8(bytes).expect("these stories are text")
+        bytes
     }
 
     /// Ends the turn; what a server hears then.
