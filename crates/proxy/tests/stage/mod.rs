@@ -136,6 +136,16 @@ impl Stage {
         bytes
     }
 
+    /// As `hears`, by a kernel that takes so many bytes and no more.
+    pub fn hears_some(&mut self, conn: ConnId, n: usize) -> String {
+        let mut slices = Slices::default();
+        self.proxy.transmit(conn, &mut slices);
+        let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).take(n).collect();
+        self.proxy.handle_transmitted(conn, bytes.len(), self.now);
+        self.settle();
+        String::from_utf8(bytes).expect("these stories are text")
+    }
+
     /// Ends the turn; what a server hears then.
     pub fn turn(&mut self, link: ConnId) -> String {
         self.end_turn();
