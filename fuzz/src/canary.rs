@@ -11,10 +11,16 @@ pub fn run(seed: u64, budget: usize) {
 }
 
 /// As it should be, but a quiet cas is forwarded as it came.
-fn leaky(protocol: &dyn Protocol, request: &Request, head: &[u8], keys: &[Span]) -> Vec<u8> {
+fn leaky(
+    protocol: &dyn Protocol,
+    request: &Request,
+    head: &[u8],
+    keys: &[Span],
+    meta: bool,
+) -> Vec<u8> {
     let name = protocol.commands()[usize::from(request.command)].name;
     if name == "cas" && request.quiet == proto::Quiet::Silent {
         return head.to_vec();
     }
-    server::canonical(protocol, request, head, keys)
+    server::written(protocol, request, head, keys, meta)
 }

@@ -14,11 +14,14 @@
 
 pub mod canary;
 pub mod keys;
+pub mod meta;
 pub mod mutate;
 pub mod naive;
+pub mod packet;
 pub mod reply;
 pub mod request;
 pub mod server;
+pub mod told;
 pub mod whole;
 
 /// One fuzzer.
@@ -49,6 +52,18 @@ pub const FUZZERS: &[Fuzzer] = &[
         name: "smuggling",
         about: "what is forwarded, read by a model of memcached's own tokenizer",
         run: server::run,
+        smoke: 50_000,
+    },
+    Fuzzer {
+        name: "packet",
+        about: "packets: a naive reader, and what reaches the server, read by the same model",
+        run: packet::run,
+        smoke: 50_000,
+    },
+    Fuzzer {
+        name: "told",
+        about: "whatever a server says, told to whoever asked: whole lines or packets, with opaque",
+        run: told::run,
         smoke: 50_000,
     },
     Fuzzer {

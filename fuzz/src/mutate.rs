@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use crate::packet;
+
 /// A small seeded generator (splitmix64).
 pub struct Dice(u64);
 
@@ -68,13 +70,32 @@ const SHAPES: &[&str] = &[
     "verbosity NUMBER [noreply]",
     "version",
     "stats items",
-    "ms KEY LENGTH T0",
-    "mg KEY v",
+    "mg KEY FLAGS",
+    "mg KEY v FLAGS",
+    "mg CODED b FLAGS",
+    "ms KEY LENGTH FLAGS",
+    "ms CODED LENGTH b FLAGS",
+    "md KEY FLAGS",
+    "ma KEY FLAGS",
+    "ma CODED b FLAGS",
+    "me KEY",
+    "me CODED b",
+    "mn",
     "shutdown graceful",
     "GET / HTTP/1.1",
 ];
 
 const NUMBERS: &[&[u8]] = &[b"0", b"1", b"30", b"-1", b"007", b"2147483647", b"4294967295"];
+
+/// Flags of meta requests, each as the protocol's text has it.
+const FLAGS: &[&[u8]] = &[
+    b"v", b"f", b"c", b"k", b"s", b"q", b"h", b"l", b"t", b"u", b"I", b"x", b"O1", b"Oabc", b"P",
+    b"Lx", b"T0", b"T30", b"T-1", b"N30", b"R10", b"F7", b"C1", b"E9", b"S4", b"D5", b"J3", b"MS",
+    b"ME", b"MA", b"MR", b"MI", b"MD", b"M-", b"b",
+];
+
+/// Keys in base64: a plain one, one with a space, one of NULs; and what is none.
+const CODED: &[&[u8]] = &[b"a2V5OjE=", b"YSBi", b"AAAA", b"YQ==", b"YQ=", b"YR==", b"a"];
 
 const ARGUMENTS: &[&[u8]] = &[
     b"a",
@@ -121,8 +142,12 @@ const ENDS: &[&[u8]] =
 
 /// One input: sometimes a line of the corpus, sometimes one of the grammar, bent a few times.
 pub fn input(corpus: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
-    let mut bytes =
-        if dice.one_in(2) { corpus[dice.below(corpus.len())].clone() } else { line(dice) };
+    let mut bytes = match dice.one_in(2) {
+        true => corpus[dice.below(corpus.len())].clone(),
+        // The corpus tells which grammar it is of.
+        false if corpus[0].first() == Some(&packet::MAGIC) => packet::packet(dice),
+        false => line(dice),
+    };
     for _ in 0..dice.below(4) {
         bend(&mut bytes, corpus, dice);
     }
@@ -145,6 +170,8 @@ fn line(dice: &mut Dice) -> Vec<u8> {
             "KEY" if dice.one_in(20) => out.resize(out.len() + 248 + dice.below(5), b'L'),
             "KEY" => out.extend_from_slice(dice.pick(&[&b"a"[..], b"key:1", b"{t}x", b"\xff\xfe"])),
             "KEYS" => keys(&mut out, dice),
+            "CODED" => out.extend_from_slice(dice.pick(CODED)),
+            "FLAGS" => flags(&mut out, dice),
             "NUMBER" => out.extend_from_slice(dice.pick(NUMBERS)),
             "LENGTH" => {
                 let len = dice.below(12);
@@ -171,6 +198,17 @@ fn keys(out: &mut Vec<u8>, dice: &mut Dice) {
         }
         out.resize(out.len() + 1 + dice.below(longest), b'a' + (number % 26) as u8);
     }
+}
+
+/// A few flags, most often each once.
+fn flags(out: &mut Vec<u8>, dice: &mut Dice) {
+    let first = dice.below(FLAGS.len());
+    for number in 0..dice.below(7) {
+        let at = first + number * 11 + usize::from(dice.one_in(3));
+        out.extend_from_slice(FLAGS[at % FLAGS.len()]);
+        out.push(b' ');
+    }
+    out.pop();
 }
 
 /// One change, at a token or at a byte.

@@ -3,7 +3,7 @@
 
 use proto::{Class, PROTOCOLS, Parsed, Quiet, Request, Resume, Span};
 
-use crate::mutate;
+use crate::{meta, mutate};
 
 /// What a request says, in plain values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub struct Said {
     pub numbers: Vec<i128>,
     pub body: Option<u64>,
     pub quiet: bool,
+    /// The flags of a meta request, as they stand in its line, without `q`.
+    pub options: Vec<Vec<u8>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +50,7 @@ fn agree(bytes: &[u8], parsed: &Parsed<Request>, keys: &[Span], naive: &Reading)
             let name = PROTOCOLS[0].commands()[usize::from(request.command)].name;
             assert_eq!(name, said.word);
             assert!(!matches!(request.class, Class::Refuse(_)), "{request:?}");
-            assert_eq!(request.quiet == Quiet::Silent, said.quiet);
+            assert_eq!(request.quiet != Quiet::Loud, said.quiet);
             assert_eq!(request.body, said.body.unwrap_or(0));
             assert_eq!(request.trailer.is_empty(), said.body.is_none());
             let texts: Vec<&[u8]> = keys.iter().map(|key| key.of(bytes)).collect();
@@ -92,10 +94,7 @@ pub fn read(input: &[u8]) -> Reading {
         b"incr" | b"decr" => keyed_number(word, rest, |text| unsigned(text, u64::MAX)),
         b"touch" => keyed_number(word, rest, exptime),
         b"flush_all" => flush(rest),
-        b"ms" => match rest.get(1).and_then(|text| unsigned(text, 2_147_483_645)) {
-            Some(body) => Reading::Kept { body: Some(body as u64) },
-            None => Reading::Hopeless,
-        },
+        b"mg" | b"ms" | b"md" | b"ma" | b"mn" | b"me" => meta::read(word, rest),
         _ => unknown(words[words.len() - 1], word),
     }
 }
@@ -182,23 +181,23 @@ fn update(word: &[u8], key: &[u8], numbers: &[i128], quiet: bool) -> Reading {
         word: String::from_utf8_lossy(word).into_owned(),
         keys: vec![key.to_vec()],
         numbers: numbers.to_vec(),
-        body: None,
         quiet,
+        ..Said::default()
     })
 }
 
-fn clean(key: &[u8]) -> bool {
+pub fn clean(key: &[u8]) -> bool {
     (1..=250).contains(&key.len()) && key.iter().all(|byte| !matches!(byte, 0..=0x20 | 0x7f))
 }
 
 /// At most 20 digits: as many as the greatest number has.
-fn unsigned(text: &[u8], max: u64) -> Option<i128> {
+pub fn unsigned(text: &[u8], max: u64) -> Option<i128> {
     let digits = (1..=20).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
     let number: i128 = std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()?;
     (number <= i128::from(max)).then_some(number)
 }
 
-fn exptime(text: &[u8]) -> Option<i128> {
+pub fn exptime(text: &[u8]) -> Option<i128> {
     match text.strip_prefix(b"-") {
         Some(digits) => {
             unsigned(digits, i32::MAX as u64).filter(|&number| number > 0).map(|number| -number)

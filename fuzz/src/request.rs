@@ -3,13 +3,16 @@
 use proto::{Class, PROTOCOLS, Parsed, Protocol, Resume, Span};
 
 use crate::mutate::{self, Dice};
+use crate::packet;
 
 pub fn run(seed: u64, budget: usize) {
-    mutate::run("request", seed, budget, |bytes, dice| {
-        for &protocol in PROTOCOLS {
-            check(protocol, bytes, dice);
-        }
-    });
+    for target in ["request", "packet"] {
+        mutate::run(target, seed, budget / 2, |bytes, dice| {
+            for &protocol in PROTOCOLS {
+                check(protocol, bytes, dice);
+            }
+        });
+    }
 }
 
 fn check(protocol: &dyn Protocol, bytes: &[u8], dice: &mut Dice) {
@@ -19,13 +22,19 @@ fn check(protocol: &dyn Protocol, bytes: &[u8], dice: &mut Dice) {
     let Parsed::Complete(request) = whole else { return };
     let head = request.head as usize;
     assert!(head > 0 && head <= bytes.len(), "the head is in the input");
-    assert_eq!(bytes[head - 1], b'\n');
+    assert!(bytes[head - 1] == b'\n' || bytes[0] == packet::MAGIC, "a line or a packet");
     assert!(usize::from(request.command) < protocol.commands().len());
     assert!(request.arguments.end as usize <= head, "arguments stand in the head");
     for key in &keys {
         let text = key.of(&bytes[..head]);
         assert!((1..=250).contains(&text.len()), "a key of {} bytes", text.len());
-        assert!(text.iter().all(|&byte| byte > b' ' && byte != 0x7f), "an unclean key");
+        let mut scratch = b"old".to_vec();
+        let known = protocol.key(&request, &bytes[..head], *key, &mut scratch);
+        assert!((1..=250).contains(&known.len()), "a key of {} bytes", known.len());
+        if let Class::Fetch { .. } = request.class {
+            assert!(text.iter().all(|&byte| byte > b' ' && byte != 0x7f), "an unclean key");
+            assert_eq!(known, text, "a read is asked as it stands in the head");
+        }
     }
     match request.class {
         Class::Fetch { .. } => assert!(!keys.is_empty()),

@@ -6,8 +6,9 @@
 //! before, any blank after). It was written from the server's behaviour and checked against the
 //! recorded answers in `crates/proto/testdata/memcached/words.txt`.
 
-use proto::{Ask, Class, PROTOCOLS, Parsed, Protocol, Request, Resume, Span};
+use proto::{Ask, Carry, Class, PROTOCOLS, Parsed, Protocol, Request, Resume, Skills, Span};
 
+use crate::meta;
 use crate::mutate;
 use crate::naive::{self, Reading, Said};
 
@@ -15,31 +16,42 @@ use crate::naive::{self, Reading, Said};
 /// `gets `: 1.4 does; 1.6 allows 2048. How much it has seen of a line when it looks is up to the
 /// network.
 const PATIENCE: usize = 1024;
+/// The same of a server that has the meta commands.
+const META_PATIENCE: usize = 2048;
 
 pub fn run(seed: u64, budget: usize) {
-    mutate::run("request", seed, budget, |bytes, _| check(bytes, &canonical));
+    mutate::run("request", seed, budget, |bytes, _| check(bytes, &written));
 }
 
-/// Writes what goes to the server for a request: head only.
-pub type Write<'a> = &'a dyn Fn(&dyn Protocol, &Request, &[u8], &[Span]) -> Vec<u8>;
+/// Writes what goes to the server for a request: head only. `meta`: the server has the meta
+/// commands.
+pub type Write<'a> = &'a dyn Fn(&dyn Protocol, &Request, &[u8], &[Span], bool) -> Vec<u8>;
 
-/// As the data plane does it.
-pub fn canonical(
+/// As the data plane does it; nothing where the request is refused.
+pub fn written(
     protocol: &dyn Protocol,
     request: &Request,
     head: &[u8],
     keys: &[Span],
+    meta: bool,
 ) -> Vec<u8> {
     let mut out = Vec::new();
-    if let Class::Fetch { .. } = request.class {
-        let upstream = protocol.upstream();
-        protocol.open_fetch(request, head, &mut out);
-        keys.iter().for_each(|key| upstream.push_fetch(key.of(head), &mut out));
-        upstream.close_fetch(&mut out);
-    } else {
-        let ask = Ask { command: request.command };
-        protocol.write_head(request, head, keys, ask, &mut out);
-    }
+    let ask = match request.class {
+        Class::Fetch { .. } => {
+            let upstream = protocol.upstream();
+            protocol.open_fetch(request, head, &mut out);
+            keys.iter().for_each(|key| upstream.push_fetch(key.of(head), &mut out));
+            upstream.close_fetch(&mut out);
+            return out;
+        }
+        Class::Broadcast { ask } => ask,
+        _ => match protocol.carry(request, head, Some(Skills { meta })) {
+            Carry::Ask(ask) => ask,
+            Carry::Refused(_) => return out,
+            Carry::Unknown => panic!("the skills were told"),
+        },
+    };
+    protocol.write_head(request, head, keys, ask, &mut out);
     out
 }
 
@@ -52,28 +64,44 @@ pub fn check(bytes: &[u8], write: Write<'_>) {
     if matches!(request.class, Class::Refuse(_) | Class::Local(_)) {
         return;
     }
-    let Reading::Forwarded(mut meant) = naive::read(bytes) else {
+    let Reading::Forwarded(said) = naive::read(bytes) else {
         panic!("forwarded, and naively {:?}", naive::read(bytes));
     };
     let head = &bytes[..request.head as usize];
-    let written = write(protocol, &request, head, &keys);
-    // The answering form: completion must always be known.
-    meant.quiet = false;
-    let (read, used) = read(&written).expect("the server hangs up or answers an error");
-    assert_eq!(used, written.len(), "the server sees another command in it");
-    assert_eq!(read, meant, "the server was sent b\"{}\"", written.escape_ascii());
-    assert_eq!(request.body, meant.body.unwrap_or(0));
     let bound = protocol.upstream().fetch_max(Ask { command: request.command });
-    assert!(is_patient(&written) || bound <= PATIENCE, "several lines, and each may be too long");
-    assert!(
-        is_patient(&written) || keys.len() > 1 || written.len() <= PATIENCE,
-        "no shorter message is to be had, and the server may hang up on it"
-    );
+    for meta in [true, false] {
+        let written = write(protocol, &request, head, &keys, meta);
+        // The answering form: completion must always be known.
+        let meant = match said.word.as_bytes() {
+            [b'm', _] => meta::expected(&said, meta),
+            _ => Some(Said { quiet: false, ..said.clone() }),
+        };
+        let Some(meant) = meant else {
+            assert_eq!(written, b"", "with meta: {meta}, it should be refused");
+            continue;
+        };
+        let (read, used) = read(&written).expect("the server hangs up or answers an error");
+        assert_eq!(used, written.len(), "the server sees another command in it");
+        assert_eq!(read, meant, "the server was sent b\"{}\"", written.escape_ascii());
+        assert_eq!(request.body, meant.body.unwrap_or(0));
+        assert!(
+            patience(&written) == usize::MAX || bound <= PATIENCE,
+            "several lines, and each may be too long"
+        );
+        assert!(
+            keys.len() > 1 || written.len() <= patience(&written),
+            "no shorter message is to be had, and the server may hang up on it"
+        );
+    }
 }
 
-/// Whether the server waits for this line's end however long it is.
-fn is_patient(line: &[u8]) -> bool {
-    line.starts_with(b"get ") || line.starts_with(b"gets ")
+/// How long the server waits for this line's end.
+fn patience(line: &[u8]) -> usize {
+    match line {
+        [b'm', b'g' | b's' | b'd' | b'a' | b'e', b' ', ..] => META_PATIENCE,
+        _ if line.starts_with(b"get ") || line.starts_with(b"gets ") => usize::MAX,
+        _ => PATIENCE,
+    }
 }
 
 /// The server's side of one link, as far as it listens: whatever the data plane sends, in any
@@ -100,7 +128,7 @@ impl Ear {
 fn message(sent: &[u8]) -> Option<usize> {
     let line = sent.iter().position(|&byte| byte == b'\n').map_or(sent.len(), |end| end + 1);
     let shown = sent[..line.min(300)].escape_ascii();
-    assert!(is_patient(sent) || line <= PATIENCE, "the server may hang up on b\"{shown}\"…");
+    assert!(line <= patience(sent), "the server may hang up on b\"{shown}\"…");
     if !sent[..line].ends_with(b"\n") {
         return None;
     }
@@ -119,7 +147,7 @@ fn message(sent: &[u8]) -> Option<usize> {
 
 /// What the server makes of the first line it is sent, and how long that line is. `None` where it
 /// answers with an error or closes.
-fn read(sent: &[u8]) -> Option<(Said, usize)> {
+pub fn read(sent: &[u8]) -> Option<(Said, usize)> {
     let end = sent.iter().position(|&byte| byte == b'\n')?;
     let cut = if end > 1 && sent[end - 1] == b'\r' { end - 1 } else { end };
     let text = sent[..cut].split(|&byte| byte == 0).next()?;
@@ -173,6 +201,17 @@ fn read(sent: &[u8]) -> Option<(Said, usize)> {
             let count = rest.len() - usize::from(said.quiet);
             said.numbers =
                 rest[..count.min(1)].iter().map(|text| signed(text)).collect::<Option<_>>()?;
+        }
+        b"mg" | b"ms" | b"md" | b"ma" | b"me" => {
+            said.keys = keys(rest.get(..1)?)?;
+            let mut options = &rest[1..];
+            if *word == b"ms" {
+                said.body = Some(u64::try_from(signed(options.first()?)?).ok()?);
+                options = &options[1..];
+            }
+            // The first letter decides; with `q` there may be no answer.
+            said.quiet = *word != b"me" && options.iter().any(|option| option[0] == b'q');
+            said.options = options.iter().map(|option| option.to_vec()).collect();
         }
         _ => return None,
     }

@@ -29,7 +29,7 @@ thread_local! {
 const ROWS: usize = 8;
 
 pub fn run(seed: u64, budget: usize) {
-    let requests = mutate::corpus("request");
+    let requests = [mutate::corpus("request"), mutate::corpus("packet")];
     let replies = mutate::corpus("reply");
     for scene in 0..budget as u64 {
         let seed = seed.wrapping_add(scene);
@@ -57,7 +57,8 @@ struct Scene<'a> {
     plan: Plan,
     now: Time,
     dice: Dice,
-    requests: &'a [Vec<u8>],
+    /// Lines, and packets.
+    requests: &'a [Vec<Vec<u8>>; 2],
     replies: &'a [Vec<u8>],
     clients: Vec<Client>,
     /// Links that were asked for and have neither come nor failed.
@@ -73,12 +74,14 @@ struct Scene<'a> {
 
 struct Client {
     id: ConnId,
+    /// Mostly speaks in packets.
+    binary: bool,
     paused: bool,
     ended: bool,
 }
 
 impl<'a> Scene<'a> {
-    fn new(seed: u64, requests: &'a [Vec<u8>], replies: &'a [Vec<u8>]) -> Scene<'a> {
+    fn new(seed: u64, requests: &'a [Vec<Vec<u8>>; 2], replies: &'a [Vec<u8>]) -> Scene<'a> {
         let mut dice = Dice::new(seed);
         let now = Time(dice.below(1000) as u64);
         let book = BOOK.with(|book| *book);
@@ -122,7 +125,10 @@ impl<'a> Scene<'a> {
             return;
         }
         match self.proxy.handle_accept(POOL, self.now) {
-            Ok(id) => self.clients.push(Client { id, paused: false, ended: false }),
+            Ok(id) => {
+                let binary = self.dice.one_in(3);
+                self.clients.push(Client { id, binary, paused: false, ended: false });
+            }
             Err(words) => assert!(words.ends_with(b"\r\n"), "a refusal is a line"),
         }
     }
@@ -135,8 +141,8 @@ impl<'a> Scene<'a> {
         if client.paused || client.ended {
             return;
         }
-        let id = client.id;
-        let bytes = mutate::input(self.requests, &mut self.dice);
+        let (id, corpus) = (client.id, usize::from(client.binary));
+        let bytes = mutate::input(&self.requests[corpus], &mut self.dice);
         self.receive(id, bytes);
     }
 
@@ -328,7 +334,7 @@ fn half_honest(heard: &mut Vec<u8>, dice: &mut Dice) -> Vec<u8> {
     {
         let cas =
             if heard.starts_with(b"gats ") || heard.starts_with(b"gets ") { " 7" } else { "" };
-        let fetch = matches!(request.class, Class::Fetch { .. });
+        let fetch = matches!(request.class, Class::Fetch { .. }) && heard.starts_with(b"g");
         for key in keys.iter().filter(|_| fetch && dice.one_in(2)).collect::<Vec<_>>() {
             let len = if dice.one_in(10) { dice.below(100_000) } else { dice.below(20) };
             out.extend_from_slice(b"VALUE ");
@@ -345,7 +351,11 @@ fn half_honest(heard: &mut Vec<u8>, dice: &mut Dice) -> Vec<u8> {
             "incr" | "decr" => b"5\r\n",
             "touch" => b"TOUCHED\r\n",
             "flush_all" => b"OK\r\n",
-            "version" => b"VERSION 1.6.18\r\n",
+            "version" => dice.pick(&[&b"VERSION 1.6.18\r\n"[..], b"VERSION 1.4.0\r\n"]),
+            "mg" => dice.pick(&[&b"EN\r\n"[..], b"HD f7 c1\r\n", b"VA 2 f7 c1 W\r\nab\r\n"]),
+            "ms" | "md" => dice.pick(&[&b"HD c1\r\n"[..], b"NF\r\n", b"EX\r\n"]),
+            "ma" => dice.pick(&[&b"HD c1\r\n"[..], b"NF\r\n", b"VA 2 c1\r\n42\r\n"]),
+            "me" => b"EN\r\n",
             _ => b"STORED\r\n",
         });
         heard.drain(..request.len() as usize);

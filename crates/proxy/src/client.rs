@@ -100,23 +100,24 @@ pub(crate) struct Body {
     pub(crate) end: End,
 }
 
-/// The last two bytes of a stream: all that a trailer needs.
+/// Longest trailer that a protocol has.
+const TRAILER_MAX: usize = 8;
+
+/// The last bytes of a stream: all that a trailer needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct End([u8; 2]);
+pub(crate) struct End([u8; TRAILER_MAX]);
 
 impl End {
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
-        match bytes {
-            [] => {}
-            [one] => self.0 = [self.0[1], *one],
-            [.., a, b] => self.0 = [*a, *b],
-        }
+        let last = &bytes[bytes.len().saturating_sub(TRAILER_MAX)..];
+        self.0.copy_within(last.len().., 0);
+        self.0[TRAILER_MAX - last.len()..].copy_from_slice(last);
     }
 
-    /// Whether the stream ends with `trailer`, which is empty or two bytes long.
+    /// Whether the stream ends with `trailer`.
     pub(crate) fn is(self, trailer: &[u8]) -> bool {
-        assert!(trailer.is_empty() || trailer.len() == 2, "trailers are empty or two bytes");
-        trailer.is_empty() || self.0 == trailer
+        assert!(trailer.len() <= TRAILER_MAX, "no protocol has a longer trailer");
+        self.0.ends_with(trailer)
     }
 }
 
@@ -220,9 +221,10 @@ mod tests {
     #[test]
     fn the_end_is_told_from_any_pieces() {
         let mut end = End::default();
-        for piece in [&b"abc\r"[..], b"", b"\n"] {
+        for piece in [&b"abcdefgh\r"[..], b"", b"\n", b"END", b"\r\n"] {
             end.feed(piece);
         }
         assert!(end.is(b"\r\n") && end.is(b"") && !end.is(b"c\r"));
+        assert!(end.is(b"\r\nEND\r\n") && !end.is(b"\n\nEND\r\n"));
     }
 }

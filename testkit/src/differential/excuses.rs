@@ -63,7 +63,6 @@ fn refused(status: u16, direct: &[Reply], ours: &[Reply]) -> bool {
 pub enum Skip {
     EncodedKeyTold,
     BlankCounter,
-    Minus,
     StaleAndBinary,
 }
 
@@ -76,14 +75,8 @@ pub const SKIPS: &[(Skip, &str, &str)] = &[
     ),
     (
         Skip::BlankCounter,
-        "blank values of counters",
-        "memcached looks for the number behind the end of a value of spaces only",
-    ),
-    (
-        Skip::Minus,
-        "a minus sign in a value",
-        "where a counter is above 2^63 memcached looks for one also in what somebody else has left \
-         behind it",
+        "N of a counter's key in mg",
+        "it makes an empty value, behind whose end memcached looks for the number",
     ),
     (
         Skip::StaleAndBinary,

@@ -110,7 +110,11 @@ pub(super) static TABLE: &[Command] = &[
         Class::Local(Local::Barrier),
         "answered when all before it is settled on all servers",
     ),
-    row("me", Class::Single { writes: false }, "no flag but `b`; only on servers with meta"),
+    row(
+        "me",
+        Class::Single { writes: false },
+        "only on servers with meta; a key that a line cannot hold is refused",
+    ),
 ];
 
 /// The arguments of each row; rows past its end have none that we read.

@@ -349,4 +349,6 @@ pub(super) fn push_number(mut number: u64, out: &mut Vec<u8>) {
 const FETCH_OUT_MAX: usize = 4 * 1024 * 1024;
 /// Bytes of a value's head line beside its key: two words, three numbers, ends.
 const VALUE_HEAD_MAX: usize = 72;
-pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// First the version whose words these are: clients, the proxy among them, know by it that there
+/// are meta commands.
+pub(super) const VERSION: &str = concat!("1.6.18 quickack-", env!("CARGO_PKG_VERSION"));

@@ -2,8 +2,10 @@
 
 use super::super::commands::{self, GATS_ONE, GETS_ONE, MA, ME, MG};
 use super::super::reply::Value;
+use super::carry::is_hidden;
+use super::flags::option as option_of;
 use super::{Line, Verb, base64};
-use crate::scan::push_decimal;
+use crate::scan::{Tokens, push_decimal};
 use crate::{Asked, Item, ItemKind, Quiet, Shown};
 
 /// Tells a server's item.
@@ -16,11 +18,13 @@ pub(in super::super) fn translate(
     if asked.ask.command == asked.command {
         return pass(asked, item, head, out);
     }
+    if asked.ask.command <= commands::GATS {
+        return show_merged(asked, item, head, out);
+    }
     let Some(line) = Line::read(asked.head) else {
         unreachable!("the parser has read it");
     };
     match asked.ask.command {
-        commands::GET..=commands::GATS => show_value(&line, item, head, out),
         GETS_ONE | GATS_ONE if item.key.is_empty() => show_miss(asked, &line, out),
         GETS_ONE | GATS_ONE => show_value(&line, item, head, out),
         _ => show_status(asked, &line, head, out),
@@ -40,8 +44,46 @@ fn pass(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown
             return Shown::Nothing;
         }
     }
-    out.extend_from_slice(head);
+    match hidden_key(asked.head) {
+        Some(line) => push_key_back(&line, head, out),
+        None => out.extend_from_slice(head),
+    }
     if item.trailer.is_empty() { Shown::Head } else { Shown::Body { trailer: item.trailer } }
+}
+
+/// The request, if it asked for a key that its server was not asked for.
+fn hidden_key(head: &[u8]) -> Option<Line<'_>> {
+    // Nearly all that are asked so have no `b`.
+    memchr::memmem::find(head, b" b")?;
+    let line = Line::read(head)?;
+    (line.flags.has(b'b') && line.flags.has(b'k') && is_hidden(line.key)).then_some(line)
+}
+
+/// A server's line, with the key where the client wants it.
+fn push_key_back(line: &Line<'_>, head: &[u8], out: &mut Vec<u8>) {
+    let (first, rest) = head.split_at(memchr::memchr(b'\r', head).unwrap_or(head.len()));
+    let mut told = first.split(|&byte| byte == b' ').filter(|token| !token.is_empty()).peekable();
+    let mut push = |token: &[u8]| {
+        out.extend_from_slice(token);
+        out.push(b' ');
+    };
+    if let Some(code) = told.next() {
+        push(code);
+        if code == b"VA" {
+            told.next().into_iter().for_each(&mut push);
+        }
+    }
+    for (letter, _) in line.options() {
+        if letter == b'k' {
+            push(&[b"k", line.key].concat());
+            push(b"b");
+        } else if let Some(token) = told.next_if(|token| token[0] == letter) {
+            push(token);
+        }
+    }
+    told.for_each(&mut push);
+    out.pop();
+    out.extend_from_slice(rest);
 }
 
 /// Says that a read found nothing.
@@ -58,6 +100,31 @@ fn show_miss(asked: &Asked<'_>, line: &Line<'_>, out: &mut Vec<u8>) -> Shown {
     out.extend_from_slice(b"EN");
     push_options(line, None, out);
     Shown::Head
+}
+
+/// As `show_value`, of a read that joined others: it wants the value, and its key is no base64.
+fn show_merged(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+    let value = Value::read(item, head);
+    out.extend_from_slice(b"VA ");
+    out.extend_from_slice(value.len);
+    let mut tokens = Tokens::new(asked.head);
+    let key = tokens.by_ref().nth(1).map_or(&b""[..], |key| tokens.text(key));
+    while let Some(option) = tokens.next() {
+        let (letter, text) = option_of(tokens.text(option));
+        let text = match letter {
+            b'O' => text,
+            b'k' => key,
+            b'f' => value.flags,
+            b'c' => value.cas,
+            b's' => value.len,
+            _ => continue,
+        };
+        out.push(b' ');
+        out.push(letter);
+        out.extend_from_slice(text);
+    }
+    out.extend_from_slice(b"\r\n");
+    Shown::Body { trailer: b"\r\n" }
 }
 
 fn show_value(line: &Line<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {

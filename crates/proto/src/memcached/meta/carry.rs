@@ -24,7 +24,7 @@ pub(in super::super) fn carry(request: &Request, head: &[u8], skills: Option<Ski
 /// The classic form that means the same, if there is one.
 fn classic(line: &Line<'_>) -> Option<u8> {
     let flags = &line.flags;
-    if flags.has(b'b') && !base64::decoded(line.key, &mut base64::room()).is_some_and(is_plain) {
+    if flags.has(b'b') && is_hidden(line.key) {
         return None;
     }
     match line.verb {
@@ -64,7 +64,8 @@ pub(in super::super) fn write_head(
         return out.extend_from_slice(if coded { b" b\r\n" } else { b"\r\n" });
     }
     if ask.command == request.command {
-        return write_meta(head, out);
+        let coded = !request.arguments.is_empty() && is_hidden(key.of(head));
+        return write_meta(head, coded, out);
     }
     let Some(line) = Line::read(head) else {
         unreachable!("the parser has read it");
@@ -103,14 +104,21 @@ pub(in super::super) fn write_head(
     out.extend_from_slice(b"\r\n");
 }
 
-/// The canonical, answering form: single spaces, no `q`.
-fn write_meta(head: &[u8], out: &mut Vec<u8>) {
+/// Whether this base64 stands for a key that no line may hold. A server that did not get its item
+/// from an `ms` with `b` sends such a key back as it is, line ends and all, and would have us
+/// believe replies that it never gave: it is never asked for the key, which we know.
+pub(super) fn is_hidden(key: &[u8]) -> bool {
+    !base64::decoded(key, &mut base64::room()).is_some_and(is_plain)
+}
+
+/// The canonical, answering form: single spaces, no `q`, and no `k` of a hidden key.
+fn write_meta(head: &[u8], hidden: bool, out: &mut Vec<u8>) {
     let mut tokens = Tokens::new(head);
     let mut place = 0;
     while let Some(token) = tokens.next() {
         let text = tokens.text(token);
         // What stands third in an `ms` is the length.
-        if place < 2 || text[0] != b'q' {
+        if place < 2 || text[0] != b'q' && !(hidden && text[0] == b'k') {
             out.extend_from_slice(text);
             out.push(b' ');
         }

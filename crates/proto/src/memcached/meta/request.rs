@@ -1,13 +1,16 @@
 //! What a meta request is to the proxy.
 
+use super::super::commands;
 use super::super::request::{BAD_LINE, BODY_MAX, Line};
-use super::super::{commands, is_plain};
+use super::carry::is_hidden;
 use super::{Flags, Verb, base64};
 use crate::scan;
 use crate::{Ask, Class, Marks, Parsed, Quiet, Refusal, Request, Span};
 
 /// The flags of a read that `get` and `gets` can answer, if a value is wanted at all.
 const MERGEABLE: &[u8] = b"vfcksOqPL";
+/// The server would answer with the key as it is.
+const HIDDEN: &str = "refused by the proxy: a line cannot hold this key";
 /// Those that `gat` and `gats` can answer.
 const TOUCHING: &[u8] = b"vfcksOqPLT";
 
@@ -60,6 +63,9 @@ impl Line<'_> {
         if !self.tokens.are_clean() || coded && !base64::is_valid(self.tokens.text(key)) {
             return self.refuse(Refusal::Bad(BAD_LINE));
         }
+        if coded && is_hidden(self.tokens.text(key)) {
+            return self.refuse(Refusal::ByName(HIDDEN));
+        }
         self.request.keep = true;
         self.keys.push(key);
         None
@@ -80,7 +86,7 @@ impl Line<'_> {
             }
             // A plain key that was stored in base64 is sent back so: a mark of its kind.
             Verb::Set => {
-                request.marks = marks(flags.has(b'I') || flags.has(b'b') && is_plain_inside(key));
+                request.marks = marks(flags.has(b'I') || flags.has(b'b') && !is_hidden(key));
             }
             Verb::Delete => request.marks = marks(flags.has_any(b"Ix")),
             Verb::Arithmetic | Verb::Noop | Verb::Debug => {}
@@ -118,9 +124,4 @@ impl Line<'_> {
 
 fn marks(makes: bool) -> Marks {
     if makes { Marks::Makes } else { Marks::None }
-}
-
-/// Whether this base64 stands for a key that needs none.
-fn is_plain_inside(key: &[u8]) -> bool {
-    base64::decoded(key, &mut base64::room()).is_some_and(is_plain)
 }

@@ -1,0 +1,112 @@
+//! What clients are told: whatever a server says to whatever it was asked, and whatever we say,
+//! becomes whole lines, or whole packets with the opcode and the opaque of the request.
+
+use proto::{
+    Answer, Ask, Asked, Carry, Class, PROTOCOLS, Parsed, Protocol, Refusal, Request, Resume, Shown,
+    Skills,
+};
+
+use crate::mutate;
+use crate::packet;
+
+/// Values above this length tell nothing new.
+const BODY_MAX: u64 = 1 << 16;
+
+pub fn run(seed: u64, budget: usize) {
+    let corpora = [mutate::corpus("request"), mutate::corpus("packet")];
+    mutate::run("reply", seed, budget, |said, dice| {
+        let bytes = mutate::input(&corpora[dice.below(2)], dice);
+        let Some(&first) = bytes.first() else { return };
+        let protocol = PROTOCOLS[0].spoken(first);
+        let parsed = protocol.parse_request(&bytes, &mut Resume::default(), &mut Vec::new());
+        let head = match parsed {
+            Parsed::Complete(request) => {
+                let head = &bytes[..request.head as usize];
+                tell(protocol, &request, head, said);
+                let asked = asked(&request, Ask::default(), head);
+                answers().iter().for_each(|answer| say(protocol, &asked, answer));
+                return;
+            }
+            Parsed::Malformed(_) => &bytes[..],
+            Parsed::Incomplete => return,
+        };
+        let nobody = Asked { head, ..Asked::nobody() };
+        say(protocol, &nobody, &Answer::Refused(Refusal::Bad("why")));
+    });
+}
+
+fn asked<'a>(request: &Request, ask: Ask, head: &'a [u8]) -> Asked<'a> {
+    Asked { command: request.command, quiet: request.quiet, ask, head }
+}
+
+/// The first item of a reply, if it is one to what this request is to some server.
+fn tell(protocol: &dyn Protocol, request: &Request, head: &[u8], said: &[u8]) {
+    for meta in [false, true].into_iter().filter(|_| request.keep) {
+        let carry = match request.class {
+            Class::Fetch { ask, .. } | Class::Broadcast { ask } => Carry::Ask(ask),
+            Class::Single { .. } => protocol.carry(request, head, Some(Skills { meta })),
+            Class::Local(_) | Class::Refuse(_) => return,
+        };
+        let Carry::Ask(ask) = carry else { continue };
+        let Parsed::Complete(item) = protocol.upstream().parse_reply(ask, said) else { continue };
+        let asked = asked(request, ask, head);
+        let mut out = Vec::new();
+        match protocol.translate(&asked, &item, &said[..item.head as usize], &mut out) {
+            Shown::Nothing => assert_eq!(out, b"", "nothing is shown"),
+            Shown::Head => is_whole(protocol, &asked, &out),
+            Shown::Body { trailer } if item.body <= BODY_MAX => {
+                out.resize(out.len() + item.body as usize, b'v');
+                out.extend_from_slice(trailer);
+                is_whole(protocol, &asked, &out);
+            }
+            Shown::Body { .. } => {}
+        }
+    }
+}
+
+fn answers() -> [Answer<'static>; 13] {
+    [
+        Answer::End,
+        Answer::Miss,
+        Answer::Ok,
+        Answer::Barrier,
+        Answer::Bye,
+        Answer::Version("1"),
+        Answer::Stat("name", "value"),
+        Answer::Refused(Refusal::Unknown),
+        Answer::Refused(Refusal::ByName("why")),
+        Answer::Refused(Refusal::TooLarge),
+        Answer::Failed("10.0.0.1:11211: why"),
+        Answer::Error(b"SERVER_ERROR busy\r\n"),
+        Answer::LoginFirst,
+    ]
+}
+
+fn say(protocol: &dyn Protocol, asked: &Asked<'_>, answer: &Answer<'_>) {
+    let mut out = Vec::new();
+    protocol.answer(asked, answer, &mut out);
+    if !out.is_empty() {
+        is_whole(protocol, asked, &out);
+    }
+}
+
+/// Whole lines, or whole packets that name their request.
+fn is_whole(protocol: &dyn Protocol, asked: &Asked<'_>, out: &[u8]) {
+    if std::ptr::eq(protocol.commands(), PROTOCOLS[0].commands()) {
+        assert!(out.ends_with(b"\r\n"), "a whole line: b\"{}\"", out.escape_ascii());
+        return;
+    }
+    let head = asked.head;
+    let known = head.len() >= 24 && head[0] == packet::MAGIC;
+    let mut rest = out;
+    while !rest.is_empty() {
+        assert_eq!(rest[0], 0x81);
+        assert_eq!(rest[1], if known { head[1] } else { 0 }, "the opcode");
+        let opaque = if known { &head[12..16] } else { &[0; 4][..] };
+        assert_eq!(&rest[12..16], opaque, "the opaque");
+        let key = usize::from(u16::from_be_bytes([rest[2], rest[3]]));
+        let total = u32::from_be_bytes([rest[8], rest[9], rest[10], rest[11]]) as usize;
+        assert!(key + usize::from(rest[4]) <= total, "key and extras are in the body");
+        rest = rest.get(24 + total..).expect("a whole packet");
+    }
+}
