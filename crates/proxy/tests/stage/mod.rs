@@ -246,6 +246,11 @@ impl Stage {
         found.expect("eight keys meet both of two servers").to_string()
     }
 
+    /// Bytes that the proxy says it holds.
+    pub fn memory(&self) -> usize {
+        self.proxy.memory_held()
+    }
+
     #[track_caller]
     pub fn expect_rows(&self, expected: usize) {
         assert_eq!(self.proxy.census().0, expected, "requests that wait for an answer");
