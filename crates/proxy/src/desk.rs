@@ -146,7 +146,7 @@ impl Desk {
         }
         client.tail = row;
         client.depth += 1;
-        if client.has_left {
+        if client.has_left && request.quiet == Quiet::Loud {
             self.abandon(id);
         }
         row

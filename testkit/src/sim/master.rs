@@ -298,10 +298,11 @@ impl World {
     fn let_clients_go(&mut self, pool: usize) {
         for client in self.clients.iter_mut().flatten().filter(|one| one.pool == pool) {
             // Who is not read may have sent requests that nobody has looked at.
-            if client.is_paused {
+            let is_awaiting = self.proxy.is_awaiting(client.id);
+            if client.is_paused || is_awaiting {
                 self.book.excuse(client.number);
             }
-            client.drain();
+            client.drain(is_awaiting);
         }
     }
 }

@@ -9,6 +9,7 @@ use super::reply;
 use super::scene::FaultKind;
 use super::server::{Server, Trick};
 use super::silence::GREETING;
+use super::told;
 use super::world::{World, say};
 
 impl World {
@@ -117,7 +118,8 @@ impl World {
         let waits = conn.is_greeted && !conn.is_idle() && !conn.is_probe;
         let is_poisoned = conn.poison.is_some_and(|(start, _)| conn.delivered > start);
         // Its first words have just told of less than what waits for it may need.
-        let is_unfit = conn.is_unskilled && conn.is_idle() && conn.owed_since == self.now;
+        let unfit_at = model.servers[conn.server].unfit_at;
+        let is_unfit = conn.is_idle() && unfit_at == self.now || !conn.is_greeted && unfit_at == self.now;
         if may_retire && !waits && !is_poisoned && !is_late && !is_unfit {
             // No client waits for anything: that is no failure of anybody's.
             return;
@@ -125,7 +127,9 @@ impl World {
         let server = &mut model.servers[conn.server];
         let event = self.book.event();
         let trouble = &mut server.trouble;
-        if !conn.is_up() {
+        if is_unfit {
+            trouble.lost = event;
+        } else if !conn.is_up() {
             let waited = self.now.since(conn.since);
             assert!(waited >= timeouts.connect, "gave up connecting after {waited} us");
             trouble.hung = event;
@@ -137,8 +141,6 @@ impl World {
         } else if conn.is_probe && conn.is_idle() {
             // The places of all links are taken, or its question was never sent.
             trouble.hung = event;
-        } else if is_unfit {
-            trouble.lost = event;
         } else {
             let silent = self.now.since(conn.owed_since);
             assert!(!conn.owes_nothing(), "a link that owes nothing is closed");
@@ -160,29 +162,31 @@ impl World {
         say!(self, "client {} is closed", client.number);
         if self.is_cut_off(&client) {
             self.summary.cut_off += 1;
-            if client.is_paused {
+            if client.is_paused || self.proxy.is_awaiting(id) {
                 self.book.excuse(client.number);
             }
             return;
         }
         if let Some(sent) = client.drained_at {
-            let owed = client.expects.iter().filter(|one| one.end <= sent && !one.is_quiet);
+            let owed = client.expects.iter().filter(|one| one.end <= sent && one.is_owed());
             assert_eq!(owed.count(), 0, "drained without all answers");
             return;
         }
         let wished = client.is_half_closed || client.is_leaving;
         assert!(wished, "client {} did not ask to be closed", client.number);
-        let is_owed = |at: usize| at < client.arrived && !client.expects[at].is_quiet;
+        let is_owed = |at: usize| at < client.arrived && client.expects[at].is_owed();
         let owed = (0..client.expects.len()).find(|at| is_owed(*at));
         assert!(owed.is_none(), "client {} is closed without its answer", client.number);
     }
 
     /// Whether it had a part of a value when its link was lost: it could not be told anything else.
     fn is_cut_off(&self, client: &Client) -> bool {
-        let is_owed = |one: &&Expect| !one.is_quiet;
-        let first = client.expects.iter().take(client.arrived).find(is_owed);
-        let is_read = first
-            .is_some_and(|one| matches!(&one.asked, Asked::Read { keys, .. } if keys.len() == 1));
+        let mut arrived = client.expects.iter().take(client.arrived);
+        // What is not owed may have been passed over.
+        let is_read = match client.has_forms {
+            true => arrived.any(Expect::reads_one),
+            false => arrived.find(|one| one.is_owed()).is_some_and(Expect::reads_one),
+        };
         let lost = |server: &Server| server.trouble.any_time == self.now;
         is_read && self.pools[client.pool].servers.iter().any(lost)
     }
@@ -271,14 +275,44 @@ impl World {
 
     /// A client reads its socket, and each whole reply is judged.
     pub fn read_client(&mut self, id: ConnId) {
+        let pool = self.clients[id.index()].as_ref().map(|client| client.pool);
+        let has_late = pool.is_some_and(|pool| self.queue_timeouts(pool) > 0);
         let Some(client) = self.clients[id.index()].as_mut() else { return };
         client.inbox.append(&mut client.socket);
         let inbox = std::mem::take(&mut client.inbox);
         let mut at = 0;
         while at < inbox.len() {
+            let number = client.number;
             let Some(expect) = client.next_expect() else {
                 panic!("client {} is told {:?} unasked", client.number, lossy(&inbox[at..]));
             };
+            if let Asked::Form(form) = expect.asked {
+                let Some(told) = told::parse(&form, number, &inbox[at..]) else { break };
+                say!(self, "  client {number} is told {:?}", lossy(&inbox[at..][..told.len]));
+                if self.scene.tight_memory && told.line == "CLIENT_ERROR line too long" {
+                    client.give_up();
+                    return;
+                }
+                let is_calm = expect.arrived > self.over || self.scene.faults.is_empty();
+                let pool_at = client.pool;
+                let mut judge = Judge {
+                    pool_at,
+                    pool: &self.pools[pool_at],
+                    plan: &self.pools[pool_at].plan,
+                    book: &mut self.book,
+                    client,
+                    summary: &mut self.summary,
+                    now: self.now,
+                    tight_memory: self.scene.tight_memory,
+                    tight_queues: self.scene.tight_queues,
+                    has_late,
+                    reads_in_order: !self.scene.faults.contains(&FaultKind::ErrorLine),
+                    is_calm,
+                };
+                judge.hear(&told, &inbox[at..]);
+                at += told.len;
+                continue;
+            }
             // Without room for its data, an update is refused by its head.
             let by_head = expect.arrived == 0 && self.scene.tight_memory;
             assert!(by_head || expect.arrived != 0, "an answer before its request was whole");
@@ -312,6 +346,7 @@ impl World {
                 now: self.now,
                 tight_memory: self.scene.tight_memory,
                 tight_queues: self.scene.tight_queues,
+                has_late,
                 reads_in_order: !self.scene.faults.contains(&FaultKind::ErrorLine),
                 is_calm: expect.arrived > self.over || self.scene.faults.is_empty(),
             };

@@ -71,7 +71,6 @@ impl Proxy {
         link.set_state(State::Up);
         link.since = now;
         let (pool, server) = (link.pool as usize, link.server as usize);
-        let has_requests = !link.flights.is_empty();
         let entry = &mut self.desk.pools[pool].servers[server];
         let before = entry.skills.replace(skills);
         if entry.probe == Some(id) {
@@ -82,13 +81,24 @@ impl Proxy {
         if self.links.find(id).is_some() {
             self.note_up(id, now);
         }
-        if has_requests && before.is_some_and(|before| !skills.include(before)) {
-            // What waits was written for a server that could do more.
-            self.close_link(id, Fault::LinkLost, now);
-        } else if self.links.find(id).is_some() {
+        if before.is_some_and(|before| !skills.include(before)) {
+            self.close_unfit(pool, server, now);
+        }
+        if self.links.find(id).is_some() {
             self.mark_dirty(id);
             self.arm_link(id);
         }
         Ok(())
+    }
+
+    /// A server can do less than it could. What waits for its links to be up, or to be written for
+    /// the first time, was written for one that could do more.
+    fn close_unfit(&mut self, pool: usize, server: usize, now: Time) {
+        for id in self.links_of(pool, server) {
+            let link = self.links.find(id);
+            if link.is_some_and(|link| link.sent == 0 && !link.flights.is_empty()) {
+                self.close_link(id, Fault::LinkLost, now);
+            }
+        }
     }
 }

@@ -351,7 +351,11 @@ impl Proxy {
         // As many as were joined.
         let asked = if request.keep { self.keys.len().max(1) } else { 1 };
         self.desk.pools[client.pool as usize].counters.add(Counter::Requests, asked as u64);
+        let is_dropped = client.gave_up() && request.quiet != Quiet::Silent;
         match request.class {
+            Class::Single { .. } if is_dropped => {
+                self.drop_unasked(id, request, head);
+            }
             Class::Fetch { .. } => self.ask_fetch(id, request, head, now),
             Class::Single { writes } => {
                 let way = way.expect("a single request has a way");
