@@ -388,6 +388,7 @@ fn plan(dice: &mut Dice) -> Plan {
             link_queue: 1 + dice.below(4),
             link_outbox: 1 + dice.below(100),
             request_head: 100 + dice.below(3000),
+            stream_min: 1 + dice.below(300),
         };
     }
     let mut plan = Plan::new(vec![pool]);

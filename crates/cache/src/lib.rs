@@ -8,7 +8,7 @@
 //! All of it is taken at the start and none afterwards: one arena of bytes and one index.
 //!
 //! ```text
-//!   index   a twelfth         pairs of 64-byte buckets: key's hash -> place in the arena, or ghost
+//!   index   a tenth           pairs of 64-byte buckets: key's hash -> place in the arena, or ghost
 //!   arena   the rest          |  small, a tenth  |                  main                    |
 //!                                each a ring: items enter at the head, leave at the tail
 //!
@@ -42,7 +42,7 @@
 //!
 //! The index never grows, so no request pays for a rehash, and one pair of buckets is all that a
 //! lookup can touch, so keys chosen to collide cost their owner hits but nobody time. With items
-//! below some 70 bytes the index is the tighter bound; then a full pair displaces an item.
+//! below some 20 bytes the index is the tighter bound; then a full pair displaces an item.
 
 mod clock;
 mod hash;

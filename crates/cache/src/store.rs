@@ -1,5 +1,5 @@
-//! The store: memcached's verbs over index, arena and rings. How room is made is in `room.rs`; what is done to
-//! an item that was found is in `entry.rs`.
+//! The store: memcached's verbs over index, arena and rings. How room is made is in `room.rs`; what
+//! is done to an item that was found is in `entry.rs`.
 
 mod entry;
 mod room;
@@ -155,7 +155,7 @@ impl Store {
     /// `item_size_max` bytes (counted like memcached's `-I`, its 56 bytes of head included).
     pub fn new(memory_max: usize, item_size_max: usize) -> Store {
         let memory = memory_max.clamp(MEMORY_MIN, MEMORY_MAX);
-        let pairs = memory / 12 / Index::PAIR_LEN;
+        let pairs = memory / 10 / Index::PAIR_LEN;
         let words = ((memory - pairs * Index::PAIR_LEN) / WORD) as u32;
         let border = words / 10;
         Store {
@@ -257,7 +257,10 @@ impl Store {
     /// Drops all items that exist at the moment `delay` names: 0 or less now, otherwise like an
     /// exptime, one second earlier, as memcached does it. The last flush asked for counts.
     pub fn flush_all(&mut self, delay: i64, now: u64) {
-        self.notice(now);
+        // In its own second an earlier flush is replaced; what that has dropped is gone.
+        if now > self.flush_due {
+            self.notice(now);
+        }
         self.flush_due = u64::MAX;
         if delay <= 0 {
             return self.flush();

@@ -128,6 +128,7 @@ table! {
         LoginsFailed "logins_failed_total" "Logins with a wrong name or password.",
         Failed "requests_failed_total" "Requests that met a fault.",
         Abandoned "requests_abandoned_total" "Answers thrown away because their client had left.",
+        CutOff "clients_cut_off_total" "Clients closed in the middle of a value whose server was lost.",
         Marks "requests_marking_total" "Requests that ask for stale or win marks, or leave them.",
         Paused "clients_paused_total" "Times a client with too much outstanding was paused.",
         AcksFlushed "acks_flushed_total" "ACKs sent at once: a request in pieces, or quiet.",
@@ -143,6 +144,7 @@ table! {
         PendingBytesNow "pending_bytes" "Bytes that wait to be sent now.",
         InflightNow "inflight" "Messages that were sent and wait for their reply now.",
         InflightBytesNow "inflight_bytes" "Bytes of these messages now.",
+        HeldNow "held" "Workers that hold back what is for it, because it is silent.",
         EjectedAt "ejected_at_us" "Since when it is out of the ring, unix time; 0 while it is in.",
     }
     total {
@@ -155,6 +157,8 @@ table! {
         Errors "errors_total" "Error lines it answered.",
         AskedAlone "keys_asked_alone_total" "Keys asked alone after an error for a shared get.",
         AskedAgain "keys_asked_again_total" "Keys asked once more because a link died.",
+        Held "messages_held_total" "Messages held back because the server was silent.",
+        Dropped "messages_dropped_total" "Those of them never sent: their clients had left.",
         ConnectFailed "connect_failed_total" "Connects refused or timed out.",
         ConnectTimeout "connect_timeout_total" "Those of them that timed out.",
         ConnectUnable "connect_unable_total" "Connects that failed for want of a socket.",

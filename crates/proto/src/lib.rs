@@ -63,6 +63,12 @@ pub trait Protocol: Sync {
         keys: &mut Vec<Span>,
     ) -> Parsed<Request>;
 
+    /// What follows a quiet read of one key in `input`, which begins with it, and can be asked and
+    /// answered as one with it: more of the same. The head grows by theirs, which stand one after
+    /// the other and end each with its key; `keys` grows by their keys, to `most` at most. What
+    /// answers a key is told with the part of the head that is its own.
+    fn join(&self, request: &mut Request, input: &[u8], keys: &mut Vec<Span>, most: usize);
+
     /// A key as a server knows it, by which it is routed: decoded, where it stands encoded in the
     /// head. `scratch` may be used to hold it.
     fn key<'a>(

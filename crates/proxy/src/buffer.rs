@@ -101,15 +101,19 @@ impl Outbox {
     /// Appends bytes that leave soon: by reference where that is cheaper, else by copy. Where much
     /// is waiting already they will not leave soon.
     pub(crate) fn push(&mut self, source: Source<'_>) {
-        let behind = self.len() >= limits::BACKLOG_MIN;
-        let min = if behind { limits::KEEP_REFERENCE_MIN } else { limits::REFERENCE_MIN };
-        self.push_above(min, source);
+        if self.len() >= limits::BACKLOG_MIN {
+            return self.keep(source);
+        }
+        self.push_above(limits::REFERENCE_MIN, source);
     }
 
     /// Appends bytes that may have to wait: by reference only if they fill much of their block, so
     /// that what is pinned stays near what is counted.
     pub(crate) fn keep(&mut self, source: Source<'_>) {
-        self.push_above(limits::KEEP_REFERENCE_MIN, source);
+        let pinned = (self.shared.len() + 1) * limits::BLOCK;
+        let held = self.shared_len + source.bytes.len();
+        let is_near = pinned <= held + held / 8 + limits::BLOCK;
+        self.push_above(if is_near { limits::KEEP_REFERENCE_MIN } else { usize::MAX }, source);
     }
 
     fn push_above(&mut self, reference_min: usize, source: Source<'_>) {
@@ -141,18 +145,27 @@ impl Outbox {
 
     /// The bytes to write, in order; as many slices as one call may carry.
     pub(crate) fn slices<'a>(&'a self, out: &mut Slices<'a>) {
+        self.slices_within(usize::MAX, out);
+    }
+
+    /// The first of them: so many bytes at most.
+    pub(crate) fn slices_within<'a>(&'a self, max: usize, out: &mut Slices<'a>) {
+        let mut left = max;
+        let mut push = |bytes: &'a [u8]| {
+            let bytes = &bytes[..bytes.len().min(left)];
+            left -= bytes.len();
+            if !bytes.is_empty() {
+                out.push(bytes);
+            }
+        };
         let mut from = self.gone;
         for shared in self.shared.iter().take(SHARED_MAX) {
-            if shared.at > from {
-                out.push(&self.bytes[from..shared.at]);
-                from = shared.at;
-            }
-            out.push(shared.slice.bytes());
+            push(&self.bytes[from..shared.at]);
+            from = shared.at;
+            push(shared.slice.bytes());
         }
         let to = self.shared.get(SHARED_MAX).map_or(self.bytes.len(), |next| next.at);
-        if to > from {
-            out.push(&self.bytes[from..to]);
-        }
+        push(&self.bytes[from..to]);
     }
 
     /// The first `n` bytes have gone.
@@ -178,8 +191,8 @@ impl Outbox {
         self.tidy();
     }
 
-    /// Takes `count` bytes out after the first `skip`: what will not be sent after all.
-    pub(crate) fn cut(&mut self, skip: usize, count: usize) {
+    /// Takes the bytes from here to there out, of places in their order: what will not be sent after all.
+    pub(crate) fn cut(&mut self, parts: &[(usize, usize)]) {
         let mut flat = Vec::with_capacity(self.len());
         let mut rest = std::mem::take(self);
         while !rest.is_empty() {
@@ -189,14 +202,23 @@ impl Outbox {
             slices.iter().for_each(|slice| flat.extend_from_slice(slice));
             rest.advance(flat.len() - before);
         }
-        flat.drain(skip..skip + count);
-        self.bytes = flat;
+        let mut at = 0;
+        for (start, end) in parts {
+            self.bytes.extend_from_slice(&flat[at..*start]);
+            at = *end;
+        }
+        match at {
+            0 => self.bytes = flat,
+            at => self.bytes.extend_from_slice(&flat[at..]),
+        }
     }
 
     /// The reader is slow: copies what is held by reference if that pins far more than it holds.
     pub(crate) fn settle(&mut self) {
-        if self.shared_len < self.shared.len() * limits::KEEP_REFERENCE_MIN {
-            self.cut(0, 0);
+        let (held, pinned) = (self.shared_len, self.shared.len() * limits::BLOCK);
+        let small = held < self.shared.len() * limits::KEEP_REFERENCE_MIN;
+        if small || pinned > held + held / 4 + limits::BLOCK {
+            self.cut(&[]);
         }
     }
 
@@ -342,7 +364,8 @@ mod tests {
         let whole = [&expected[..], &expected[6_000..]].concat();
         assert_eq!(flat(&outbox), whole);
         assert!(other.is_empty());
-        outbox.cut(100, 7_000);
-        assert_eq!(flat(&outbox), [&whole[..100], &whole[7_100..]].concat());
+        outbox.cut(&[(100, 7_100), (7_200, 7_300)]);
+        let rest = [&whole[..100], &whole[7_100..7_200], &whole[7_300..]].concat();
+        assert_eq!(flat(&outbox), rest);
     }
 }

@@ -54,6 +54,10 @@ pub(crate) struct Client {
     /// Not read until the links of this pool's server know what it can do: how what comes next is
     /// sent there depends on it.
     pub(crate) awaits: Option<u32>,
+    /// It has asked to be let go, in order.
+    pub(crate) quits: bool,
+    /// Its connection has ended, and it had not.
+    pub(crate) has_left: bool,
     /// In the list of clients that may go on.
     pub(crate) resumable: bool,
     /// The turn in which it last put a key into a shared batch.
@@ -142,6 +146,8 @@ impl Client {
             paused: false,
             held_back: false,
             awaits: None,
+            quits: false,
+            has_left: false,
             resumable: false,
             batch_turn: 0,
             held: 0,

@@ -13,7 +13,7 @@ use crate::buffer::{Outbox, Source, Spares};
 use crate::client::{Client, State as ClientState};
 use crate::fault::Fault;
 use crate::id::{ConnId, Side, Slab};
-use crate::limits::Limits;
+use crate::limits::{self, Limits};
 use crate::link::Entry;
 use crate::memory::Memory;
 use crate::pool::Pool;
@@ -48,32 +48,46 @@ pub(crate) enum Value<'a> {
     Foreign(Item, Source<'a>),
     /// What the client is shown, from several reads.
     Held(Outbox),
+    /// What the client has got already, but for this end.
+    Streamed(&'static [u8]),
 }
 
 impl Value<'_> {
+    /// Whether the client has a part of it already, so that it cannot be told anything else.
+    fn is_begun(&self) -> bool {
+        matches!(self, Value::Streamed(_))
+    }
+
     fn len(&self) -> usize {
         match self {
             Value::Flat(source) | Value::Foreign(_, source) => source.bytes.len(),
             Value::Held(outbox) => outbox.len(),
+            Value::Streamed(_) => 0,
         }
     }
 
     fn write(self, question: &Question, out: &mut Outbox) {
-        self.put(question, out, Outbox::push);
+        self.put((question, 0), out, Outbox::push);
     }
 
     /// As `write`, into a place where it may have to wait.
-    fn store(self, question: &Question, out: &mut Outbox) {
+    fn store(self, question: (&Question, u32), out: &mut Outbox) {
         self.put(question, out, Outbox::keep);
     }
 
-    fn put(self, question: &Question, out: &mut Outbox, add: fn(&mut Outbox, Source<'_>)) {
+    fn put(
+        self,
+        (question, slot): (&Question, u32),
+        out: &mut Outbox,
+        add: fn(&mut Outbox, Source<'_>),
+    ) {
         match self {
             Value::Flat(source) => add(out, source),
             Value::Held(mut held) => out.append(&mut held),
+            Value::Streamed(end) => out.copy(end),
             Value::Foreign(item, source) => {
                 let (head, body) = (item.head as usize, item.body as usize);
-                let shown = question.translate(&item, &source.bytes[..head], out.copied());
+                let shown = question.translate(slot, &item, &source.bytes[..head], out.copied());
                 if let Shown::Body { trailer } = shown {
                     add(out, source.part(head, head + body));
                     out.copy(trailer);
@@ -115,7 +129,7 @@ impl Desk {
     pub(crate) fn enqueue(&mut self, id: ConnId, request: &Request, head: &[u8]) -> RowId {
         let client = self.clients.find_mut(id).expect("requests are read from living clients only");
         let owner = (id, client.protocol);
-        let row = self.rows.alloc(owner, client.pool, (request, head), self.now);
+        let row = self.rows.alloc(owner, client.pool, (request, head), self.now, &mut self.spares);
         if request.keep {
             let held = self.rows[row].measure();
             client.rows_held += held;
@@ -132,6 +146,9 @@ impl Desk {
         }
         client.tail = row;
         client.depth += 1;
+        if client.has_left {
+            self.abandon(id);
+        }
         row
     }
 
@@ -197,6 +214,61 @@ impl Desk {
         self.hold(id);
     }
 
+    /// The head of a value whose body is still to come: told to its client at once, if that keeps
+    /// up and is waiting for nothing else; else into `data`. True: the client gets it as it comes.
+    pub(crate) fn begin_value(
+        &mut self,
+        entry: Entry,
+        item: &Item,
+        head: &[u8],
+        data: &mut Outbox,
+    ) -> (Shown, bool) {
+        let row = &self.rows[entry.row];
+        let owner = row.client;
+        let client = self.clients.find_mut(owner).expect("the caller found it");
+        let is_next = client.head == entry.row && row.left == 1 && row.slots.is_empty();
+        let streams = is_next
+            && item.body >= self.limits.stream_min as u64
+            && client.out.len() < limits::BACKLOG_MIN;
+        if streams {
+            client.learn(item.len() as usize);
+        }
+        let out = if streams { &mut client.out } else { data };
+        out.open(&mut self.spares);
+        let shown = match row.question.keep {
+            true => row.question.translate(entry.slot, item, head, out.copied()),
+            false => {
+                out.copy(head);
+                Shown::Body { trailer: item.trailer }
+            }
+        };
+        if streams {
+            self.spoke(owner);
+        }
+        (shown, streams)
+    }
+
+    /// More of a value that its client gets as it comes.
+    pub(crate) fn stream(&mut self, id: RowId, part: Source<'_>) {
+        let owner = self.rows[id].client;
+        if let Some(client) = self.clients.find_mut(owner) {
+            client.out.open(&mut self.spares);
+            client.out.push(part);
+            self.spoke(owner);
+        }
+    }
+
+    /// The rest of such a value will not come. Its client can be told nothing any more: whatever
+    /// was said would be taken for a part of the value.
+    pub(crate) fn cut_off(&mut self, id: RowId) {
+        let owner = self.rows[id].client;
+        if let Some(client) = self.clients.find(owner) {
+            self.pools[client.pool as usize].counters.add(Counter::CutOff, 1);
+            self.actions.push_back(Action::Close(owner));
+            self.drop_client(owner);
+        }
+    }
+
     /// A key of a read has a value.
     pub(crate) fn hit(&mut self, server: u32, entry: Entry, value: Value<'_>) {
         let row = &mut self.rows[entry.row];
@@ -204,32 +276,35 @@ impl Desk {
         let Some(client) = self.clients.find_mut(row.client) else {
             return self.part_done(entry.row);
         };
-        if !self.memory.has_room(value.len()) {
-            return self.fail_part(entry.row, Some(server), Fault::OutOfMemory, false);
+        if !value.is_begun() && !self.memory.has_room(value.len()) {
+            return self.fail_key((entry.row, entry.slot), Some(server), Fault::OutOfMemory);
         }
         let plan = &mut self.pools[pool as usize];
         plan.counters.add(Counter::Hits, 1);
         if !row.slots.is_empty() {
-            row.held += value.len();
-            client.rows_held += value.len();
-            self.memory.held += value.len();
-            match value {
+            let held = match value {
                 Value::Flat(source) if row.is_small(source.bytes.len()) => {
-                    row.keep_small(entry.slot, source.bytes);
+                    row.keep_small(entry.slot, source.bytes)
+                }
+                Value::Foreign(item, source) if row.is_small(source.bytes.len()) => {
+                    row.keep_translated(entry.slot, &item, source.bytes)
                 }
                 large => {
                     let mut held = Outbox::default();
-                    large.store(&row.question, &mut held);
-                    row.keep_large(entry.slot, held);
+                    large.store((&row.question, entry.slot), &mut held);
+                    row.keep_large(entry.slot, held)
                 }
-            }
+            };
+            row.held += held;
+            client.rows_held += held;
+            self.memory.held += held;
         } else if client.head == entry.row || bug!(Overtake) {
             client.out.open(&mut self.spares);
             client.learn(value.len());
             value.write(&row.question, &mut client.out);
             row.question.answer(&Answer::End, client.out.copied());
         } else {
-            value.store(&row.question, &mut row.reply);
+            value.store((&row.question, 0), &mut row.reply);
             row.question.answer(&Answer::End, row.reply.copied());
             self.account_row(entry.row);
         }
@@ -249,27 +324,34 @@ impl Desk {
     /// The server's own item answers a request; of a broadcast's items the last good one stays. A
     /// line is kept whatever the ceiling says: whoever asked for a change must hear of it.
     pub(crate) fn status(&mut self, id: RowId, server: u32, value: Value<'_>, has_body: bool) {
-        if has_body && !self.memory.has_room(value.len()) {
+        if has_body && !value.is_begun() && !self.memory.has_room(value.len()) {
             return self.fail_part(id, Some(server), Fault::OutOfMemory, self.rows[id].writes);
         }
         let row = &mut self.rows[id];
         row.reply.clear();
-        value.store(&row.question, &mut row.reply);
+        value.store((&row.question, 0), &mut row.reply);
         self.account_row(id);
         self.part_done(id);
     }
 
     /// The server's own error line takes the place of an answer.
-    pub(crate) fn server_error(&mut self, id: RowId, line: &[u8]) {
-        let row = &mut self.rows[id];
-        if row.error.is_empty() {
-            row.question.answer(&Answer::Error(line), &mut row.error);
-        }
+    pub(crate) fn server_error(&mut self, (id, slot): (RowId, u32), line: &[u8]) {
+        self.rows[id].fail(slot, &Answer::Error(line));
         self.settle_error(id);
     }
 
-    /// A part of a request met a fault. `sent`: it was an update that may have been executed.
+    /// A key of a read met a fault.
+    pub(crate) fn fail_key(&mut self, part: (RowId, u32), server: Option<u32>, fault: Fault) {
+        self.fail(part, server, fault, false);
+    }
+
+    /// A request met a fault, or a part of one that has one answer. `sent`: it was an update that
+    /// may have been executed.
     pub(crate) fn fail_part(&mut self, id: RowId, server: Option<u32>, fault: Fault, sent: bool) {
+        self.fail((id, 0), server, fault, sent);
+    }
+
+    fn fail(&mut self, (id, slot): (RowId, u32), server: Option<u32>, fault: Fault, sent: bool) {
         let row = &mut self.rows[id];
         let pool = &mut self.pools[row.pool as usize];
         pool.counters.add(Counter::Failed, 1);
@@ -279,12 +361,10 @@ impl Desk {
         {
             pool.servers[server as usize].counters.add(counter, 1);
         }
-        if row.error.is_empty() {
-            let words = if sent { table.words_sent } else { table.words };
-            let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
-            let text = format!("{label}: {words}");
-            row.question.answer(&Answer::Failed(&text), &mut row.error);
-        }
+        let words = if sent { table.words_sent } else { table.words };
+        let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
+        let text = format!("{label}: {words}");
+        row.fail(slot, &Answer::Failed(&text));
         self.settle_error(id);
     }
 
@@ -436,6 +516,7 @@ impl Desk {
     pub(crate) fn client_closed(&mut self, id: ConnId, how: Closed) {
         let Some(client) = self.clients.find(id) else { return };
         let counters = self.pools[client.pool as usize].counters;
+        self.abandon(id);
         match how {
             Closed::Eof => {
                 counters.add(Counter::ClientsEnded, 1);
@@ -445,6 +526,28 @@ impl Desk {
                 counters.add(Counter::ClientsLost, 1);
                 self.drop_client(id);
             }
+        }
+    }
+
+    /// A client goes, and has not said goodbye: it does not wait for answers any more. What it asked
+    /// and needs no answer stays asked.
+    fn abandon(&mut self, id: ConnId) {
+        let Some(client) = self.clients.find_mut(id).filter(|client| !client.quits) else { return };
+        client.has_left = true;
+        let (mut row, mut last_loud) = (client.head, NONE);
+        while row != NONE {
+            if self.rows[row].question.quiet == Quiet::Loud {
+                last_loud = row;
+            }
+            row = self.rows[row].next;
+        }
+        row = client.head;
+        let mut is_waited_for = last_loud != NONE;
+        while row != NONE {
+            let entry = &mut self.rows[row];
+            entry.abandoned = is_waited_for || !entry.writes;
+            is_waited_for &= row != last_loud;
+            row = entry.next;
         }
     }
 
@@ -556,5 +659,8 @@ impl Desk {
 
 /// Faults of a link are counted once for the link, the others for each request.
 fn fault_is_counted_per_request(fault: Fault) -> bool {
-    matches!(fault, Fault::QueueFull | Fault::QueueTimeout | Fault::Down | Fault::OutOfMemory)
+    matches!(
+        fault,
+        Fault::QueueFull | Fault::QueueTimeout | Fault::Held | Fault::Down | Fault::OutOfMemory
+    )
 }

@@ -29,6 +29,8 @@ pub enum Fault {
     NoServer,
     OutOfMemory,
     Unable,
+    Held,
+    Dropped,
 }
 
 /// One row of the table.
@@ -144,6 +146,22 @@ pub static FAULTS: &[Row] = &[
         "no connection could be made, not sent",
         Some(Counter::ConnectUnable),
         "refused unsent: descriptors or ports have run out here; tried again after a pause",
+    ),
+    row(
+        Fault::Held,
+        Blame::Overload,
+        "silent, timed out in the queue, not sent",
+        "silent, timed out in the queue, not sent",
+        Some(Counter::QueueTimeout),
+        "held back because the server was silent for `hold_after`; taken out of the queue unsent",
+    ),
+    row(
+        Fault::Dropped,
+        Blame::Overload,
+        "silent, and its client has left: dropped, not sent",
+        "silent, and its client has left: dropped, not sent",
+        Some(Counter::Dropped),
+        "held back; whoever waited for the answer has closed the connection, and may ask again",
     ),
 ];
 

@@ -51,7 +51,7 @@ use desk::Desk;
 use id::Slab;
 use link::{Batch, Link};
 use plan::Plan;
-use pool::Pool;
+use pool::{Hold, Pool};
 use random::Random;
 use timers::Timers;
 
@@ -153,6 +153,8 @@ pub struct Proxy {
     keys: Vec<Span>,
     /// A key that had to be decoded.
     scratch: Vec<u8>,
+    /// Servers of which what was held is sent at the end of this turn, by pool and place.
+    waking: Vec<(u32, u32)>,
     /// Links to which the request being read added keys of its own.
     touched: Vec<ConnId>,
     // Boxes are what is reused.
@@ -186,6 +188,7 @@ impl Proxy {
             dirty_links: Vec::new(),
             keys: Vec::new(),
             scratch: Vec::new(),
+            waking: Vec::new(),
             touched: Vec::new(),
             spare_batches: Vec::new(),
             clients_max: plan.clients_max,
@@ -278,6 +281,7 @@ impl Proxy {
     /// can be written. Clients that may go on are read again.
     pub fn end_turn(&mut self, now: Time) {
         self.desk.now = now;
+        self.end_holds();
         self.resume_clients(now);
         self.close_batches(now);
         self.sweep();
@@ -316,7 +320,13 @@ impl Proxy {
                 link::State::Connecting => {}
                 link::State::Greeting if link.hello.is_empty() => {}
                 link::State::Greeting => out.push(&link.hello),
-                link::State::Up => link.out.slices(out),
+                link::State::Up => {
+                    let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
+                    match server.silence.hold {
+                        Hold::Off => link.out.slices(out),
+                        Hold::On | Hold::Ending => link.out.slices_within(link.begun(), out),
+                    }
+                }
             }
         }
     }

@@ -13,6 +13,8 @@ pub struct Limits {
     pub link_outbox: usize,
     /// Bytes of a request's head.
     pub request_head: usize,
+    /// A value from this length on may go to its client while it is still arriving.
+    pub stream_min: usize,
 }
 
 impl Default for Limits {
@@ -23,10 +25,13 @@ impl Default for Limits {
             link_queue: LINK_QUEUE_MAX,
             link_outbox: LINK_OUTBOX_MAX,
             request_head: REQUEST_HEAD_MAX,
+            stream_min: STREAM_MIN,
         }
     }
 }
 
+/// Quiet reads of one key that are taken for one read.
+pub const JOINED_MAX: usize = 128;
 /// Keys in one merged get.
 pub const BATCH_KEYS_MAX: usize = 100;
 /// Bytes of one merged get's line.
@@ -62,8 +67,12 @@ pub const KEYS_KEEP_MAX: usize = 16 * 1024;
 pub const CLIENT_OUTBOX_SHORT: usize = 4 * 1024;
 /// Bytes of empty buffers kept for reuse.
 pub const SPARES_BYTES_MAX: usize = 1024 * 1024;
-/// The same for bytes that may have to wait: a quarter of the block that the program reads into.
-pub const KEEP_REFERENCE_MIN: usize = 16 * 1024;
+/// The same for bytes that may have to wait: a quarter of a block, of which a reference holds all.
+pub const KEEP_REFERENCE_MIN: usize = BLOCK / 4;
+/// Bytes of the blocks that the program reads into.
+pub const BLOCK: usize = 64 * 1024;
+/// A value longer than one block comes in several reads: its client gets it as it comes.
+pub const STREAM_MIN: usize = BLOCK;
 /// Unsent bytes from which on whatever is added will have to wait.
 pub const BACKLOG_MIN: usize = 64 * 1024;
 /// Empty batches kept for reuse.

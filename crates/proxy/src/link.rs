@@ -65,6 +65,8 @@ pub(crate) struct Link {
     pub(crate) retiring: bool,
     /// In the list of links to be written.
     pub(crate) dirty: bool,
+    /// Its server knows that it owes a reply here.
+    pub(crate) owes: bool,
     /// It has answered something: its loss is not a failure to connect.
     pub(crate) proven: bool,
     /// Bytes held, as last told to the memory account.
@@ -90,6 +92,8 @@ pub(crate) struct Flight {
     pub(crate) end: u64,
     /// When it was queued.
     pub(crate) since: Time,
+    /// It waits, or has waited, because the server was silent.
+    pub(crate) held: bool,
 }
 
 /// What a message carries.
@@ -137,7 +141,9 @@ pub(crate) struct Body {
     pub(crate) entry: Option<Entry>,
     /// It is the whole answer to a single request.
     pub(crate) single: bool,
-    /// What the client is shown: its head, and of the rest as much as has come.
+    /// Its client gets it as it comes.
+    pub(crate) streams: bool,
+    /// Otherwise, what the client is shown: its head, and of the rest as much as has come.
     pub(crate) data: Outbox,
     pub(crate) shown: Shown,
     /// Bytes to come, of body and trailer.
@@ -206,6 +212,26 @@ impl Batch {
         self.entries.push(Entry { row, slot, start: end - key.len() as u32, end });
     }
 
+    /// The batch without the keys that `is_out`, if any are left; and those.
+    pub(crate) fn part(
+        &self,
+        upstream: &dyn Upstream,
+        is_out: impl Fn(&Entry) -> bool,
+    ) -> (Option<Box<Batch>>, Box<Batch>) {
+        let with = |wanted: bool| {
+            let mut part = Batch::blank();
+            part.open(self.ask, self.idempotent, self.turn, self.since);
+            part.latest = self.latest;
+            part.text.extend_from_slice(self.prefix());
+            for entry in self.entries.iter().filter(|entry| is_out(entry) == wanted) {
+                part.push(upstream, self.key(*entry), entry.row, entry.slot);
+            }
+            part
+        };
+        let kept = with(false);
+        ((!kept.entries.is_empty()).then_some(kept), with(true))
+    }
+
     /// Bytes held.
     fn held(&self) -> usize {
         self.text.len() + self.entries.len() * size_of::<Entry>()
@@ -248,19 +274,19 @@ impl Link {
             armed: None,
             retiring: false,
             dirty: false,
+            owes: false,
             proven: false,
             held: 0,
         }
     }
 
-    /// Moves to the next state; a link lives once, forwards.
+    /// Moves to the next state. A link that is up greets again when its server has fallen silent.
     pub(crate) fn set_state(&mut self, next: State) {
         let after = match self.state {
-            State::Connecting => Some(State::Greeting),
-            State::Greeting => Some(State::Up),
-            State::Up => None,
+            State::Connecting | State::Up => State::Greeting,
+            State::Greeting => State::Up,
         };
-        assert_eq!(Some(next), after, "a link connects, greets and is up");
+        assert_eq!(next, after, "a link connects, greets and is up");
         self.state = next;
     }
 
@@ -275,7 +301,7 @@ impl Link {
         let len = self.out.len() - before;
         assert!(len > 0, "a message has bytes");
         self.queued += len as u64;
-        self.flights.push_back(Flight { cargo, ask, end: self.queued, since: now });
+        self.flights.push_back(Flight { cargo, ask, end: self.queued, since: now, held: false });
     }
 
     /// Queues a whole get.
@@ -379,6 +405,14 @@ impl Link {
         if start < self.sent { whole + 1 } else { whole }
     }
 
+    /// Unsent bytes of a message that has begun to leave.
+    pub(crate) fn begun(&self) -> usize {
+        match self.first_pending() {
+            0 => 0,
+            at => self.flights[at - 1].end.saturating_sub(self.sent) as usize,
+        }
+    }
+
     /// Takes the flights `at..at + count`, none of them sent, out of the queue.
     pub(crate) fn withdraw(&mut self, at: usize, count: usize) -> Vec<Flight> {
         let from = if at == 0 { self.done } else { self.flights[at - 1].end };
@@ -388,10 +422,35 @@ impl Link {
         let len = taken.last().map_or(0, |last| last.end - from);
         match (from - self.sent) as usize {
             0 => self.out.advance(len as usize),
-            skip => self.out.cut(skip, len as usize),
+            skip => self.out.cut(&[(skip, skip + len as usize)]),
         }
         self.queued -= len;
         self.flights.iter_mut().skip(at).for_each(|flight| flight.end -= len);
+        taken
+    }
+
+    /// Takes those that fit, none of them sent, out of the queue; in their order.
+    pub(crate) fn withdraw_where(&mut self, fits: impl Fn(&Flight) -> bool) -> Vec<Flight> {
+        let first = self.first_pending();
+        let mut start = if first == 0 { self.done } else { self.flights[first - 1].end };
+        let (mut cuts, mut taken, mut gone) = (Vec::new(), Vec::new(), 0);
+        for mut flight in self.flights.split_off(first) {
+            let len = flight.end - start;
+            if fits(&flight) {
+                cuts.push(((start - self.sent) as usize, (flight.end - self.sent) as usize));
+                gone += len;
+                self.forget_fetch(&flight);
+                taken.push(flight);
+            } else {
+                flight.end -= gone;
+                self.flights.push_back(flight);
+            }
+            start += len;
+        }
+        self.queued -= gone;
+        if !cuts.is_empty() {
+            self.out.cut(&cuts);
+        }
         taken
     }
 

@@ -78,6 +78,7 @@ pub(crate) struct Server {
     pub(crate) unable_until: Time,
     /// How long that lasts the next time, microseconds.
     pub(crate) unable_pause: u64,
+    pub(crate) silence: Silence,
     pub(crate) counters: Counters<metrics::Server>,
     /// From the place of a message in a queue to its reply.
     pub(crate) latency: Recorder,
@@ -103,6 +104,36 @@ pub(crate) enum Health {
     Ready,
     /// Its keys fail at once; a probe is on its way or due.
     Down,
+}
+
+/// How long a server that owes answers has said nothing on any link of this worker: see
+/// `flow/hold.rs`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Silence {
+    pub(crate) hold: Hold,
+    /// Links on which it owes a reply.
+    pub(crate) owing: u32,
+    /// When it last said anything.
+    pub(crate) heard: Time,
+    /// When it began to owe, having owed nothing.
+    pub(crate) asked: Time,
+    /// It was silent for too long, and has not been heard since.
+    pub(crate) suspect: bool,
+    /// When it is looked at next. A timer set for another time is not heeded.
+    pub(crate) look_at: Option<Time>,
+}
+
+/// Whether what is for a server is held back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// It is sent.
+    #[default]
+    Off,
+    /// No message begins to leave.
+    On,
+    /// Until the end of this turn; then what nobody waits for any more is dropped, and the rest is
+    /// sent.
+    Ending,
 }
 
 /// What a server has now, as it is summed up.
@@ -210,6 +241,7 @@ impl Server {
             probe_at: None,
             unable_until: Time(0),
             unable_pause: limits::BACKOFF_FIRST_US,
+            silence: Silence::default(),
             counters: sheet.counters(plan.row),
             latency: sheet.recorder(plan.row, Latency::REPLIES),
             now: Now::default(),

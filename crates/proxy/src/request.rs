@@ -6,7 +6,7 @@
 //!   alloc ──▶ Waiting(parts left) ──last part settled──▶ Done ──head of its pipeline──▶ emit, free
 //! ```
 
-use proto::{Answer, Ask, Asked, Item, Protocol, Quiet, Request, Shown};
+use proto::{Answer, Ask, Asked, Item, Protocol, Quiet, Request, Shown, Span};
 
 use crate::Time;
 use crate::buffer::{Outbox, Spares};
@@ -36,6 +36,8 @@ pub(crate) struct Row {
     pub(crate) question: Question,
     /// An update or broadcast, which changes something.
     pub(crate) writes: bool,
+    /// Whoever waited for its answer has left, without saying goodbye: it may be asked again.
+    pub(crate) abandoned: bool,
     /// A part of it was asked once more; that happens once.
     pub(crate) asked_again: bool,
     /// Keys or servers that have not answered.
@@ -65,6 +67,8 @@ pub(crate) struct Question {
     /// What a server says is translated, for which the head is kept.
     pub(crate) keep: bool,
     head: Vec<u8>,
+    /// Where the parts of the head end that belong to one key each, if it was joined from several.
+    ends: Vec<u32>,
 }
 
 impl Question {
@@ -72,22 +76,63 @@ impl Question {
         Asked { command: self.command, quiet: self.quiet, ask: self.ask, head: &self.head }
     }
 
+    /// As asked for this key of a read: of requests that were joined only one is answered.
+    fn asked_for(&self, slot: u32) -> Asked<'_> {
+        let slot = slot as usize;
+        let Some(end) = self.ends.get(slot) else { return self.asked() };
+        let start = if slot == 0 { 0 } else { self.ends[slot - 1] };
+        Asked { head: &self.head[start as usize..*end as usize], ..self.asked() }
+    }
+
+    /// It was joined from requests for these keys, each of which has an answer of its own.
+    pub(crate) fn join(&mut self, keys: &[Span]) {
+        self.ends.extend(keys.iter().map(|key| key.end));
+    }
+
+    /// Each of its keys is answered by itself, bad news too.
+    fn is_joined(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
     /// Writes an answer of ours.
     pub(crate) fn answer(&self, answer: &Answer<'_>, out: &mut Vec<u8>) {
         self.protocol.answer(&self.asked(), answer, out);
     }
 
-    pub(crate) fn translate(&self, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
-        self.protocol.translate(&self.asked(), item, head, out)
+    /// Tells a server's item; `slot`: which key of a read it is about.
+    pub(crate) fn translate(
+        &self,
+        slot: u32,
+        item: &Item,
+        head: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Shown {
+        self.protocol.translate(&self.asked_for(slot), item, head, out)
     }
 
-    fn set(&mut self, protocol: &'static dyn Protocol, request: &Request, head: &[u8]) {
+    fn set(
+        &mut self,
+        protocol: &'static dyn Protocol,
+        (request, head): (&Request, &[u8]),
+        spares: &mut Spares,
+    ) {
         self.protocol = protocol;
         self.command = request.command;
         self.quiet = request.quiet;
         self.keep = request.keep;
         if request.keep {
+            if head.len() > ROW_KEEP_MAX {
+                self.head = spares.take();
+            }
             self.head.extend_from_slice(head);
+        }
+    }
+
+    fn clear(&mut self, spares: &mut Spares) {
+        self.head.clear();
+        self.ends.clear();
+        if self.head.capacity() > ROW_KEEP_MAX {
+            spares.give(std::mem::take(&mut self.head));
         }
     }
 }
@@ -119,7 +164,8 @@ impl Row {
     pub(crate) fn measure(&self) -> usize {
         let large: usize = self.large.iter().map(Outbox::len).sum();
         let slots = self.slots.len() * size_of::<Slot>();
-        self.reply.len() + self.question.head.len() + self.values.len() + slots + large
+        let ends = self.question.ends.len() * size_of::<u32>();
+        self.reply.len() + self.question.head.len() + ends + self.values.len() + slots + large
     }
 
     /// Whether a value of this length is copied among the small ones.
@@ -127,15 +173,49 @@ impl Row {
         len < limits::KEEP_REFERENCE_MIN && u32::try_from(self.values.len() + len).is_ok()
     }
 
-    pub(crate) fn keep_small(&mut self, slot: u32, value: &[u8]) {
-        let start = self.values.len() as u32;
+    /// Keeps what answers a key; returns the bytes of it.
+    pub(crate) fn keep_small(&mut self, slot: u32, value: &[u8]) -> usize {
+        let start = self.values.len();
         self.values.extend_from_slice(value);
-        self.slots[slot as usize] = Slot::Small { start, end: self.values.len() as u32 };
+        self.fill(slot, start)
     }
 
-    pub(crate) fn keep_large(&mut self, slot: u32, value: Outbox) {
+    /// What was added to `values` from `start` on is the answer to a key.
+    fn fill(&mut self, slot: u32, start: usize) -> usize {
+        let end = self.values.len();
+        self.slots[slot as usize] = Slot::Small { start: start as u32, end: end as u32 };
+        end - start
+    }
+
+    /// As `keep_small`, in its client's words.
+    pub(crate) fn keep_translated(&mut self, slot: u32, item: &Item, value: &[u8]) -> usize {
+        let (head, body) = (item.head as usize, item.body as usize);
+        let start = self.values.len();
+        let shown = self.question.translate(slot, item, &value[..head], &mut self.values);
+        if let Shown::Body { trailer } = shown {
+            self.values.extend_from_slice(&value[head..head + body]);
+            self.values.extend_from_slice(trailer);
+        }
+        self.fill(slot, start)
+    }
+
+    /// Bad news takes the place of the whole answer, or of a key's where each has its own.
+    pub(crate) fn fail(&mut self, slot: u32, answer: &Answer<'_>) {
+        if self.question.is_joined() {
+            let start = self.values.len();
+            let asked = self.question.asked_for(slot);
+            self.question.protocol.answer(&asked, answer, &mut self.values);
+            self.fill(slot, start);
+        } else if self.error.is_empty() {
+            self.question.answer(answer, &mut self.error);
+        }
+    }
+
+    pub(crate) fn keep_large(&mut self, slot: u32, value: Outbox) -> usize {
+        let len = value.len();
         self.slots[slot as usize] = Slot::Large { index: self.large.len() as u32 };
         self.large.push(value);
+        len
     }
 
     /// Makes it a read of several keys.
@@ -184,6 +264,7 @@ impl Rows {
         pool: u32,
         (request, head): (&Request, &[u8]),
         now: Time,
+        spares: &mut Spares,
     ) -> RowId {
         let id = self.free.pop().unwrap_or_else(|| {
             self.rows.push(Row::blank(client, protocol));
@@ -196,8 +277,9 @@ impl Rows {
         row.pool = pool;
         row.since = now;
         row.next = NONE;
-        row.question.set(protocol, request, head);
+        row.question.set(protocol, (request, head), spares);
         row.writes = false;
+        row.abandoned = false;
         row.asked_again = false;
         row.left = 0;
         id
@@ -216,15 +298,14 @@ impl Rows {
         assert_eq!(row.state, State::Done, "a request is freed once, after it was settled");
         row.state = State::Free;
         row.error.clear();
-        row.question.head.clear();
+        row.question.clear(spares);
         row.slots.clear();
         spares.give(std::mem::take(&mut row.values));
         row.large.clear();
         row.reply.clear();
         row.held = 0;
         if row.reply.copied().capacity() > ROW_KEEP_MAX
-            || row.slots.capacity() * size_of::<Slot>() > ROW_KEEP_MAX
-            || row.question.head.capacity() > ROW_KEEP_MAX
+            || row.slots.capacity() * size_of::<Slot>() > SLOTS_KEEP_MAX
         {
             *row = Row::blank(row.client, row.question.protocol);
         }
@@ -263,6 +344,7 @@ impl Row {
             ask: Ask::default(),
             keep: false,
             head: Vec::new(),
+            ends: Vec::new(),
         };
         Row {
             state: State::Free,
@@ -272,6 +354,7 @@ impl Row {
             since: UNTIMED,
             question,
             writes: false,
+            abandoned: false,
             asked_again: false,
             left: 0,
             error: Vec::new(),
@@ -286,3 +369,5 @@ impl Row {
 
 /// A freed row keeps buffers up to this size for its next life.
 const ROW_KEEP_MAX: usize = 1024;
+/// And slots for so many bytes.
+const SLOTS_KEEP_MAX: usize = limits::JOINED_MAX * size_of::<Slot>();

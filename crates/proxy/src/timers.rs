@@ -14,6 +14,8 @@ pub(crate) enum Due {
     Link(ConnId),
     /// The probe of a server, by pool and server.
     Probe { pool: u32, server: u32 },
+    /// A server that owes answers may have been silent for too long; by pool and server.
+    Silence { pool: u32, server: u32 },
     /// The clients of a pool that has left the plan have had their time; by the pool's row.
     Retire { row: u32 },
     /// What is "now" is to be written into the book.

@@ -102,7 +102,13 @@ fn row_of_noop() -> Opcode {
 
 fn keyed(maker: &mut Maker<'_>, row: &Opcode) -> Request {
     let counts = matches!(row.shape, Shape::Count);
-    let key = maker.key(|key| key.named != Named::Encoded && (key.counted || !counts));
+    // One that is refused is enough now and then.
+    let raw = maker.random.below(4) == 0;
+    let key = maker.key(|key| match key.named {
+        Named::Encoded => false,
+        Named::Raw => raw && !counts,
+        Named::Plainly | Named::Both => key.counted || !counts,
+    });
     let mut request = Request::new(Wire::Binary, row.name, Some(key));
     if maker.keys[key].named == Named::Raw {
         request.mark(Mark::LongBytesKey);
@@ -129,6 +135,12 @@ fn keyed(maker: &mut Maker<'_>, row: &Opcode) -> Request {
     let cas = if writes && maker.random.below(5) == 0 { Some(maker.cas(key)) } else { None };
     let raw = maker.keys[key].raw.clone();
     packet(maker, row.code, &raw, &extras, &value, cas, &mut request);
+    if row.name.starts_with("Decrement") {
+        // What is stored now may be a number with spaces behind it, or one without.
+        let opaque = request.opaque;
+        packet(maker, 0x14, &raw, b"", b"", None, &mut request);
+        request.opaque = opaque;
+    }
     request
 }
 

@@ -2,7 +2,7 @@
 
 use super::keys::Named;
 use super::maker::Maker;
-use super::request::{Mark, Part, Request};
+use super::request::{Mark, Part, Request, Wire};
 
 type Make = fn(&mut Maker<'_>) -> Request;
 
@@ -67,12 +67,28 @@ fn store(maker: &mut Maker<'_>, name: &'static str) -> Request {
     request
 }
 
+/// An odd number is stored just before, and where the count may make it shorter it is deleted.
 fn count(maker: &mut Maker<'_>, name: &'static str) -> Request {
     let key = maker.key(|key| key.named == Named::Plainly && key.counted);
-    let mut request = Request::line(name, Some(key), name);
+    let mut request = Request::new(Wire::Text, name, Some(key));
+    let odd = maker.random.below(3) == 0;
+    if odd {
+        let value = maker.odd_number();
+        request.push("set");
+        push_key(maker, key, &mut request);
+        request.push(format!(" 0 0 {} noreply\r\n", value.len()));
+        request.push(value);
+        request.push("\r\n");
+    }
+    request.push(name);
     push_key(maker, key, &mut request);
     request.push(format!(" {}", maker.delta()));
     push_noreply(maker, &mut request);
+    if odd || name == "decr" {
+        request.push("\r\ndelete");
+        push_key(maker, key, &mut request);
+        request.push(" noreply");
+    }
     request
 }
 
@@ -128,5 +144,6 @@ fn push_key(maker: &Maker<'_>, key: usize, request: &mut Request) {
 fn push_noreply(maker: &mut Maker<'_>, request: &mut Request) {
     if maker.random.below(5) == 0 {
         request.push(" noreply");
+        request.quiet = true;
     }
 }

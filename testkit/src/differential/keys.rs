@@ -7,9 +7,11 @@ pub struct Key {
     /// Whether it may stand in a line of text as it is.
     pub plain: bool,
     pub named: Named,
-    /// Whether it is ever counted up and down. Then it never has an empty value: memcached looks for
-    /// a number behind spaces, and so behind the end of a value that is nothing else, where there is
-    /// what somebody else has left.
+    /// Whether it is ever counted up and down. Then its value is a plain number or nothing like one,
+    /// and it is deleted where a count may have made it shorter: memcached writes the new number
+    /// into the old item, with spaces behind it, unless an answer that has not been sent yet still
+    /// holds that item; so what is then stored is chance. And a value of spaces only, or an empty
+    /// one, is looked for a number behind its end.
     pub counted: bool,
 }
 

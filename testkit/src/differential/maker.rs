@@ -69,7 +69,7 @@ impl Maker<'_> {
 
     pub fn delta(&mut self) -> u64 {
         match self.random.below(4) {
-            0 => self.random.next() >> self.random.below(64),
+            0 => self.random.next() >> self.random.range(14, 63),
             _ => self.random.below(200) as u64,
         }
     }
@@ -85,23 +85,24 @@ impl Maker<'_> {
 
     /// A value for a key; a huge one marks its request.
     pub fn value(&mut self, key: usize, request: &mut Request) -> Vec<u8> {
-        let mut value = self.any_value(request);
-        if value.contains(&b'-') {
-            self.skips(Skip::Minus);
-            value.iter_mut().filter(|byte| **byte == b'-').for_each(|byte| *byte = b'_');
+        if !self.keys[key].counted {
+            return self.any_value(request);
         }
-        let blank = value.iter().all(u8::is_ascii_whitespace);
-        if blank && self.keys[key].counted {
-            self.skips(Skip::BlankCounter);
-            return b"blank".to_vec();
+        match self.random.below(10) {
+            0 => {
+                let mut value = self.any_value(request);
+                value.insert(0, b'v');
+                value
+            }
+            1 => self.word(&["word", "x1", "12x", "1000000x"]).into(),
+            _ => (self.random.next() >> self.random.range(8, 63)).to_string().into(),
         }
-        value
     }
 
     fn any_value(&mut self, request: &mut Request) -> Vec<u8> {
         match self.random.below(2_000) {
-            0..900 => self.number(),
-            900..1_700 => self.bytes(120),
+            0..300 => self.odd_number(),
+            300..1_700 => self.bytes(120),
             1_700..1_940 => self.bytes(4_000),
             1_940..1_990 => self.bytes(20_000),
             1_990..1_998 => {
@@ -122,16 +123,20 @@ impl Maker<'_> {
         }
     }
 
-    /// A number, or what is nearly one.
-    fn number(&mut self) -> Vec<u8> {
+    /// A number, or what is nearly one. No minus sign: where a counter is above 2^63 memcached looks
+    /// for one also in what somebody else has left behind its end.
+    pub fn odd_number(&mut self) -> Vec<u8> {
         let number = match self.random.below(6) {
             0 => self.random.next(),
             1 => u64::MAX - self.random.below(300) as u64,
             _ => self.random.below(1 << 20) as u64,
         };
-        let text = match self.random.below(12) {
-            0 => format!("{}{number}", self.random.pick(&[" ", "+", "-", "0", "x", "000"])),
-            1 => format!("{number}{}", self.random.pick(&[" ", "  ", "x", "\n1", "\t", "99999"])),
+        let text = match self.random.below(3) {
+            0 => format!("{}{number}", self.random.pick(&[" ", "+", "0", "x", "000"])),
+            1 => format!(
+                "{number}{}",
+                self.random.pick(&[" ", "  ", "x", "\n1", "\t", "99999", "\0"])
+            ),
             _ => number.to_string(),
         };
         text.into_bytes()

@@ -165,6 +165,8 @@ fn finish(
     if name == "ma" && has('q') && has('N') {
         request.mark(Mark::QuietCreation);
     }
+    // A mistake in the flags leaves the number alone; so does not finding it.
+    let shrinks = has('M') && !flags.iter().any(|flag| ["MI", "M+"].contains(&&flag.text[..]));
     shuffle(maker, &mut flags);
     request.push(" ");
     request.push(if named == Named::Plainly { raw.clone() } else { base64(raw) });
@@ -179,6 +181,12 @@ fn finish(
     if let Some(value) = value {
         request.push(value);
         request.push("\r\n");
+    }
+    if name == "ma" && shrinks {
+        let form = if named == Named::Plainly { (raw.clone(), "") } else { (base64(raw), " b") };
+        request.push("md ");
+        request.push(form.0);
+        request.push(format!("{} q\r\n", form.1));
     }
     request
 }

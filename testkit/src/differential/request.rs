@@ -17,6 +17,8 @@ pub struct Request {
     pub marks: Vec<Mark>,
     /// What its answer repeats, so that the two find each other.
     pub opaque: Option<u32>,
+    /// Whether nothing is answered.
+    pub quiet: bool,
     pub parts: Vec<Part>,
 }
 
@@ -49,7 +51,15 @@ pub enum Mark {
 
 impl Request {
     pub fn new(wire: Wire, name: &'static str, key: Option<usize>) -> Request {
-        Request { wire, name, key, marks: Vec::new(), opaque: None, parts: Vec::new() }
+        Request {
+            wire,
+            name,
+            key,
+            marks: Vec::new(),
+            opaque: None,
+            quiet: false,
+            parts: Vec::new(),
+        }
     }
 
     /// A line of text, without the end.
@@ -104,12 +114,8 @@ impl Request {
 
     /// How many lines answer it, as far as that is known: 2 stands for many.
     pub fn answers(&self) -> usize {
-        let quiet = self.parts.iter().any(|part| match part {
-            Part::Bytes(bytes) => bytes.windows(8).any(|word| word == b" noreply"),
-            _ => false,
-        });
         match self.name {
-            _ if quiet => 0,
+            _ if self.quiet => 0,
             "get" | "gets" | "gat" | "gats" => 2,
             _ => 1,
         }
@@ -132,5 +138,7 @@ pub fn shorten(bytes: &mut Vec<u8>) {
     while let Some(at) = bytes.windows(9).position(|nine| nine == b"xxxxxxxxx") {
         bytes.remove(at);
     }
-    bytes.truncate(120);
+    if bytes.len() > 160 {
+        bytes.splice(90..bytes.len() - 60, *b" ... ");
+    }
 }

@@ -354,8 +354,8 @@ fn bad(which: usize) -> Bad {
         5 => ("delete 00 5\r\n", Asked::Prefix("CLIENT_ERROR bad command line format")),
         6 => ("set 00 0 0 5\r\nabcdeXY", Asked::Line("CLIENT_ERROR bad data chunk")),
         7 => ("set 00 -1 0 5\r\nabcde\r\n", Asked::Line(BAD_LINE)),
-        8 => ("mg 00 v\r\n", refused()),
-        9 => ("ms 00 9\r\nget 99\r\nx\r\n", refused()),
+        8 => ("mg\r\n", Asked::Line("ERROR")),
+        9 => ("flush_all x\r\n", Asked::Line("CLIENT_ERROR invalid exptime argument")),
         10 => ("shutdown\r\n", refused()),
         _ => ("slabs reassign 1 2\r\n", refused()),
     }

@@ -44,6 +44,9 @@ pub struct Update {
     /// The event by which the proxy had all of it; zero before that.
     pub arrived: u64,
     pub arrived_at: Time,
+    /// The event by which its client had left and did not wait for its answer any more, or zero.
+    pub left: u64,
+    pub left_at: Time,
     /// The ring's epoch when it arrived.
     pub epoch: u32,
     /// The client was told that it was not executed, so it must never be.
@@ -128,6 +131,8 @@ impl Book {
             quiet,
             arrived: 0,
             arrived_at: Time(0),
+            left: 0,
+            left_at: Time(0),
             epoch: 0,
             forbidden: false,
             excused: false,
@@ -187,6 +192,15 @@ impl Book {
     pub fn excuse(&mut self, client: u32) {
         for update in self.updates.iter_mut().filter(|update| update.client == client) {
             update.excused = true;
+        }
+    }
+
+    /// The client of these updates has left, and does not wait for their answers any more.
+    pub fn abandon(&mut self, updates: impl Iterator<Item = u32>, now: Time) {
+        let event = self.event();
+        for number in updates {
+            let update = &mut self.updates[number as usize];
+            (update.left, update.left_at) = (event, now);
         }
     }
 

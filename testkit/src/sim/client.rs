@@ -159,6 +159,15 @@ impl Client {
         (last.frame_end == self.sent).then_some(is_answered)
     }
 
+    /// The updates that have arrived and it waits for.
+    pub fn awaited(&self) -> impl Iterator<Item = u32> {
+        let arrived = self.expects.iter().take(self.arrived);
+        arrived.filter_map(|one| match one.asked {
+            Asked::Update(number) => Some(number),
+            _ => one.touch,
+        })
+    }
+
     /// The conversation was ended by the proxy: nothing else will be answered.
     pub fn give_up(&mut self) {
         self.is_leaving = true;

@@ -40,6 +40,12 @@ pub struct Conn {
     /// Its first words tell of less than those on another link may have told: what waits for it
     /// may not be what such a server understands.
     pub is_unskilled: bool,
+    /// The event and the time of its last greeting's answer.
+    pub up: (u64, Time),
+    /// Bytes ever taken and executed, and at which event those from a place on were taken.
+    pub taken: u64,
+    pub executed: u64,
+    pub writes: VecDeque<(u64, u64)>,
     /// The server says nothing more on it.
     pub is_over: bool,
     /// It was opened to ask whether the server is back.
@@ -65,6 +71,10 @@ impl Conn {
             owed_since: since,
             is_greeted: false,
             is_unskilled: false,
+            up: (0, since),
+            taken: 0,
+            executed: 0,
+            writes: VecDeque::new(),
             is_over: false,
             is_probe: false,
         }
@@ -82,6 +92,25 @@ impl Conn {
     /// The server owes nothing, not even its first words.
     pub fn owes_nothing(&self) -> bool {
         self.is_greeted && self.is_idle()
+    }
+
+    /// The server owes an answer to a request.
+    pub fn owes(&self) -> bool {
+        self.is_up() && self.is_greeted && !self.is_idle()
+    }
+
+    /// So many bytes more are on their way to the server.
+    pub fn take(&mut self, n: usize, event: u64) {
+        self.writes.push_back((self.taken, event));
+        self.taken += n as u64;
+    }
+
+    /// The event at which the command that is executed next began to be sent.
+    pub fn sent_event(&mut self) -> u64 {
+        while self.writes.get(1).is_some_and(|(from, _)| *from <= self.executed) {
+            self.writes.pop_front();
+        }
+        self.writes.front().map_or(0, |(_, event)| *event)
     }
 
     pub fn undelivered(&self) -> usize {

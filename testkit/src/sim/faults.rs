@@ -21,7 +21,12 @@ impl World {
             model.rough_until = model.rough_until.max(until);
         }
         match kind {
-            FaultKind::Stall => model.stalled_until = until,
+            FaultKind::Stall => {
+                model.stalled_until = until;
+                if self.random.permille(500) {
+                    self.begin_rumour(pool, server, until);
+                }
+            }
             FaultKind::Refuse => model.refusing_until = until,
             FaultKind::Dribble => model.dribbles_until = until,
             FaultKind::Poison => model.trick = Trick::Poison,

@@ -44,6 +44,9 @@ impl World {
             server.dribbles_until = Time(0);
             server.trick = Trick::None;
         }
+        for at in 0..self.pools.len() {
+            (0..self.pools[at].servers.len()).for_each(|one| self.begin_rumour(at, one, self.now));
+        }
         for client in self.clients.iter_mut().flatten() {
             client.capacity = usize::MAX;
         }

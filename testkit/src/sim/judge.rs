@@ -13,6 +13,7 @@ use super::book::{Book, Outcome, Update, UpdateKind};
 use super::client::{Asked, Client, Expect, Floor};
 use super::history::{Value, Version};
 use super::reply::{Hit, Reply};
+use super::server::Server;
 use super::summary::Summary;
 use super::world::PoolModel;
 
@@ -132,7 +133,9 @@ impl Judge<'_> {
         let queue = self.pool.deadlines_since(expect.arrived_at).queue;
         let is_late = !self.is_calm && waited >= queue;
         let in_trouble = |server: usize| {
-            self.pool.servers[server].was_in_trouble(expect.arrived, expect.arrived_at)
+            let server = &self.pool.servers[server];
+            server.was_in_trouble(expect.arrived, expect.arrived_at)
+                || self.may_be_dropped(server, expect)
         };
         let was_empty = self.pool.rings.was_empty(expect.arrived);
         is_late || was_empty || self.owners(expect, key).any(in_trouble)
@@ -258,7 +261,8 @@ impl Judge<'_> {
         let (label, words) = text.split_once(": ").expect("a server and a fault");
         let row = FAULTS.iter().find(|row| row.words == words || row.words_sent == words);
         let row = row.unwrap_or_else(|| panic!("{line:?} is in no table"));
-        let is_overload = matches!(row.fault, Fault::OutOfMemory | Fault::QueueFull);
+        let is_overload =
+            matches!(row.fault, Fault::OutOfMemory | Fault::QueueFull | Fault::Dropped);
         assert!(!self.is_calm || is_overload, "{line:?} without any fault");
         self.summary.faults[row.fault as usize] += 1;
         if row.fault == Fault::NoServer {
@@ -287,7 +291,8 @@ impl Judge<'_> {
         match fault {
             Fault::ConnectFailed => trouble.refused > since,
             Fault::ConnectTimeout => trouble.hung > since,
-            Fault::QueueTimeout => {
+            // Nothing says which of the two it was: a message may be held for its last moment only.
+            Fault::QueueTimeout | Fault::Held => {
                 let queue = self.pool.deadlines_since(expect.arrived_at).queue;
                 self.now.since(expect.arrived_at) >= queue
             }
@@ -301,9 +306,18 @@ impl Judge<'_> {
                 let until = trouble.unable_time.after(limits::BACKOFF_LAST_US);
                 trouble.unable != 0 && (trouble.unable > since || until >= expect.arrived_at)
             }
+            Fault::Dropped => self.may_be_dropped(server, expect),
             Fault::NoServer => unreachable!("it names no server"),
             Fault::LoginRefused => unreachable!("nobody logs in here"),
         }
+    }
+
+    /// A client that has closed its half is taken for one that has left, where a server was silent.
+    fn may_be_dropped(&self, server: &Server, expect: &Expect) -> bool {
+        let patience = self.plan.hold_after.unwrap_or(u64::MAX);
+        let greeted = server.silence.greeted_at.since(expect.arrived_at) >= patience;
+        let held = server.silence.held_at >= expect.arrived_at;
+        self.client.is_half_closed && (held || greeted)
     }
 
     fn explain_injected(&self, expect: &Expect, keys: &[u8], number: usize) -> Explained {

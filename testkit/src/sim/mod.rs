@@ -26,6 +26,7 @@ mod reply;
 mod rings;
 mod scene;
 mod server;
+mod silence;
 mod summary;
 mod traffic;
 mod turn;

@@ -130,6 +130,9 @@ fn limits(random: &mut Random) -> Limits {
         limits.pipeline = random.range(1, 30);
         limits.client_outbox = random.range(100, 4_000);
     }
+    if random.permille(500) {
+        limits.stream_min = random.range(20, 3_000);
+    }
     if random.permille(100) {
         limits.link_queue = random.range(1, 12);
         limits.link_outbox = random.range(30, 2_000);
@@ -168,6 +171,10 @@ fn pool(random: &mut Random, at: usize, calm: bool, large: bool) -> PoolPlan {
     if random.permille(500) {
         plan.allow.push("flush_all".to_string());
     }
+    plan.hold_after = match random.below(4) {
+        0 => None,
+        _ => Some(random.range(1_000, 20_000) as u64),
+    };
     plan.item_size_max = if large { 50_000 } else { *random.pick(&[200, 2_000]) };
     plan
 }

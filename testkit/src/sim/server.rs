@@ -14,6 +14,7 @@ use super::history::{Store, Value};
 use super::random::Random;
 use super::rings::Rings;
 use super::scene::Key;
+use super::silence::{Silence, check_abandoned};
 
 pub struct Server {
     pub row: u32,
@@ -31,6 +32,7 @@ pub struct Server {
     pub trouble: Trouble,
     /// When the proxy last got anywhere with it.
     pub progress: Time,
+    pub silence: Silence,
     /// What the proxy believes of it.
     pub is_down: bool,
     pub is_ejected: bool,
@@ -74,6 +76,7 @@ pub struct Place<'a> {
     pub rings: &'a Rings,
     /// The proxy still has the link.
     pub is_live: bool,
+    pub hold_after: Option<u64>,
     pub book: &'a mut Book,
     pub random: &'a mut Random,
 }
@@ -106,6 +109,7 @@ impl Server {
             trick: Trick::None,
             trouble: Trouble::default(),
             progress: Time(0),
+            silence: Silence::default(),
             is_down: false,
             is_ejected: false,
         }
@@ -144,6 +148,7 @@ impl Server {
         conn.reply_ends.push_back(conn.output.len());
         conn.input = input;
         conn.input.drain(..used);
+        conn.executed += used as u64;
         true
     }
 
@@ -180,6 +185,7 @@ impl Server {
                 let at = (place.pool, place.server, Some(key));
                 place.book.execute(number, UpdateKind::GetAndTouch, at, place.is_live);
                 place.check_update(number, key);
+                check_abandoned(place, number, &self.silence, conn);
             } else {
                 place.book.event();
             }
@@ -203,6 +209,7 @@ impl Server {
         let at = (place.pool, place.server, Some(key));
         let event = place.book.execute(id, UpdateKind::Store, at, place.is_live);
         place.check_update(id, key);
+        check_abandoned(place, id, &self.silence, conn);
         place.book.updates[id as usize].outcome = Outcome::Words(outcome);
         if let Some(bytes) = bytes {
             let appended = matches!(words[0], "append" | "prepend");
@@ -221,6 +228,7 @@ impl Server {
         let at = (place.pool, place.server, Some(key));
         let event = place.book.execute(id, UpdateKind::Delta, at, place.is_live);
         place.check_update(id, key);
+        check_abandoned(place, id, &self.silence, conn);
         let old = self.store.value(key).cloned();
         let text = old.as_ref().map(|old| std::str::from_utf8(&old.bytes).expect("ASCII values"));
         let outcome = match text.map(|text| text.parse::<u64>()) {
@@ -249,6 +257,7 @@ impl Server {
         let at = (place.pool, place.server, Some(key));
         place.book.execute(id, UpdateKind::Touch, at, place.is_live);
         place.check_update(id, key);
+        check_abandoned(place, id, &self.silence, conn);
         let found = self.store.value(key).is_some();
         let outcome = if found { "TOUCHED" } else { "NOT_FOUND" };
         place.book.updates[id as usize].outcome = Outcome::Words(outcome);
@@ -408,6 +417,11 @@ fn frame(input: &[u8]) -> Option<Frame<'_>> {
     let rest = input.get(line_len..line_len + len + 2)?;
     assert_eq!(&rest[len..], b"\r\n", "the data of {line:?} does not end where it says");
     Some(Frame { words, line_len, data: &rest[..len], len: line_len + len + 2 })
+}
+
+/// The length of the first command, if it is whole.
+pub fn frame_len(input: &[u8]) -> Option<usize> {
+    frame(input).map(|frame| frame.len)
 }
 
 fn number(text: &str) -> u64 {

@@ -15,6 +15,8 @@ pub struct Summary {
     pub errors: u64,
     pub pauses: u64,
     pub refused_clients: u64,
+    /// Clients closed in the middle of a value.
+    pub cut_off: u64,
     pub ejections: u64,
     /// Plans that were taken up, the same ones again among them.
     pub installs: u64,
@@ -24,7 +26,7 @@ pub struct Summary {
     pub faults: [u64; FAULTS_COUNT],
 }
 
-const FAULTS_COUNT: usize = 11;
+const FAULTS_COUNT: usize = 14;
 
 impl Summary {
     pub fn add(&mut self, other: &Summary) {
@@ -37,6 +39,7 @@ impl Summary {
         self.errors += other.errors;
         self.pauses += other.pauses;
         self.refused_clients += other.refused_clients;
+        self.cut_off += other.cut_off;
         self.ejections += other.ejections;
         self.installs += other.installs;
         self.orphans += other.orphans;

@@ -185,12 +185,18 @@ impl World {
         say!(self, "client {} closes its half", client.number);
         client.is_half_closed = true;
         client.unsent.clear();
+        if !client.is_leaving {
+            self.book.abandon(client.awaited(), self.now);
+        }
         self.proxy.handle_closed(id, Closed::Eof, self.now);
     }
 
     fn reset_client(&mut self, id: ConnId) {
         let client = self.clients[id.index()].take().expect("the caller found it");
         say!(self, "client {} resets", client.number);
+        if !client.is_leaving {
+            self.book.abandon(client.awaited(), self.now);
+        }
         if client.is_paused {
             // Its last requests may have been received and never looked at.
             self.book.excuse(client.number);
@@ -305,6 +311,7 @@ impl World {
             keys: &model.keys,
             rings: &model.rings,
             is_live,
+            hold_after: model.plan.hold_after,
             book: &mut self.book,
             random: &mut self.random,
         };
@@ -342,9 +349,19 @@ impl World {
         if n == 0 {
             return;
         }
+        let place = (conn.pool, conn.server);
+        self.note_hold_before(place.0, place.1);
+        let conn = self.conns[at].as_mut().expect("it was there a moment ago");
         let piece = conn.output[conn.delivered..conn.delivered + n].to_vec();
         say!(self, "link {at} delivers {:?}", String::from_utf8_lossy(&piece));
+        let was_greeted = conn.is_greeted;
         conn.deliver(n, self.now);
+        if conn.is_greeted && !was_greeted {
+            conn.up = (self.book.event(), self.now);
+            self.pools[place.0].servers[place.1].silence.greeted_at = self.now;
+        }
+        self.note_silence(place, true);
+        let conn = self.conns[at].as_mut().expect("it was there a moment ago");
         let server = &mut self.pools[conn.pool].servers[conn.server];
         // Whoever speaks is not silent, even in the middle of a reply.
         server.progress = self.now;
@@ -377,12 +394,15 @@ impl World {
     pub fn end_conn(&mut self, at: usize, how: Closed) {
         let conn = self.conns[at].take().expect("the caller found it");
         say!(self, "link {at} ends: {how:?}");
+        self.note_hold_before(conn.pool, conn.server);
+        self.note_silence((conn.pool, conn.server), false);
         let server = &mut self.pools[conn.pool].servers[conn.server];
         let event = self.book.event();
         let trouble = &mut server.trouble;
-        if conn.is_greeted {
+        if conn.is_greeted || conn.up.0 > 0 {
             trouble.lost = event;
-        } else {
+        }
+        if !conn.is_greeted {
             trouble.refused = event;
         }
         trouble.any = event;

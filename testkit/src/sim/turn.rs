@@ -2,12 +2,13 @@
 
 use proxy::{Action, Closed, ConnId, Event, Side, Slices, limits};
 
-use super::client::Client;
+use super::client::{Asked, Client, Expect};
 use super::conn::Conn;
 use super::judge::{Judge, NO_MEMORY};
 use super::reply;
 use super::scene::FaultKind;
-use super::server::Trick;
+use super::server::{Server, Trick};
+use super::silence::GREETING;
 use super::world::{World, say};
 
 impl World {
@@ -101,6 +102,8 @@ impl World {
     fn close_link(&mut self, id: ConnId) {
         let conn = self.conns[id.index()].take().expect("only what is there is closed");
         assert_eq!(conn.id, id, "a link that is long gone is closed");
+        self.note_hold_before(conn.pool, conn.server);
+        self.note_silence((conn.pool, conn.server), false);
         let model = &mut self.pools[conn.pool];
         let row = model.servers[conn.server].row;
         let may_retire = !model.is_planned || !model.has(row) || model.has_shrunk;
@@ -155,6 +158,13 @@ impl World {
         let client = self.clients[id.index()].take().expect("only what is there is closed");
         assert_eq!(client.id, id, "a client that is long gone is closed");
         say!(self, "client {} is closed", client.number);
+        if self.is_cut_off(&client) {
+            self.summary.cut_off += 1;
+            if client.is_paused {
+                self.book.excuse(client.number);
+            }
+            return;
+        }
         if let Some(sent) = client.drained_at {
             let owed = client.expects.iter().filter(|one| one.end <= sent && !one.is_quiet);
             assert_eq!(owed.count(), 0, "drained without all answers");
@@ -165,6 +175,16 @@ impl World {
         let is_owed = |at: usize| at < client.arrived && !client.expects[at].is_quiet;
         let owed = (0..client.expects.len()).find(|at| is_owed(*at));
         assert!(owed.is_none(), "client {} is closed without its answer", client.number);
+    }
+
+    /// Whether it had a part of a value when its link was lost: it could not be told anything else.
+    fn is_cut_off(&self, client: &Client) -> bool {
+        let is_owed = |one: &&Expect| !one.is_quiet;
+        let first = client.expects.iter().take(client.arrived).find(is_owed);
+        let is_read = first
+            .is_some_and(|one| matches!(&one.asked, Asked::Read { keys, .. } if keys.len() == 1));
+        let lost = |server: &Server| server.trouble.any_time == self.now;
+        is_read && self.pools[client.pool].servers.iter().any(lost)
     }
 
     /// What the proxy tells the operator is what it believes of its servers, and has a reason.
@@ -216,24 +236,37 @@ impl World {
 
     /// Writes to a link what its kernel takes.
     pub fn flush_link(&mut self, id: ConnId) {
-        let Some(conn) = self.conns[id.index()].as_mut() else { return };
-        assert!(conn.id == id && conn.is_up(), "a link is written that does not stand");
         loop {
+            let Some(mut conn) = self.conns[id.index()].take() else { return };
+            assert!(conn.id == id && conn.is_up(), "a link is written that does not stand");
             let was_idle = conn.is_idle();
-            let room = conn.capacity.saturating_sub(conn.input.len());
+            let before = conn.input.len();
+            let room = conn.capacity.saturating_sub(before);
             let (taken, is_full) = take(&self.proxy, id, room, &mut conn.input);
             conn.is_full = is_full;
+            if taken > 0 {
+                conn.take(taken, self.book.event());
+                self.check_hold(&conn, before, was_idle);
+            }
+            let conn = self.conns[id.index()].insert(conn);
             if taken == 0 {
-                break;
+                say!(self, "  link {} holds {} bytes", id.index(), conn.input.len());
+                return;
+            }
+            if was_idle && conn.is_greeted && conn.input == GREETING {
+                // It is greeted again.
+                conn.is_greeted = false;
+                conn.owed_since = self.now;
             }
             // The first words are owed since the link stands.
             if was_idle && conn.is_greeted {
                 conn.owed_since = self.now;
             }
-            self.pools[conn.pool].servers[conn.server].progress = self.now;
+            let place = (conn.pool, conn.server);
+            self.pools[place.0].servers[place.1].progress = self.now;
+            self.note_silence(place, false);
             self.proxy.handle_transmitted(id, taken, self.now);
         }
-        say!(self, "  link {} holds {} bytes", id.index(), conn.input.len());
     }
 
     /// A client reads its socket, and each whole reply is judged.

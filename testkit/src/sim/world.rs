@@ -230,6 +230,7 @@ impl World {
             assert!(due.is_none_or(|due| due > self.now), "a timer stays due at {due:?}");
             self.carry_out();
         }
+        self.note_holds();
     }
 
     /// What must hold after each step.
@@ -299,7 +300,7 @@ impl World {
 
 thread_local! {
     /// The counters of one run after the other, since the memory of a book is never given back.
-    static COUNTERS: metrics::Book = metrics::Book::private(1, ROWS);
+    static COUNTERS: metrics::Book = metrics::Book::private(2, ROWS);
 }
 
 /// More than the pools and servers of any run.

@@ -37,6 +37,9 @@ impl Protocol for Text {
         request::parse(input, resume, keys)
     }
 
+    /// Each is a line of its own.
+    fn join(&self, _: &mut Request, _: &[u8], _: &mut Vec<Span>, _: usize) {}
+
     fn key<'a>(
         &self,
         request: &Request,

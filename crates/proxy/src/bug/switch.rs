@@ -82,6 +82,14 @@ pub enum Bug {
     EarlyBarrier,
     /// A read that would tell of marks is asked in a form that does not.
     HideMarks,
+    /// A silent server is sent whatever comes.
+    NeverHold,
+    /// What another worker knows of a silent server is not asked for.
+    SendToSilent,
+    /// What a client has asked that has left is sent when its server wakes.
+    KeepAbandoned,
+    /// What a client waits for is dropped.
+    DropWaitedFor,
 }
 
 /// All of them.
@@ -124,6 +132,10 @@ pub static BUGS: &[Bug] = &[
     Bug::BlameServer,
     Bug::EarlyBarrier,
     Bug::HideMarks,
+    Bug::NeverHold,
+    Bug::SendToSilent,
+    Bug::KeepAbandoned,
+    Bug::DropWaitedFor,
 ];
 
 thread_local! {

@@ -44,6 +44,9 @@ impl Proxy {
         if keys.len() > 1 {
             self.desk.pools[pool].counters.add(Counter::Fragments, keys.len() as u64);
             self.desk.rows[row].open_slots(keys.len(), &mut self.desk.spares);
+            if request.keep {
+                self.desk.rows[row].question.join(&keys);
+            }
             self.desk.account_row(row);
         }
         // One part more, so that a fault on the way does not complete the row before its last key.
@@ -59,7 +62,7 @@ impl Proxy {
                     let how = How { ask, merge, idempotent };
                     self.ask_key(link, request, head, key, (row, slot as u32), how, now);
                 }
-                Err((server, fault)) => self.desk.fail_part(row, server, fault, false),
+                Err((server, fault)) => self.desk.fail_key((row, slot as u32), server, fault),
             }
         }
         while let Some(link) = self.touched.pop() {
@@ -249,6 +252,9 @@ impl Proxy {
             Local::Stats => self.answer_stats(id, request, head),
             Local::Quit => {
                 self.desk.answer(id, request, head, &Answer::Bye);
+                if let Some(client) = self.desk.clients.find_mut(id) {
+                    client.quits = true;
+                }
                 self.desk.leave(id);
             }
         }
@@ -314,6 +320,7 @@ impl Proxy {
                     link.out.open(&mut self.desk.spares);
                     close(link, pool);
                 }
+                Proxy::note_held(link, &pool.servers[link.server as usize]);
                 let held = link.measure();
                 self.desk.memory.change(&mut link.held, held);
                 // What could not be sent yet has a deadline as well; most often a timer comes
@@ -353,12 +360,7 @@ impl Proxy {
         while let Some(id) = self.dirty_links.pop() {
             if let Some(link) = self.links.find_mut(id) {
                 link.dirty = false;
-                let ready = match link.state {
-                    State::Connecting => false,
-                    State::Greeting => !link.hello.is_empty(),
-                    State::Up => !link.out.is_empty(),
-                };
-                if ready {
+                if self.may_write(id) {
                     return Some(id);
                 }
             }

@@ -5,7 +5,7 @@ use proto::Quiet;
 
 use crate::Proxy;
 use crate::link::Body;
-use crate::pool::Stage;
+use crate::pool::{Hold, Stage};
 use crate::request::{NONE, State};
 
 /// Far more timers than a link or server can have, and far fewer than a pile.
@@ -17,6 +17,7 @@ impl Proxy {
         self.check_pipelines();
         self.check_links();
         self.check_servers();
+        self.check_silence();
         let timers_max = TIMERS_EACH * (self.links.len() + self.desk.pools.len() + 64);
         assert!(self.timers.len() <= timers_max, "timers do not pile up: {}", self.timers.len());
         let clients: usize = self.desk.clients.iter().map(|(_, client)| client.held).sum();
@@ -81,10 +82,31 @@ impl Proxy {
         }
     }
 
+    /// What is known of each server's silence is what its links say.
+    fn check_silence(&self) {
+        for (at, pool) in self.desk.pools.iter().enumerate() {
+            for (place, server) in pool.servers.iter().enumerate() {
+                let links = self.links.iter().map(|(_, link)| link);
+                let its =
+                    links.filter(|one| (one.pool as usize, one.server as usize) == (at, place));
+                let owing = its.filter(|one| one.owes).count();
+                let silence = &server.silence;
+                assert_eq!(silence.owing as usize, owing, "a server owes on so many links");
+                assert!(silence.hold != Hold::On || owing > 0, "who owes nothing is not silent");
+                let is_told = server.counters.value(metrics::Server::HeldNow) == 1;
+                let is_known = server.stage != Stage::Vacant;
+                assert!(!is_known || is_told == (silence.hold == Hold::On), "others are told");
+                let is_woken = self.waking.contains(&(at as u32, place as u32));
+                assert!(silence.hold != Hold::Ending || is_woken, "a hold comes to its end");
+            }
+        }
+    }
+
     fn check_links(&self) {
         let mut parts = 0;
         for (_, link) in self.links.iter() {
             assert!(link.done <= link.sent && link.sent <= link.queued);
+            assert_eq!(link.owes, link.is_waiting(), "its server knows what it owes");
             assert_eq!(link.out.len() as u64, link.queued - link.sent, "unsent is what is queued");
             let mut end = link.done;
             for flight in &link.flights {

@@ -7,8 +7,8 @@ use metrics::{Server as Counter, Worker};
 use super::ask::close;
 use crate::fault::{Blame, Fault};
 use crate::id::ConnId;
-use crate::link::{Batch, Body, Cargo, Flight, Link, State};
-use crate::pool::Stage;
+use crate::link::{Batch, Body, Cargo, Entry, Flight, Link, State};
+use crate::pool::{Hold, Stage};
 use crate::request::{NONE, RowId};
 use crate::timers::Due;
 use crate::{Action, Closed, Proxy, Time};
@@ -72,6 +72,9 @@ impl Proxy {
     pub(crate) fn timer(&mut self, set: Time, due: Due, now: Time) {
         match due {
             Due::Link(id) => self.link_timer(id, set, now),
+            Due::Silence { pool, server } => {
+                self.silence_timer(pool as usize, server as usize, set, now);
+            }
             Due::Probe { pool, server } => self.probe(pool as usize, server as usize, set, now),
             Due::Retire { row } => self.end_retirement(row, set),
             Due::Publish => {
@@ -123,7 +126,8 @@ impl Proxy {
         let server = link.server;
         self.stirred = true;
         for flight in link.withdraw(first, count) {
-            self.fail_flight(flight, server, Fault::QueueTimeout, false);
+            let fault = if flight.held { Fault::Held } else { Fault::QueueTimeout };
+            self.fail_flight(flight, server, fault, false);
         }
         // There may be room now for the batch that waited behind them.
         self.mark_dirty(id);
@@ -133,15 +137,41 @@ impl Proxy {
     fn end_gathering(&mut self, id: ConnId, queue: u64, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         if link.batch.as_ref().is_some_and(|batch| now >= batch.since.after(queue)) {
-            close(link, &mut self.desk.pools[link.pool as usize]);
+            let pool = &mut self.desk.pools[link.pool as usize];
+            let server = &pool.servers[link.server as usize];
+            match server.silence.hold {
+                Hold::On => return self.expire_batch(id, queue, Fault::Held, now),
+                _ if link.state == State::Greeting => {
+                    return self.expire_batch(id, queue, Fault::QueueTimeout, now);
+                }
+                Hold::Off | Hold::Ending => {}
+            }
+            close(link, pool);
             self.mark_dirty(id);
         }
+    }
+
+    /// Keys that gather for a server to which nothing is sent wait no longer than a message.
+    fn expire_batch(&mut self, id: ConnId, queue: u64, fault: Fault, now: Time) {
+        let link = self.links.find_mut(id).expect("the caller found it");
+        let (server, batch) = (link.server, link.batch.take().expect("the caller looked"));
+        let upstream = self.desk.pools[link.pool as usize].upstream;
+        let rows = &self.desk.rows;
+        let is_late = |entry: &Entry| now >= rows[entry.row].since.after(queue);
+        let (kept, late) = batch.part(upstream, is_late);
+        link.batch = kept.map(|mut kept| {
+            let oldest = kept.entries.iter().map(|entry| rows[entry.row].since).min();
+            kept.since = oldest.expect("an empty batch is none");
+            kept
+        });
+        self.fail_batch(late, server, fault);
+        self.mark_dirty(id);
     }
 
     /// The driver says that a link's connection ended, or never came to be.
     pub(crate) fn link_closed(&mut self, id: ConnId, how: Closed, now: Time) {
         let Some(link) = self.links.find(id) else { return };
-        let stands = link.state == State::Up;
+        let stands = link.state == State::Up || link.state == State::Greeting && link.proven;
         let fault = match how {
             _ if stands => Fault::LinkLost,
             Closed::Own => Fault::Unable,
@@ -187,8 +217,12 @@ impl Proxy {
             _ if probing => self.server_failed(pool, server, fault, now),
             Blame::Server | Blame::Overload => {}
         }
+        let body = link.body.take();
+        if let Some(Body { entry: Some(entry), streams: true, .. }) = &body {
+            self.desk.cut_off(entry.row);
+        }
         // A value that had begun to arrive is outstanding again.
-        if let Some(Body { entry: Some(_), .. }) = link.body.take()
+        if let Some(Body { entry: Some(_), .. }) = body
             && let Some(Flight { cargo: Cargo::Fetch(batch), .. }) = link.flights.front_mut()
         {
             batch.cursor -= 1;
@@ -219,6 +253,9 @@ impl Proxy {
             self.fail_flight(flight, link.server, fault, touched);
         }
         self.ask_again(again, link.server, fault, now);
+        if link.owes {
+            self.owes_less(pool, server);
+        }
         self.end_awaiting(pool, server);
     }
 
@@ -243,9 +280,9 @@ impl Proxy {
         }
     }
 
-    fn fail_batch(&mut self, batch: Box<Batch>, server: u32, fault: Fault) {
+    pub(super) fn fail_batch(&mut self, batch: Box<Batch>, server: u32, fault: Fault) {
         for entry in batch.outstanding() {
-            self.desk.fail_part(entry.row, Some(server), fault, false);
+            self.desk.fail_key((entry.row, entry.slot), Some(server), fault);
         }
         self.recycle(batch);
     }
@@ -266,7 +303,7 @@ impl Proxy {
                 let key = batch.key(*entry);
                 let link = if may { self.link_for_key(pool, key, owner, now).ok() } else { None };
                 let Some(link) = link else {
-                    self.desk.fail_part(entry.row, Some(server), fault, false);
+                    self.desk.fail_key((entry.row, entry.slot), Some(server), fault);
                     continue;
                 };
                 self.desk.rows[entry.row].asked_again = true;

@@ -31,6 +31,16 @@ impl Proxy {
         self.arm_link(id);
     }
 
+    /// A server that may have fallen silent is greeted again, on a link on which it owes nothing.
+    pub(super) fn greet_again(&mut self, id: ConnId) {
+        let link = self.links.find_mut(id).expect("the caller found it");
+        link.set_state(State::Greeting);
+        link.since = self.desk.now;
+        self.desk.pools[link.pool as usize].upstream.hello(None, &mut link.hello);
+        link.login = false;
+        self.arm_link(id);
+    }
+
     /// The answer, or a part of it.
     pub(super) fn greet(
         &mut self,
@@ -69,6 +79,9 @@ impl Proxy {
             self.probe_answered(id, now);
         }
         self.end_awaiting(pool, server);
+        if self.links.find(id).is_some() {
+            self.note_up(id, now);
+        }
         if has_requests && before.is_some_and(|before| !skills.include(before)) {
             // What waits was written for a server that could do more.
             self.close_link(id, Fault::LinkLost, now);

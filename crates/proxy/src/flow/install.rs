@@ -238,6 +238,7 @@ impl Proxy {
         self.desk.actions.push_back(Action::Close(id));
         self.desk.pools[link.pool as usize].servers[link.server as usize].forget(id);
         self.stirred = true;
+        assert!(!link.owes, "a link that carries nothing is owed nothing");
         self.end_awaiting(link.pool as usize, link.server as usize);
     }
 

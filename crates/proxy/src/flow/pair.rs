@@ -28,7 +28,9 @@ impl Proxy {
     pub(crate) fn receive_link(&mut self, id: ConnId, source: Source<'_>, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         link.heard(now);
-        let outcome = match link.state {
+        let (pool, server, state) = (link.pool as usize, link.server as usize, link.state);
+        self.note_heard(pool, server, now);
+        let outcome = match state {
             State::Greeting => self.greet(id, source, now),
             _ => self.pair_all(id, source, now),
         };
@@ -161,9 +163,13 @@ impl Proxy {
         let shown = used.min(usize::try_from(before_trailer).unwrap_or(usize::MAX));
         body.left -= used as u64;
         let is_shown = matches!(body.shown, Shown::Body { .. });
-        if body.entry.is_some() && is_shown {
-            body.data.open(&mut self.desk.spares);
-            body.data.keep(rest.part(0, shown));
+        match body.entry.filter(|_| is_shown && shown > 0) {
+            Some(entry) if body.streams => self.desk.stream(entry.row, rest.part(0, shown)),
+            Some(_) => {
+                body.data.open(&mut self.desk.spares);
+                body.data.keep(rest.part(0, shown));
+            }
+            None => {}
         }
         if body.left > 0 {
             return Ok(Step::Used(used));
@@ -171,14 +177,18 @@ impl Proxy {
         if !body.end.is(body.item.trailer) {
             return Err("a value that does not end where its head says");
         }
-        let Some(Body { entry, single, mut data, shown, .. }) = link.body.take() else {
+        let Some(Body { entry, single, streams, mut data, shown, .. }) = link.body.take() else {
             unreachable!("it was a body a moment ago")
         };
-        if let Shown::Body { trailer } = shown {
-            data.copy(trailer);
-        }
+        let end = if let Shown::Body { trailer } = shown { trailer } else { b"" };
+        let value = if streams {
+            Value::Streamed(end)
+        } else {
+            data.copy(end);
+            Value::Held(data)
+        };
         match (entry, single) {
-            (Some(entry), _) => self.settle(id, (entry, single), Value::Held(data), true, now),
+            (Some(entry), _) => self.settle(id, (entry, single), value, true, now),
             (None, true) => self.drop_answer(id, now),
             (None, false) => {}
         }
@@ -226,7 +236,7 @@ impl Proxy {
                 }
                 self.recycle(batch);
             }
-            (Cargo::Single(row), _) => self.desk.server_error(row, line),
+            (Cargo::Single(row), _) => self.desk.server_error((row, 0), line),
         }
     }
 
@@ -247,6 +257,7 @@ impl Proxy {
         if failed_before {
             self.request_answered(pool, server as usize);
         }
+        self.note_owing(id, now);
         if batch_waits {
             self.mark_dirty(id);
         }
@@ -263,7 +274,7 @@ impl Proxy {
             let again = Proxy::is_idempotent(&batch) && !self.has_changed_since(entry.row);
             let link = self.links.find(id).expect("the caller found it");
             if alone || !again || !link.has_room(&self.desk.limits) {
-                self.desk.server_error(entry.row, line);
+                self.desk.server_error((entry.row, entry.slot), line);
                 continue;
             }
             let link = self.links.find_mut(id).expect("the caller found it");
@@ -321,6 +332,7 @@ impl Proxy {
         }
         let held = link.measure();
         self.desk.memory.change(&mut link.held, held);
+        self.note_owing(id, now);
         self.arm_link(id);
     }
 }
@@ -338,6 +350,7 @@ fn begin_body(
         item,
         entry: Some(entry),
         single,
+        streams: false,
         data: Outbox::default(),
         shown: Shown::Nothing,
         left: item.body + item.trailer.len() as u64,
@@ -346,20 +359,16 @@ fn begin_body(
     let row = &desk.rows[entry.row];
     let is_there = desk.clients.find(row.client).is_some();
     if is_there && desk.memory.has_room(item.len() as usize) {
-        body.data.open(&mut desk.spares);
-        body.shown = match row.question.keep {
-            true => row.question.translate(&item, head, body.data.copied()),
-            false => {
-                body.data.copy(head);
-                Shown::Body { trailer: item.trailer }
-            }
-        };
+        (body.shown, body.streams) = desk.begin_value(entry, &item, head, &mut body.data);
     } else {
         body.entry = None;
         // A single request is settled at its end: until then the message stands for it.
         match is_there {
             _ if single => {}
-            true => desk.fail_part(entry.row, Some(link.server), Fault::OutOfMemory, false),
+            true => {
+                let part = (entry.row, entry.slot);
+                desk.fail_key(part, Some(link.server), Fault::OutOfMemory);
+            }
             false => desk.part_done(entry.row),
         }
     }

@@ -1,7 +1,7 @@
 //! Accept and receive: a client's bytes become requests.
 
 use metrics::{Pool as Counter, Worker};
-use proto::{Answer, Asked, Class, Marks, Parsed, Refusal, Request, Resume};
+use proto::{Answer, Asked, Class, Marks, Parsed, Quiet, Refusal, Request, Resume};
 
 use super::way::Way;
 use crate::buffer::{Outbox, Source};
@@ -202,12 +202,15 @@ impl Proxy {
         if let Some(used) = self.login(id, &request, rest.bytes) {
             return used;
         }
-        let head = request.head as usize;
-        let tail = request.len() - u64::from(request.head);
-        let text = &rest.bytes[..head];
         if request.marks != Marks::None {
             self.heed_marks(pool, &mut request);
         }
+        if request.quiet == Quiet::Sparing && rest.bytes.len() > request.head as usize {
+            self.join(id, &mut request, rest.bytes);
+        }
+        let head = request.head as usize;
+        let tail = request.len() - u64::from(request.head);
+        let text = &rest.bytes[..head];
         let mut refused = self.refusal(pool, &request);
         let mut way = None;
         if refused.is_none() {
@@ -239,6 +242,18 @@ impl Proxy {
                 self.begin_body(id, request, &rest.bytes[..head], tail);
                 head
             }
+        }
+    }
+
+    /// Quiet reads of one key that follow each other become one read: one row and one answer.
+    fn join(&mut self, id: ConnId, request: &mut Request, input: &[u8]) {
+        let client = self.desk.clients.find(id).expect("the caller found it");
+        let merges = self.desk.pools[client.pool as usize].plan.merge_gets;
+        let Class::Fetch { merge: true, .. } = request.class else { return };
+        // So that none of them has to be refused for want of it.
+        let has_room = self.desk.memory.has_room(input.len() + limits::JOINED_MAX * KEY_HELD);
+        if merges && has_room {
+            client.protocol.join(request, input, &mut self.keys, limits::JOINED_MAX);
         }
     }
 
@@ -319,7 +334,9 @@ impl Proxy {
             return self.refuse_data(id, request, head);
         }
         let client = self.desk.clients.find_mut(id).expect("the caller found it");
-        self.desk.pools[client.pool as usize].counters.add(Counter::Requests, 1);
+        // As many as were joined.
+        let asked = if request.keep { self.keys.len().max(1) } else { 1 };
+        self.desk.pools[client.pool as usize].counters.add(Counter::Requests, asked as u64);
         match request.class {
             Class::Fetch { .. } => self.ask_fetch(id, request, head, now),
             Class::Single { writes } => {

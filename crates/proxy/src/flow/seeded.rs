@@ -17,6 +17,7 @@ impl Proxy {
         let Some(flight) = link.flights.pop_front() else { return };
         link.done = flight.end.min(link.sent);
         link.since = now;
+        self.note_owing(id, now);
         self.fail_flight(flight, server, Fault::ReplyTimeout, true);
         self.arm_link(id);
     }

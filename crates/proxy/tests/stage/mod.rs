@@ -103,15 +103,23 @@ impl Stage {
 
     /// A peer's bytes, in one read.
     pub fn says(&mut self, conn: ConnId, text: &str) {
-        if !text.is_empty() {
-            let block = Rc::new(text.as_bytes().to_vec());
-            self.proxy.handle_received(conn, &block, text.len(), self.now);
+        self.says_bytes(conn, text.as_bytes());
+    }
+
+    pub fn says_bytes(&mut self, conn: ConnId, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            let block = Rc::new(bytes.to_vec());
+            self.proxy.handle_received(conn, &block, bytes.len(), self.now);
         }
         self.settle();
     }
 
     /// What is written to a peer, all of it.
     pub fn hears(&mut self, conn: ConnId) -> String {
+        String::from_utf8(self.hears_bytes(conn)).expect("these stories are text")
+    }
+
+    pub fn hears_bytes(&mut self, conn: ConnId) -> Vec<u8> {
         while self.proxy.poll_transmit(Side::Client).is_some() {}
         let mut bytes = Vec::new();
         loop {
@@ -125,6 +133,16 @@ impl Stage {
             self.proxy.handle_transmitted(conn, bytes.len() - before, self.now);
             self.settle();
         }
+        bytes
+    }
+
+    /// As `hears`, by a kernel that takes so many bytes and no more.
+    pub fn hears_some(&mut self, conn: ConnId, n: usize) -> String {
+        let mut slices = Slices::default();
+        self.proxy.transmit(conn, &mut slices);
+        let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).take(n).collect();
+        self.proxy.handle_transmitted(conn, bytes.len(), self.now);
+        self.settle();
         String::from_utf8(bytes).expect("these stories are text")
     }
 
@@ -226,6 +244,11 @@ impl Stage {
         let hash = shard::Hash::Fnv64a;
         let found = names.iter().find(|name| hash.hash(name.as_bytes()) as usize % 2 == server);
         found.expect("eight keys meet both of two servers").to_string()
+    }
+
+    /// Bytes that the proxy says it holds.
+    pub fn memory(&self) -> usize {
+        self.proxy.memory_held()
     }
 
     #[track_caller]

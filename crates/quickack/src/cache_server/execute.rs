@@ -331,15 +331,19 @@ fn write_value(key: &[u8], item: &Item<'_>, cas: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-pub(super) fn push_number(mut number: u64, out: &mut Vec<u8>) {
-    let mut digits = [0; 20];
-    let mut start = digits.len();
+pub(super) fn push_number(number: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(digits(number, &mut [0; 20]));
+}
+
+/// The number in decimal, at the end of `room`.
+pub(super) fn digits(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
+    let mut start = room.len();
     loop {
         start -= 1;
-        digits[start] = b'0' + (number % 10) as u8;
+        room[start] = b'0' + (number % 10) as u8;
         number /= 10;
         if number == 0 {
-            return out.extend_from_slice(&digits[start..]);
+            return &room[start..];
         }
     }
 }
@@ -349,4 +353,6 @@ pub(super) fn push_number(mut number: u64, out: &mut Vec<u8>) {
 const FETCH_OUT_MAX: usize = 4 * 1024 * 1024;
 /// Bytes of a value's head line beside its key: two words, three numbers, ends.
 const VALUE_HEAD_MAX: usize = 72;
-pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// First the version whose words these are: clients, the proxy among them, know by it that there
+/// are meta commands.
+pub(super) const VERSION: &str = concat!("1.6.18 quickack-", env!("CARGO_PKG_VERSION"));

@@ -37,6 +37,6 @@ impl Blocks {
 }
 
 /// Bytes of a block: what one read may bring.
-pub const BLOCK: usize = 64 * 1024;
+pub const BLOCK: usize = proxy::limits::BLOCK;
 /// Blocks remembered while others hold them; any more are freed by their last holder.
-const ASIDE_MAX: usize = 64;
+const ASIDE_MAX: usize = 16;

@@ -177,11 +177,13 @@ fn a_store_command_that_memcached_refuses_for_its_size_is_not_silently_kept() {
     let (memcached, cache) = (quiet_memcached(), Cache::start("64m"));
     let (mut theirs, mut ours) = (memcached.client(), cache.client());
     let value = "v".repeat(1_100_000);
-    for mode in ["set", "add", "append"] {
-        let request =
-            format!("set k 0 0 1\r\nx\r\n{mode} k 0 0 {}\r\n{value}\r\nget k\r\n", value.len());
+    for line in
+        ["set k 0 0 LEN", "add k 0 0 LEN", "append k 0 0 LEN", "ms k LEN q", "ms k LEN ME O1 k"]
+    {
+        let line = line.replace("LEN", &value.len().to_string());
+        let request = format!("set k 0 0 1\r\nx\r\n{line}\r\n{value}\r\nget k\r\n");
         let expected = answers(&mut theirs, &request);
-        assert_eq!(answers(&mut ours, &request), expected, "{mode}");
+        assert_eq!(answers(&mut ours, &request), expected, "{line}");
     }
 }
 

@@ -205,6 +205,7 @@ fn what_an_embedded_cache_holds_outlives_workers_and_reloads() {
     wait_for_crew(&quickack, 2);
     let load = crew::load(&quickack, 10, Options { rate: Some(2_000), ..Options::default() });
     let cache = quickack.caches();
+    let cas = store_with_marks(&quickack);
     for n in 0..4 {
         kill_one(&quickack, &load, n % 2);
         quickack.rewrite(&config.replace("  memory", &format!("  timeout: {}\n  memory", 900 + n)));
@@ -212,6 +213,23 @@ fn what_an_embedded_cache_holds_outlives_workers_and_reloads() {
     }
     load.stop().assert_lost_at_most(4);
     assert_eq!(quickack.caches(), cache);
+    let mut client = quickack.client();
+    client.ask("mg fresh v f c s h\r\n", &format!("VA 5 f7 c{cas} s5 h0\r\nhello\r\n"));
+    client.ask("mg stale v\r\n", "VA 3 Z X\r\nold\r\n");
+    client.ask("mg AAEK b v\r\n", "VA 1\r\n!\r\n");
+    client.ask(&format!("cas fresh 0 0 1 {cas}\r\nx\r\n"), "STORED\r\n");
+}
+
+/// Items with all that meta commands leave in them; the cas of `fresh`.
+fn store_with_marks(quickack: &Quickack) -> String {
+    let mut client = quickack.client();
+    client.send("ms fresh 5 F7 T1000 c\r\nhello\r\n");
+    let line = client.line();
+    let cas = line.strip_prefix("HD c").expect("it was stored").to_string();
+    client.ask("ms stale 3\r\nold\r\nmd stale I\r\n", "HD\r\nHD\r\n");
+    client.ask("mg stale v\r\n", "VA 3 X W\r\nold\r\n");
+    client.ask("ms AAEK 1 b\r\n!\r\n", "HD\r\n");
+    cas
 }
 
 /// What lies on the disk by then is another version, or nothing at all.

@@ -56,6 +56,10 @@ impl Protocol for Binary {
         request::parse(input, keys)
     }
 
+    fn join(&self, request: &mut Request, input: &[u8], keys: &mut Vec<Span>, most: usize) {
+        request::join(request, input, keys, most);
+    }
+
     fn key<'a>(
         &self,
         _request: &Request,

@@ -59,6 +59,26 @@ pub(super) fn parse(input: &[u8], keys: &mut Vec<Span>) -> Parsed<Request> {
     Parsed::Complete(request)
 }
 
+/// The reads that follow a read of one key and differ in key and opaque only.
+pub(super) fn join(request: &mut Request, input: &[u8], keys: &mut Vec<Span>, most: usize) {
+    let opcode = opcodes::opcode(request.command).code;
+    while keys.len() < most {
+        let start = request.head as usize;
+        let Some(header) = Header::read(&input[start..]) else { return };
+        let key = Span::new(start + header::LEN, start + header::LEN + header.key);
+        let is_alike = input[start] == header::REQUEST
+            && (header.opcode, header.extras, header.total) == (opcode, 0, header.key)
+            && (1..=KEY_MAX).contains(&header.key)
+            && input.len() >= key.end as usize
+            && is_plain(key.of(input));
+        if !is_alike {
+            return;
+        }
+        request.head = key.end;
+        keys.push(key);
+    }
+}
+
 /// Whether the lengths are those of its shape.
 fn fits(shape: Shape, header: &Header, value: usize) -> bool {
     let (extras, has_key, no_value) = (header.extras, header.key > 0, value == 0);

@@ -1,0 +1,236 @@
+//! Hold and drop. To a server that owes answers and has been silent for `hold_after` nothing more
+//! is sent: it waits, and what nobody waits for any more is dropped. So a client that gives up,
+//! comes back and asks again finds its change done once when the server wakes.
+//!
+//! ```text
+//!           owes, and silent for `hold_after`           a byte of it, or it owes nothing
+//!     Off ────────────────────────────────────▶ On ────────────────────────────────────▶ Ending
+//!      ▲                                         │ every `hold_after`: drop                  │
+//!      └──────────── the turn ends: drop, and send the rest ◀───────────────────────────────┘
+//! ```
+//!
+//! * The server is what is silent, not a link: all links of this worker are held, and the book
+//!   tells the other workers. A message that has begun to leave goes on to its end.
+//! * A link that owes nothing, to a server that somebody found silent, greets it again before it
+//!   sends anything: the answer shows that it is there after all.
+//! * Dropped is a read whose client has left, and a change whose client waited for its answer and
+//!   has left without a `quit`: whoever comes back asks for it again. What nobody ever waited for
+//!   (`noreply`, quiet requests without a loud one behind them) nobody asks again: it is sent.
+
+use metrics::Server as Counter;
+
+use crate::fault::Fault;
+use crate::id::ConnId;
+use crate::link::{Batch, Cargo, Flight, Link, State};
+use crate::pool::{Hold, Server};
+use crate::request::RowId;
+use crate::timers::Due;
+use crate::{Proxy, Time};
+
+impl Proxy {
+    /// Whether a server owes something on a link may have changed.
+    pub(super) fn note_owing(&mut self, id: ConnId, now: Time) {
+        let Some(link) = self.links.find_mut(id) else { return };
+        let owes = link.is_waiting();
+        if link.owes == owes {
+            return;
+        }
+        link.owes = owes;
+        let (pool, server) = (link.pool as usize, link.server as usize);
+        if !owes {
+            return self.owes_less(pool, server);
+        }
+        let hold_after = self.desk.pools[pool].plan.hold_after;
+        let silence = &mut self.desk.pools[pool].servers[server].silence;
+        silence.owing += 1;
+        if silence.owing == 1 {
+            silence.asked = now;
+        }
+        if let (Some(patience), None) = (hold_after, silence.look_at) {
+            self.look_at_silence(pool, server, now.after(patience));
+        }
+    }
+
+    /// A link on which a server owed something has died, or has all its answers. When no other is
+    /// left there is nothing to wait for: the next message, or greeting, finds out.
+    pub(super) fn owes_less(&mut self, pool: usize, server: usize) {
+        let silence = &mut self.desk.pools[pool].servers[server].silence;
+        silence.owing -= 1;
+        if silence.owing == 0 {
+            self.end_hold(pool, server);
+        }
+    }
+
+    /// A server has said something.
+    pub(super) fn note_heard(&mut self, pool: usize, server: usize, now: Time) {
+        let silence = &mut self.desk.pools[pool].servers[server].silence;
+        silence.heard = now;
+        silence.suspect = false;
+        if silence.hold == Hold::On {
+            self.end_hold(pool, server);
+        }
+    }
+
+    /// A link is up: what has waited for that for long was held back.
+    pub(super) fn note_up(&mut self, id: ConnId, now: Time) {
+        let link = self.links.find_mut(id).expect("the caller found it");
+        let pool = &mut self.desk.pools[link.pool as usize];
+        let Some(patience) = pool.plan.hold_after else { return };
+        let late = |flight: &&mut Flight| now >= flight.since.after(patience) && !flight.held;
+        let count = link.flights.iter_mut().filter(late).map(|flight| flight.held = true).count();
+        let server = &mut pool.servers[link.server as usize];
+        server.counters.add(Counter::Held, count as u64);
+        if count > 0 && server.silence.hold != Hold::Ending {
+            server.silence.hold = Hold::Ending;
+            self.waking.push((link.pool, link.server));
+        }
+    }
+
+    /// What was queued for a server that is silent is held.
+    pub(super) fn note_held(link: &mut Link, server: &Server) {
+        if server.silence.hold == Hold::On {
+            let pending = link.flights.len() - link.first_pending();
+            let fresh = link.flights.iter_mut().rev().take(pending);
+            let fresh = fresh.take_while(|flight| !flight.held);
+            let count = fresh.map(|flight| flight.held = true).count();
+            server.counters.add(Counter::Held, count as u64);
+        }
+    }
+
+    /// Whether there is something that may be sent on a link now.
+    pub(super) fn may_write(&mut self, id: ConnId) -> bool {
+        let link = self.links.find(id).expect("the caller found it");
+        let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
+        let is_sent = server.silence.hold == Hold::Off;
+        match link.state {
+            State::Connecting => false,
+            State::Greeting => !link.hello.is_empty(),
+            State::Up if link.out.is_empty() => false,
+            State::Up if link.is_waiting() => is_sent || link.begun() > 0,
+            State::Up if self.is_suspect(link) => {
+                self.greet_again(id);
+                true
+            }
+            State::Up => is_sent,
+        }
+    }
+
+    /// Whether a server that owes nothing must be greeted before anything is sent: it has not been
+    /// heard of late, and was found silent, here or by another worker.
+    fn is_suspect(&self, link: &Link) -> bool {
+        let pool = &self.desk.pools[link.pool as usize];
+        let Some(patience) = pool.plan.hold_after else { return false };
+        let server = &pool.servers[link.server as usize];
+        if self.desk.now < server.silence.heard.after(patience) || bug!(SendToSilent) {
+            return false;
+        }
+        server.silence.suspect || self.desk.sheet.total(server.plan.row, Counter::HeldNow) > 0
+    }
+
+    /// It is time to see whether a server is silent for too long, or is so still.
+    pub(super) fn silence_timer(&mut self, pool: usize, server: usize, set: Time, now: Time) {
+        // The place may be another's by now, and the timer one that was overtaken.
+        let Some(entry) = self.desk.pools.get_mut(pool) else { return };
+        let hold_after = entry.plan.hold_after;
+        let silence = entry.servers.get_mut(server).map(|one| &mut one.silence);
+        let Some(silence) = silence.filter(|one| one.look_at == Some(set)) else { return };
+        silence.look_at = None;
+        let Some(patience) = hold_after else { return self.end_hold(pool, server) };
+        if silence.owing == 0 {
+            return;
+        }
+        let too_long = silence.heard.max(silence.asked).after(patience);
+        match silence.hold {
+            Hold::On => self.drop_abandoned(pool, server),
+            _ if now < too_long => return self.look_at_silence(pool, server, too_long),
+            Hold::Off | Hold::Ending => self.begin_hold(pool, server),
+        }
+        self.look_at_silence(pool, server, now.after(patience));
+    }
+
+    /// At the end of a turn, when whoever has left in it is known to have: what was held is sent.
+    pub(crate) fn end_holds(&mut self) {
+        while let Some((pool, server)) = self.waking.pop() {
+            let (pool, server) = (pool as usize, server as usize);
+            let hold = &mut self.desk.pools[pool].servers[server].silence.hold;
+            if *hold != Hold::Ending {
+                // It has fallen silent again.
+                continue;
+            }
+            *hold = Hold::Off;
+            self.drop_abandoned(pool, server);
+            for id in self.links_of(pool, server) {
+                self.mark_dirty(id);
+            }
+        }
+    }
+
+    fn look_at_silence(&mut self, pool: usize, server: usize, at: Time) {
+        self.desk.pools[pool].servers[server].silence.look_at = Some(at);
+        self.timers.set(at, Due::Silence { pool: pool as u32, server: server as u32 });
+    }
+
+    fn begin_hold(&mut self, pool: usize, server: usize) {
+        if bug!(NeverHold) {
+            return;
+        }
+        let entry = &mut self.desk.pools[pool].servers[server];
+        entry.silence.hold = Hold::On;
+        entry.silence.suspect = true;
+        entry.counters.set(Counter::HeldNow, 1);
+        for id in self.links_of(pool, server) {
+            let link = self.links.find_mut(id).expect("it has just been listed");
+            Proxy::note_held(link, &self.desk.pools[pool].servers[server]);
+            // One that owes nothing asks whether the server is there.
+            self.mark_dirty(id);
+        }
+        self.drop_abandoned(pool, server);
+    }
+
+    fn end_hold(&mut self, pool: usize, server: usize) {
+        let entry = &mut self.desk.pools[pool].servers[server];
+        if entry.silence.hold == Hold::On {
+            entry.silence.hold = Hold::Ending;
+            entry.counters.set(Counter::HeldNow, 0);
+            self.waking.push((pool as u32, server as u32));
+        }
+    }
+
+    fn links_of(&self, pool: usize, server: usize) -> Vec<ConnId> {
+        let is_its = |link: &Link| (link.pool as usize, link.server as usize) == (pool, server);
+        self.links.iter().filter(|(_, link)| is_its(link)).map(|(id, _)| id).collect()
+    }
+
+    /// Takes out of a server's queues what was held and nobody waits for any more.
+    fn drop_abandoned(&mut self, pool: usize, server: usize) {
+        if bug!(KeepAbandoned) {
+            return;
+        }
+        for id in self.links_of(pool, server) {
+            let link = self.links.find_mut(id).expect("it has just been listed");
+            let rows = &self.desk.rows;
+            let is_it = |row: RowId| rows[row].abandoned || bug!(DropWaitedFor);
+            let all = |batch: &Batch| batch.outstanding().all(|entry| is_it(entry.row));
+            let dropped = link.withdraw_where(|flight| match &flight.cargo {
+                Cargo::Single(row) => flight.held && is_it(*row),
+                Cargo::Fetch(batch) => flight.held && all(batch),
+            });
+            let gathering = link.batch.take_if(|batch| all(batch));
+            let count = dropped.len() + usize::from(gathering.is_some());
+            if count == 0 {
+                continue;
+            }
+            self.stirred = true;
+            let counters = self.desk.pools[pool].servers[server].counters;
+            counters.add(Counter::Dropped, count as u64);
+            for flight in dropped {
+                self.fail_flight(flight, server as u32, Fault::Dropped, false);
+            }
+            if let Some(batch) = gathering {
+                counters.add(Counter::Held, 1);
+                self.fail_batch(batch, server as u32, Fault::Dropped);
+            }
+            self.mark_dirty(id);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Hold and drop, as the world sees it: which servers owe answers and are silent, what may be sent
+//! to them, and what may be executed when they wake.
+
+use proxy::Time;
+
+use super::book::UpdateKind;
+use super::conn::Conn;
+use super::server::{Place, frame_len};
+use super::world::World;
+
+/// How long a server has owed answers and said nothing.
+#[derive(Clone, Copy, Default)]
+pub struct Silence {
+    /// Since when, if it owes any.
+    pub since: Option<Time>,
+    /// When it last said anything.
+    pub heard_at: Time,
+    /// It is so silent that nothing may be sent to it.
+    pub is_on: bool,
+    /// The event at which it was last so silent that the proxy had to hold back what is for it.
+    pub held: u64,
+    pub held_at: Time,
+    /// When it last answered a greeting.
+    pub greeted_at: Time,
+    /// Another worker says that it is silent, until then.
+    pub rumour_until: Option<Time>,
+}
+
+impl Silence {
+    fn is_held(&self, hold_after: Option<u64>, now: Time) -> bool {
+        match (self.since, hold_after) {
+            (Some(since), Some(patience)) => now >= since.after(patience),
+            _ => false,
+        }
+    }
+}
+
+impl World {
+    /// A link of a server has moved; `heard`: the server has said something.
+    pub fn note_silence(&mut self, (pool, server): (usize, usize), heard: bool) {
+        let conns = self.conns.iter().flatten();
+        let owes = conns.filter(|conn| (conn.pool, conn.server) == (pool, server)).any(Conn::owes);
+        let silence = &mut self.pools[pool].servers[server].silence;
+        if heard {
+            silence.heard_at = self.now;
+        }
+        silence.is_on &= owes && !heard;
+        silence.since = match silence.since {
+            _ if !owes => None,
+            Some(since) if !heard => Some(since),
+            _ => Some(self.now),
+        };
+    }
+
+    /// Which servers are held now. Called when timers have been fired, and before a hold may end.
+    pub fn note_holds(&mut self) {
+        for pool in 0..self.pools.len() {
+            for server in 0..self.pools[pool].servers.len() {
+                self.note_hold(pool, server);
+            }
+        }
+    }
+
+    fn note_hold(&mut self, pool: usize, server: usize) {
+        let hold_after = self.pools[pool].plan.hold_after;
+        let entry = &mut self.pools[pool].servers[server];
+        if entry.silence.is_held(hold_after, self.now) {
+            entry.silence.is_on = true;
+            entry.silence.held = self.book.event();
+            entry.silence.held_at = self.now;
+        }
+        if entry.silence.rumour_until.is_some_and(|until| until <= self.now) {
+            entry.silence.rumour_until = None;
+            self.tell_rumour(pool, server, 0);
+        }
+    }
+
+    /// A hold may be about to end: so far it held.
+    pub fn note_hold_before(&mut self, pool: usize, server: usize) {
+        let silence = &mut self.pools[pool].servers[server].silence;
+        if silence.is_on {
+            silence.held = self.book.event();
+            silence.held_at = self.now;
+        }
+    }
+
+    /// Another worker tells in the book that a server is silent, truly or not.
+    pub fn begin_rumour(&mut self, pool: usize, server: usize, until: Time) {
+        self.pools[pool].servers[server].silence.rumour_until = Some(until);
+        self.tell_rumour(pool, server, 1);
+    }
+
+    fn tell_rumour(&self, pool: usize, server: usize, value: u64) {
+        let row = self.pools[pool].servers[server].row;
+        self.counters.sheet(1).counters(row).set(metrics::Server::HeldNow, value);
+    }
+
+    /// `conn` has taken what stands in its input from `before` on: to a silent server goes the rest
+    /// of a message, or a greeting.
+    pub fn check_hold(&self, conn: &Conn, before: usize, was_idle: bool) {
+        let model = &self.pools[conn.pool];
+        let silence = &model.servers[conn.server].silence;
+        let Some(patience) = model.plan.hold_after else { return };
+        let fresh = &conn.input[before..];
+        let is_greeting = was_idle && fresh == GREETING;
+        if was_idle && silence.rumour_until.is_some() {
+            let is_fresh = self.now < silence.heard_at.after(patience);
+            assert!(is_fresh || is_greeting, "another worker holds this server");
+        }
+        if is_greeting || !silence.is_on {
+            return;
+        }
+        let mut at = 0;
+        while at < before {
+            at += frame_len(&conn.input[at..]).unwrap_or(usize::MAX - at);
+        }
+        let most = if at > before { at } else { before };
+        assert!(
+            conn.input.len() <= most,
+            "a message is sent to a server that is silent since {:?}",
+            silence.since
+        );
+    }
+}
+
+/// What nobody waited for any more when its server woke must not be executed.
+pub fn check_abandoned(place: &Place<'_>, number: u64, silence: &Silence, conn: &mut Conn) {
+    let Some(patience) = place.hold_after else { return };
+    let update = &place.book.updates[number as usize];
+    let sent = conn.sent_event();
+    let has_left = update.left != 0 && !update.quiet && update.kind != UpdateKind::Flush;
+    if !has_left || update.left > sent {
+        return;
+    }
+    let was_dropped = |end: u64| update.arrived < end && update.left < end && end < sent;
+    assert!(!was_dropped(silence.held), "held, abandoned, and executed");
+    let (up, up_at) = conn.up;
+    let waited = up_at.since(update.left_at);
+    assert!(!was_dropped(up) || waited < patience, "abandoned at a greeting, and executed");
+}
+
+pub const GREETING: &[u8] = b"version\r\n";
