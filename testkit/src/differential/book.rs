@@ -73,11 +73,7 @@ impl Translated {
     fn same_word(&mut self, pair: (&Word, &Word)) -> bool {
         match pair {
             (Word::Cas(direct), Word::Cas(ours)) => self.same_cas(*direct, *ours),
-            // No time is short, so what is alive has more than a few seconds.
-            (Word::Time(direct), Word::Time(ours)) if *direct >= 0 && *ours >= 0 => {
-                // An expiry beyond 2038, which only binary can say, is said as 2038 in text.
-                direct.abs_diff(*ours) <= SECONDS_APART || (*direct).min(*ours) > YEARS
-            }
+            (Word::Time(direct), Word::Time(ours)) => same_time(*direct, *ours),
             (direct, ours) => direct == ours,
         }
     }
@@ -92,10 +88,18 @@ impl Translated {
     }
 }
 
+/// No time is short, so what is alive has more than a few seconds; -1 is for ever. An expiry beyond
+/// 2038, which only binary can say, is said as 2038 in text, and shown as what 32 bits make of it.
+fn same_time(direct: i64, ours: i64) -> bool {
+    let far = direct.unsigned_abs().min(ours.unsigned_abs()) > YEARS;
+    let near = direct >= 0 && ours >= 0 && direct.abs_diff(ours) <= SECONDS_APART;
+    direct == ours || far || near
+}
+
 /// Numbers of a key that are remembered.
 const KEPT: usize = 6;
 
 const SECONDS_APART: u64 = 5;
 
 /// About eight of them.
-const YEARS: i64 = 250_000_000;
+const YEARS: u64 = 250_000_000;

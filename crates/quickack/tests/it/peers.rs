@@ -260,7 +260,7 @@ fn peer_script(name: &str) -> PathBuf {
 }
 
 /// The workspace.
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 

@@ -5,6 +5,9 @@
 //! **stalls** is at least 90 % slow. The first sample of a connection proves nothing and is left
 //! out by the scripts.
 
+mod capture;
+mod clients;
+
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,20 +25,29 @@ struct Row {
     median_ms: f64,
     slow: u32,
     samples: u32,
+    /// How php-memcached calls what came of it.
+    rc: Option<u32>,
 }
 
 impl Row {
-    /// `get: cmd|crlf   first=0.20 med=0.10 max=41.0 slow=1/20`
+    /// `get: cmd|crlf   first=0.20 med=0.10 max=41.0 slow=1/20`, perhaps with `rc=16` behind it.
     fn parse(line: &str) -> Row {
-        let (name, figures) = line.split_once("first=").unwrap_or_else(|| panic!("{line}"));
-        let (_, median) = figures.split_once("med=").unwrap_or_else(|| panic!("{line}"));
-        let (_, slow) = figures.rsplit_once('=').unwrap_or_else(|| panic!("{line}"));
-        let (slow, samples) = slow.split_once('/').unwrap_or_else(|| panic!("{line}"));
+        let figure = |name: &str| {
+            let (_, rest) = line.split_once(name)?;
+            rest.split_whitespace().next()
+        };
+        let (slow, samples) = figure("slow(>30ms)=")
+            .or_else(|| figure("slow="))
+            .and_then(|slow| slow.split_once('/'))
+            .unwrap_or_else(|| panic!("{line}"));
+        let end =
+            line.find("first=").or_else(|| line.find("med=")).unwrap_or_else(|| panic!("{line}"));
         Row {
-            name: name.trim().to_string(),
-            median_ms: median.split(' ').next().and_then(|n| n.parse().ok()).expect("a number"),
+            name: line[..end].trim().to_string(),
+            median_ms: figure("med=").and_then(|n| n.parse().ok()).expect("a number"),
             slow: slow.parse().expect("a number"),
-            samples: samples.trim().parse().expect("a number"),
+            samples: samples.parse().expect("a number"),
+            rc: figure("rc=").and_then(|n| n.parse().ok()),
         }
     }
 
@@ -51,7 +63,13 @@ impl Row {
 fn run_script(name: &str, address: SocketAddr, arguments: &[&str]) -> Vec<Row> {
     let mut command = Command::new("python3");
     command.arg(script(name)).args(["127.0.0.1", &address.port().to_string()]).args(arguments);
-    let output = command.stdin(Stdio::null()).output().expect("python3 is there");
+    rows(name, &mut command)
+}
+
+/// A script's report, once it has ended well.
+fn rows(name: &str, command: &mut Command) -> Vec<Row> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| panic!("{name}: {error}"));
     let (said, errors) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{name}: {said}{errors}");

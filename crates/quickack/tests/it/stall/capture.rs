@@ -1,0 +1,186 @@
+//! What the wire says: a packet capture of the runs of clients that would stall. A segment to the
+//! proxy is acknowledged within 5 ms, unless an answer carries its ACK.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use testkit::process::{Client, Process, script, wait_until};
+
+use super::clients::field;
+use super::rows;
+
+/// One segment, of one connection of the proxy's clients.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    time: f64,
+    client: u16,
+    to_proxy: bool,
+    /// The number behind its last byte, and what it acknowledges.
+    end: u32,
+    ack: u32,
+    len: u32,
+}
+
+impl Segment {
+    /// `1795.123 IP 127.0.0.1.4711 > 127.0.0.1.11211: Flags [P.], seq 1:10, ack 5, …, length 9`
+    fn parse(line: &str, proxy: u16) -> Option<Segment> {
+        let (time, rest) = line.split_once(" IP ")?;
+        let (ends, rest) = rest.split_once(": Flags ")?;
+        let (from, to) = ends.split_once(" > ")?;
+        let port = |end: &str| end.rsplit('.').next()?.parse::<u16>().ok();
+        let (from, to) = (port(from)?, port(to)?);
+        let figure = |name: &str| {
+            let (_, rest) = rest.split_once(name)?;
+            rest.split([',', ' ']).next()
+        };
+        let end = figure("seq ").and_then(|seq| seq.rsplit(':').next()?.parse().ok());
+        Some(Segment {
+            time: time.parse().ok()?,
+            client: if to == proxy { from } else { to },
+            to_proxy: to == proxy,
+            end: end.unwrap_or(0),
+            ack: figure("ack ").and_then(|ack| ack.parse().ok()).unwrap_or(0),
+            len: figure("length ").and_then(|len| len.parse().ok()).unwrap_or(0),
+        })
+    }
+}
+
+/// tcpdump on loopback, for what goes to one port and comes from it.
+struct Capture {
+    /// Ends with this.
+    _tcpdump: Process,
+    file: PathBuf,
+    proxy: SocketAddr,
+}
+
+impl Capture {
+    /// None, with a word about it, where the machine does not let anybody capture.
+    fn start(proxy: SocketAddr, folder: &Path) -> Option<Capture> {
+        let file = folder.join("capture.pcap");
+        let mut command = Command::new("tcpdump");
+        command.args(["-i", "lo", "-Z", "root", "-U", "--immediate-mode", "-s", "96", "-w"]);
+        command.arg(&file).arg(format!("tcp port {}", proxy.port()));
+        let mut tcpdump = Process::start("tcpdump", &mut command);
+        let listens = tcpdump.wait_for("that it listens, or why not", |said| {
+            let refused = ["permission", "not permitted", "No such device"];
+            let refused = refused.iter().any(|word| said.contains(word));
+            (said.contains("listening on") || refused).then_some(!refused)
+        });
+        if !listens {
+            println!("SKIPPED: this machine lets nobody capture packets: {}", tcpdump.said());
+            return None;
+        }
+        Some(Capture { _tcpdump: tcpdump, file, proxy })
+    }
+
+    /// Everything so far.
+    fn segments(self) -> Vec<Segment> {
+        let mark = Client::connect(self.proxy);
+        let port = mark.stream.local_addr().expect("it is connected").port();
+        drop(mark);
+        // What is captured comes in order, so all is there when this connection is.
+        wait_until("the capture has the last connection", || {
+            self.read().iter().any(|segment| segment.client == port)
+        });
+        self.read()
+    }
+
+    fn read(&self) -> Vec<Segment> {
+        let mut command = Command::new("tcpdump");
+        command.args(["-n", "-tt", "-S", "-r"]).arg(&self.file).stderr(Stdio::null());
+        let output = command.stdin(Stdio::null()).output().expect("tcpdump is there");
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.lines().filter_map(|line| Segment::parse(line, self.proxy.port())).collect()
+    }
+}
+
+/// The milliseconds that each segment to the proxy waited for an ACK which carried nothing, above
+/// 5 ms; and how many segments there were.
+fn late(segments: &[Segment]) -> (Vec<f64>, usize) {
+    let mut waiting: HashMap<u16, Vec<Segment>> = HashMap::new();
+    let (mut late, mut count) = (Vec::new(), 0);
+    for segment in segments {
+        let held = waiting.entry(segment.client).or_default();
+        if segment.to_proxy {
+            if segment.len > 0 {
+                held.push(*segment);
+                count += 1;
+            }
+            continue;
+        }
+        held.retain(|asked| {
+            let acked = segment.ack.wrapping_sub(asked.end) < 1 << 31;
+            let waited = (segment.time - asked.time) * 1e3;
+            if acked && segment.len == 0 && waited > 5.0 {
+                late.push(waited);
+            }
+            !acked
+        });
+    }
+    (late, count)
+}
+
+/// A busy machine may be late now and then; what the kernel delays, it delays always.
+fn check(run: impl Fn(SocketAddr)) {
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        let (_memcached, quickack) = field("partial");
+        let folder = tempfile::tempdir().expect("a folder for the capture");
+        let Some(capture) = Capture::start(quickack.address(), folder.path()) else { return };
+        run(quickack.address());
+        let (late, count) = late(&capture.segments());
+        assert!(count > 50, "only {count} segments were captured");
+        println!(
+            "{count} segments to the proxy, {} waited more than 5 ms for a bare ACK",
+            late.len()
+        );
+        if late.len() <= 2 {
+            return;
+        }
+        found = late;
+    }
+    panic!("three times late; at last, in ms: {found:?}");
+}
+
+#[test]
+fn tcpdump_sees_no_late_ack_for_php_memcached_in_binary_mode() {
+    check(|address| {
+        let mut command = Command::new("php");
+        command.arg(script("phpops.php")).args(["127.0.0.1", &address.port().to_string()]);
+        rows("phpops.php", command.args(["1", "0", "0", "0", "9"]));
+    });
+}
+
+#[test]
+fn tcpdump_sees_no_late_ack_for_pymemcache_with_all_its_defaults() {
+    check(|address| {
+        let mut command = Command::new(crate::peers::root().join(".venv/bin/python"));
+        let port = address.port().to_string();
+        rows("pymc_default.py", command.arg(script("pymc_default.py")).arg(port));
+    });
+}
+
+/// The control: with `quickack: off` they wait.
+#[test]
+fn tcpdump_sees_late_acks_for_php_memcached_without_the_cure() {
+    let (_memcached, quickack) = field("off");
+    let folder = tempfile::tempdir().expect("a folder for the capture");
+    let Some(capture) = Capture::start(quickack.address(), folder.path()) else { return };
+    let mut command = Command::new("php");
+    let port = quickack.address().port().to_string();
+    command.arg(script("phpops.php")).args([
+        "127.0.0.1",
+        &port,
+        "1",
+        "0",
+        "0",
+        "0",
+        "21",
+        "get_miss",
+    ]);
+    rows("phpops.php", &mut command);
+    let (late, _) = late(&capture.segments());
+    assert!(late.len() >= 18 && late.iter().all(|ms| *ms > 30.0), "{late:?}");
+}
