@@ -1,5 +1,5 @@
-//! The store: memcached's verbs over index, arena and rings. How room is made is in `room.rs`; what is done to
-//! an item that was found is in `entry.rs`.
+//! The store: memcached's verbs over index, arena and rings. How room is made is in `room.rs`; what
+//! is done to an item that was found is in `entry.rs`.
 
 mod entry;
 mod room;

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use cache::{Count, Counted, Mode, NewItem, Outcome, Store};
+use cache::{Count, Counted, Mode, NewItem, Outcome, Standing, Store};
 
 const ITEM_SIZE_MAX: usize = 20_000;
 const HEAD: usize = 48 + 8 + 1 + 2;
@@ -31,6 +31,8 @@ struct Entry {
     flags: u32,
     cas: Option<u64>,
     expires: u64,
+    stale: bool,
+    sent: bool,
     value: Vec<u8>,
 }
 
@@ -75,6 +77,8 @@ impl Model {
             flags: item.flags,
             cas: None,
             expires: Model::expires(item.exptime, now),
+            stale: false,
+            sent: false,
             value: item.value.to_vec(),
         };
         match (mode, old) {
@@ -91,7 +95,7 @@ impl Model {
                 if !Model::fits(item.key, old.flags, value.len()) {
                     return Outcome::NotStored;
                 }
-                new = Entry { value, cas: None, ..old };
+                new = Entry { value, cas: None, stale: false, sent: false, ..old };
             }
             _ => {}
         }
@@ -107,6 +111,9 @@ impl Model {
         let Ok(old) = word.parse::<u64>() else { return Counted::NonNumeric };
         let new = if up { old.wrapping_add(delta) } else { old.saturating_sub(delta) };
         let digits = new.to_string();
+        if digits.len() > entry.value.len() {
+            (entry.stale, entry.sent) = (false, false);
+        }
         entry.value = format!("{digits:width$}", width = entry.value.len()).into_bytes();
         entry.cas = None;
         Counted::Now(new)
@@ -222,6 +229,8 @@ impl Pair {
                     Some(if delay <= 0 { 0 } else { self.now + delay as u64 - 1 });
             }
             81 => self.store.sweep(10, self.now),
+            82..86 => self.invalidate(&key),
+            86..90 => self.renew(&key),
             _ => {}
         }
         self.model.settle(self.now);
@@ -247,6 +256,27 @@ impl Pair {
         let item = NewItem { key, flags, exptime, value: &value, cas, ..NewItem::default() };
         let expected = self.model.store(mode, &item, self.now);
         assert_eq!(self.store.store(mode, &item, self.now), expected, "{mode:?} {cas:?}");
+    }
+
+    fn invalidate(&mut self, key: &[u8]) {
+        let entry = self.store.entry(key, self.now);
+        assert_eq!(entry.is_some(), self.model.entries.contains_key(key));
+        if let Some(mut entry) = entry {
+            entry.invalidate(None, None);
+        }
+        if let Some(entry) = self.model.entries.get_mut(key) {
+            (entry.stale, entry.sent, entry.cas) = (true, false, None);
+        }
+    }
+
+    fn renew(&mut self, key: &[u8]) {
+        let standing = self.store.entry(key, self.now).map(|mut entry| entry.settle());
+        let expected = self.model.entries.get_mut(key).map(|entry| {
+            let (stale, sent) = (entry.stale, entry.sent);
+            entry.sent |= stale;
+            Standing { stale, sent, won: stale && !sent }
+        });
+        assert_eq!(standing, expected);
     }
 
     fn counting(&mut self, key: &[u8]) {
@@ -278,7 +308,10 @@ fn check(seed: u64, memory: usize, keys: u64, value_len_max: u64, forgets: bool)
             pair.step();
         }
         pair.check_books();
-        assert!(pair.store.stats().bytes <= memory as u64, "round {round}");
+        let stats = pair.store.stats();
+        assert!(stats.bytes <= memory as u64, "round {round}");
+        // Nothing goes silently: what was forgotten is counted.
+        assert!(pair.forgotten <= stats.evictions, "round {round}: {} gone", pair.forgotten);
     }
     pair.forgotten
 }

@@ -53,6 +53,11 @@ pub(crate) enum Value<'a> {
 }
 
 impl Value<'_> {
+    /// Whether the client has a part of it already, so that it cannot be told anything else.
+    fn is_begun(&self) -> bool {
+        matches!(self, Value::Streamed(_))
+    }
+
     fn len(&self) -> usize {
         match self {
             Value::Flat(source) | Value::Foreign(_, source) => source.bytes.len(),
@@ -219,7 +224,8 @@ impl Desk {
         data: &mut Outbox,
     ) -> (Shown, bool) {
         let row = &self.rows[entry.row];
-        let client = self.clients.find_mut(row.client).expect("the caller found it");
+        let owner = row.client;
+        let client = self.clients.find_mut(owner).expect("the caller found it");
         let is_next = client.head == entry.row && row.left == 1 && row.slots.is_empty();
         let streams = is_next
             && item.body >= self.limits.stream_min as u64
@@ -236,6 +242,9 @@ impl Desk {
                 Shown::Body { trailer: item.trailer }
             }
         };
+        if streams {
+            self.spoke(owner);
+        }
         (shown, streams)
     }
 
@@ -267,7 +276,7 @@ impl Desk {
         let Some(client) = self.clients.find_mut(row.client) else {
             return self.part_done(entry.row);
         };
-        if !self.memory.has_room(value.len()) {
+        if !value.is_begun() && !self.memory.has_room(value.len()) {
             return self.fail_key((entry.row, entry.slot), Some(server), Fault::OutOfMemory);
         }
         let plan = &mut self.pools[pool as usize];
@@ -315,7 +324,7 @@ impl Desk {
     /// The server's own item answers a request; of a broadcast's items the last good one stays. A
     /// line is kept whatever the ceiling says: whoever asked for a change must hear of it.
     pub(crate) fn status(&mut self, id: RowId, server: u32, value: Value<'_>, has_body: bool) {
-        if has_body && !self.memory.has_room(value.len()) {
+        if has_body && !value.is_begun() && !self.memory.has_room(value.len()) {
             return self.fail_part(id, Some(server), Fault::OutOfMemory, self.rows[id].writes);
         }
         let row = &mut self.rows[id];

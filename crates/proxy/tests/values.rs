@@ -2,7 +2,7 @@
 
 mod stage;
 
-use proxy::Closed;
+use proxy::{Closed, ConnId};
 
 use stage::Stage;
 
@@ -59,17 +59,134 @@ fn an_error_for_joined_reads_is_told_to_each_that_has_no_answer() {
     stage.says(link, "SERVER_ERROR no\r\n");
     assert_eq!(stage.turn(link), "gets x\r\ngets y\r\ngets z\r\n");
     stage.says(link, "VALUE x 0 1 7\r\n1\r\nEND\r\nSERVER_ERROR no\r\n");
-    assert!(stage.hears_bytes(client).is_empty(), "one of the joined is outstanding");
-    stage.says(link, "END\r\n");
     let answers = packets(&stage.hears_bytes(client));
-    assert_eq!(answers[0], (0x0d, 1, 0, b"\0\0\0\0x1".to_vec()));
-    assert_eq!(answers[1], (0x0d, 2, 0x84, b"no".to_vec()));
-    assert_eq!(answers[2].0, 0x0a);
+    let hit = b"\0\0\0\0x1".to_vec();
+    assert_eq!(answers, [(0x0d, 1, 0, hit), (0x0d, 2, 0x84, b"no".to_vec())]);
+    stage.says(link, "END\r\n");
+    assert_eq!(packets(&stage.hears_bytes(client)), [(0x0a, 4, 0, vec![])]);
     stage.says_bytes(client, &asked);
     stage.end_turn();
+    stage.closes(link, Closed::Reset);
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), "gets x\r\ngets y\r\ngets z\r\n", "once more");
     stage.closes(link, Closed::Reset);
     stage.expect_rows(0);
     let answers = packets(&stage.hears_bytes(client));
     let told: Vec<(u8, u8)> = answers.iter().map(|answer| (answer.1, answer.2)).collect();
     assert_eq!(told, [(1, 0x86), (2, 0x86), (3, 0x86)]);
+}
+
+/// Two clients and a link; values from ten bytes on go out as they come.
+fn streaming() -> (Stage, ConnId, ConnId, ConnId) {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.limits.stream_min = 10;
+        plan.pools[0].preconnect = true;
+    });
+    let link = stage.connect(0);
+    stage.greet(link);
+    let (a, b) = (stage.client(), stage.client());
+    (stage, link, a, b)
+}
+
+#[test]
+fn a_large_value_goes_to_its_client_as_it_comes() {
+    let (mut stage, link, a, _) = streaming();
+    stage.says(a, "get x\r\n");
+    stage.turn(link);
+    stage.says(link, "VALUE x 0 12\r\nabcde");
+    assert_eq!(stage.hears(a), "VALUE x 0 12\r\nabcde");
+    stage.says(link, "fgh");
+    assert_eq!(stage.hears(a), "fgh");
+    stage.says(link, "ijkl\r");
+    assert_eq!(stage.hears(a), "ijkl");
+    stage.says(link, "\nEND\r\n");
+    assert_eq!(stage.hears(a), "\r\nEND\r\n");
+    stage.expect_rows(0);
+}
+
+#[test]
+fn a_meta_value_goes_to_its_client_as_it_comes() {
+    let (mut stage, link, a, _) = streaming();
+    stage.says(a, "mg x v t O7\r\n");
+    assert_eq!(stage.turn(link), "mg x v t O7\r\n");
+    stage.says(link, "VA 12 t-1 O7\r\nabcde");
+    assert_eq!(stage.hears(a), "VA 12 t-1 O7\r\nabcde");
+    stage.says(link, "fghijkl\r\n");
+    assert_eq!(stage.hears(a), "fghijkl\r\n");
+    stage.expect_rows(0);
+}
+
+#[test]
+fn a_client_that_has_a_part_of_a_value_is_closed_with_its_link_and_no_other_is() {
+    let (mut stage, link, a, b) = streaming();
+    stage.says(a, "get x\r\nset y 0 0 1\r\n1\r\n");
+    stage.says(b, "get z\r\n");
+    stage.turn(link);
+    stage.says(link, "VALUE x 0 12\r\nabcde");
+    assert_eq!(stage.hears(a), "VALUE x 0 12\r\nabcde");
+    stage.closes(link, Closed::Reset);
+    assert_eq!(stage.closed, [a]);
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), "get z\r\n", "asked once more");
+    stage.says(link, "VALUE z 0 12\r\nabcdefghijkl\r\nEND\r\n");
+    assert_eq!(stage.hears(b), "VALUE z 0 12\r\nabcdefghijkl\r\nEND\r\n");
+    stage.expect_rows(0);
+}
+
+#[test]
+fn a_value_with_a_wrong_end_closes_whoever_has_a_part_of_it() {
+    let (mut stage, link, a, _) = streaming();
+    stage.says(a, "get x\r\n");
+    stage.turn(link);
+    stage.says(link, "VALUE x 0 12\r\nabcde");
+    stage.says(link, "fghijklmn");
+    assert_eq!(stage.closed, [link, a]);
+    stage.expect_rows(0);
+}
+
+#[test]
+fn a_value_whose_turn_has_not_come_gathers_and_its_client_can_be_told_an_error() {
+    let (mut stage, link, a, _) = streaming();
+    // The other server's answer is not there yet.
+    stage.says(a, "incr n 1\r\nget x\r\n");
+    assert_eq!(stage.turn(link), "incr n 1\r\nget x\r\n");
+    stage.says(a, "get x y\r\n");
+    stage.turn(link);
+    stage.says(link, "1\r\nVALUE x 0 12\r\nabcdefghijkl\r\nEND\r\nVALUE x 0 12\r\nabc");
+    assert_eq!(stage.hears(a), "1\r\nVALUE x 0 12\r\nabcdefghijkl\r\nEND\r\n");
+    stage.closes(link, Closed::Reset);
+    assert!(stage.closed.is_empty());
+}
+
+#[test]
+fn a_value_goes_on_for_the_others_when_its_client_has_left() {
+    let (mut stage, link, a, b) = streaming();
+    stage.says(a, "get x\r\n");
+    stage.says(b, "get y\r\n");
+    stage.turn(link);
+    stage.says(link, "VALUE x 0 12\r\nabcde");
+    stage.closes(a, Closed::Reset);
+    stage.says(link, "fghijkl\r\nVALUE y 0 1\r\n1\r\nEND\r\n");
+    assert_eq!(stage.hears(b), "VALUE y 0 1\r\n1\r\nEND\r\n");
+    stage.expect_rows(0);
+}
+
+#[test]
+fn a_client_that_does_not_read_its_megabyte_holds_up_nobody() {
+    let (mut stage, link) = Stage::of_one();
+    let (slow, other) = (stage.client(), stage.client());
+    stage.install(|plan| plan.memory_max = 4 << 20);
+    stage.says(slow, "get x\r\n");
+    stage.says(other, "get y\r\n");
+    stage.turn(link);
+    let piece = "v".repeat(40_000);
+    stage.says(link, "VALUE x 0 1000000\r\n");
+    // Nothing is written to it; each piece pins a block of its own.
+    (0..25).for_each(|_| stage.says(link, &piece));
+    stage.says(link, "\r\nVALUE y 0 1\r\n1\r\nEND\r\n");
+    assert_eq!(stage.hears(other), "VALUE y 0 1\r\n1\r\nEND\r\n");
+    let held = stage.memory();
+    assert!((1_000_000..1_100_000).contains(&held), "{held} bytes are held");
+    assert_eq!(stage.hears(slow).len(), "VALUE x 0 1000000\r\n\r\nEND\r\n".len() + 1_000_000);
+    assert_eq!(stage.memory(), 0);
 }

@@ -171,8 +171,8 @@ pub fn parse_address(word: &str) -> Result<Address, String> {
     Address::parse(word).map_err(|fault| fault.message)
 }
 
-/// What an embedded cache may have: a megabyte to a terabyte.
-const MEMORY_RANGE: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 40;
+/// What an embedded cache may have: a megabyte to what its store can have at most.
+const MEMORY_RANGE: std::ops::RangeInclusive<u64> = 1 << 20..=cache::MEMORY_MAX as u64;
 
 /// What runs when no file is named: an embedded cache behind twemproxy's usual port.
 pub const DEFAULT_TEXT: &str = "\

@@ -7,10 +7,12 @@
 //! ```text
 //!   made by a read that missed ──▶ that reader wins ──────────┐
 //!   close to its end ──▶ the next reader who asks wins ───────┼──▶ token sent: nobody wins
-//!   invalidated: stale, no token ──▶ the next reader wins ────┘    ▲      any store: fresh, no token
-//!                    ▲                                             │
-//!                    └── invalidated again ────────────────────────┘
+//!   invalidated: stale, no token ──▶ the next reader wins ────┘         │
+//!                    ▲                                                  │
+//!                    └────────────── invalidated again ─────────────────┘
 //! ```
+//!
+//! Any store makes it fresh, without a token.
 
 use super::{Count, Counted, Found, Item, Outcome, Store};
 use crate::clock::{self, NEVER};

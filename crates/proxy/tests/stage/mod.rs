@@ -136,6 +136,16 @@ impl Stage {
         bytes
     }
 
+    /// As `hears`, by a kernel that takes so many bytes and no more.
+    pub fn hears_some(&mut self, conn: ConnId, n: usize) -> String {
+        let mut slices = Slices::default();
+        self.proxy.transmit(conn, &mut slices);
+        let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).take(n).collect();
+        self.proxy.handle_transmitted(conn, bytes.len(), self.now);
+        self.settle();
+        String::from_utf8(bytes).expect("these stories are text")
+    }
+
     /// Ends the turn; what a server hears then.
     pub fn turn(&mut self, link: ConnId) -> String {
         self.end_turn();
@@ -234,6 +244,11 @@ impl Stage {
         let hash = shard::Hash::Fnv64a;
         let found = names.iter().find(|name| hash.hash(name.as_bytes()) as usize % 2 == server);
         found.expect("eight keys meet both of two servers").to_string()
+    }
+
+    /// Bytes that the proxy says it holds.
+    pub fn memory(&self) -> usize {
+        self.proxy.memory_held()
     }
 
     #[track_caller]

@@ -331,15 +331,19 @@ fn write_value(key: &[u8], item: &Item<'_>, cas: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-pub(super) fn push_number(mut number: u64, out: &mut Vec<u8>) {
-    let mut digits = [0; 20];
-    let mut start = digits.len();
+pub(super) fn push_number(number: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(digits(number, &mut [0; 20]));
+}
+
+/// The number in decimal, at the end of `room`.
+pub(super) fn digits(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
+    let mut start = room.len();
     loop {
         start -= 1;
-        digits[start] = b'0' + (number % 10) as u8;
+        room[start] = b'0' + (number % 10) as u8;
         number /= 10;
         if number == 0 {
-            return out.extend_from_slice(&digits[start..]);
+            return &room[start..];
         }
     }
 }

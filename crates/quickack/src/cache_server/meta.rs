@@ -7,7 +7,7 @@
 use cache::{Count, Counted, Entry, Item, Mode, NewItem, Outcome};
 use proto::memcached::meta::{Flags, Line, Verb, base64};
 
-use super::execute::{Executor, push_number};
+use super::execute::{Executor, digits, push_number};
 use super::intake::{OUT_OF_MEMORY, TOO_LARGE};
 
 impl Executor {
@@ -183,10 +183,9 @@ impl Executor {
     ) -> bool {
         let flags = &line.flags;
         let up = !matches!(flags.mode, b'D' | b'-');
-        let mut initial = Vec::new();
+        let mut room = [0; 20];
         let entry = if flags.has(b'N') {
-            push_number(flags.initial, &mut initial);
-            let (value, new_cas) = (&initial[..], new_cas(flags));
+            let (value, new_cas) = (digits(flags.initial, &mut room), new_cas(flags));
             self.store.entry_or_create(&NewItem { key, value, new_cas, ..NewItem::default() }, now)
         } else {
             self.store.entry(key, now)
@@ -201,33 +200,23 @@ impl Executor {
             push_echo(line, key, None, out);
             return false;
         };
-        let counted = if entry.is_created() {
-            Counted::Now(flags.initial)
-        } else {
-            let (delta, cas, new_cas) = (flags.delta, flags.cas, new_cas(flags));
-            entry.count(&Count { up, delta, cas, new_cas })
-        };
-        self.counters.count_count(up, if entry.is_created() { Counted::NotFound } else { counted });
-        let is_counted = !entry.is_created();
+        if entry.is_created() {
+            answer_number(line, key, flags.initial, &mut entry, now, out);
+            return false;
+        }
+        let (delta, cas, new_cas) = (flags.delta, flags.cas, new_cas(flags));
+        let counted = entry.count(&Count { up, delta, cas, new_cas });
+        self.counters.count_count(up, counted);
         match counted {
-            Counted::Now(number) => {
-                answer_number(line, key, number, &mut entry, now, out);
-                is_counted
-            }
+            Counted::Now(number) => answer_number(line, key, number, &mut entry, now, out),
             Counted::NotFound | Counted::Exists => {
                 out.extend_from_slice(b"EX");
                 push_echo(line, key, None, out);
-                false
             }
-            Counted::NonNumeric => {
-                out.extend_from_slice(NON_NUMERIC);
-                false
-            }
-            Counted::NoMemory => {
-                out.extend_from_slice(b"SERVER_ERROR out of memory\r\n");
-                false
-            }
+            Counted::NonNumeric => out.extend_from_slice(NON_NUMERIC),
+            Counted::NoMemory => out.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
         }
+        matches!(counted, Counted::Now(_))
     }
 
     /// What is known of an item, for a person. A class of sizes is nothing that we have.
@@ -283,8 +272,8 @@ fn answer_number(
     now: u64,
     out: &mut Vec<u8>,
 ) {
-    let mut digits = Vec::with_capacity(20);
-    push_number(number, &mut digits);
+    let mut room = [0; 20];
+    let digits = digits(number, &mut room);
     if line.flags.has(b'v') {
         out.extend_from_slice(b"VA ");
         push_number(digits.len() as u64, out);
@@ -303,7 +292,7 @@ fn answer_number(
     }
     out.extend_from_slice(b"\r\n");
     if line.flags.has(b'v') {
-        out.extend_from_slice(&digits);
+        out.extend_from_slice(digits);
         out.extend_from_slice(b"\r\n");
     }
 }

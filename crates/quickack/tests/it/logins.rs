@@ -2,11 +2,14 @@
 //! us to.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use rustix::process::Signal;
 use tempfile::TempDir;
+use testkit::process::{Client, Memcached, Quickack, free_address, send};
 
 /// A folder with a file in it that nobody else may read.
 fn private(name: &str, contents: &str) -> TempDir {
@@ -49,4 +52,244 @@ fn check_says_how_many_users_there_are_and_what_is_wrong_with_their_file() {
     }
     super::verbs::compare(&super::verbs::folder().join("golden/logins.txt"), &all);
     assert!(!all.contains("secret"), "{all}");
+}
+
+const USERS: &str = "# Of this test.\nanna:old-secret\nanna:new-secret\nbob:se cret\n";
+
+/// A login as memcached's text has it.
+fn login(name: &str, password: &str) -> String {
+    format!("set any 0 0 {}\r\n{name} {password}\r\n", name.len() + 1 + password.len())
+}
+
+/// A request of the binary protocol without extras.
+fn binary(opcode: u8, key: &str, value: &str) -> Vec<u8> {
+    let mut bytes = vec![0x80, opcode, 0, key.len() as u8, 0, 0, 0, 0, 0, 0, 0];
+    bytes.push((key.len() + value.len()) as u8);
+    bytes.extend_from_slice(b"MARK");
+    bytes.resize(24, 0);
+    [bytes.as_slice(), key.as_bytes(), value.as_bytes()].concat()
+}
+
+/// The status and the body of its answer.
+#[track_caller]
+fn answer(client: &mut Client) -> (u8, String) {
+    let mut header = [0; 24];
+    client.stream.read_exact(&mut header).unwrap();
+    assert_eq!((header[0], &header[12..16]), (0x81, &b"MARK"[..]));
+    let mut body = vec![0; usize::from(header[11])];
+    client.stream.read_exact(&mut body).unwrap();
+    (header[7], String::from_utf8(body).unwrap())
+}
+
+const GET: u8 = 0x00;
+const NOOP: u8 = 0x0a;
+const SASL_LIST: u8 = 0x20;
+const SASL_AUTH: u8 = 0x21;
+const OK: u8 = 0;
+const NOT_FOUND: u8 = 1;
+const AUTH_ERROR: u8 = 0x20;
+
+#[test]
+fn before_a_login_memcached_hears_nothing_of_a_client() {
+    let (memcached, folder) = (Memcached::start(), private("users", USERS));
+    let users = format!("users: {}", folder.path().join("users").display());
+    let quickack = super::quickack(&[memcached.address], &[&users, "preconnect: on"]);
+    let mut client = quickack.client();
+    for request in ["get a\r\n", "mg a v\r\n", "mn\r\n", "version\r\n"] {
+        client.ask(request, "CLIENT_ERROR unauthenticated\r\n");
+    }
+    client.ask(&login("anna", "no-secret"), "CLIENT_ERROR authentication failure\r\n");
+    assert_eq!(client.rest(), "", "that was one too many");
+    let mut stranger = quickack.client();
+    stranger.send([binary(SASL_LIST, "", ""), binary(GET, "a", "")].concat());
+    assert_eq!(answer(&mut stranger), (OK, "PLAIN".to_string()));
+    assert_eq!(answer(&mut stranger).0, AUTH_ERROR);
+    for (mechanism, words) in [("PLAIN", "\0anna\0no-secret"), ("CRAM-MD5", "anna")] {
+        stranger.send(binary(SASL_AUTH, mechanism, words));
+        assert_eq!(answer(&mut stranger).0, AUTH_ERROR);
+    }
+    for name in ["cmd_get", "cmd_set", "cmd_touch", "cmd_meta"] {
+        assert_eq!(memcached.stat(name), 0, "{name}");
+    }
+    for password in ["old-secret", "new-secret"] {
+        let mut client = quickack.client();
+        client.ask(&login("anna", password), "STORED\r\n");
+        client.ask("mg a v\r\nget a\r\n", "EN\r\nEND\r\n");
+    }
+    quickack.client().ask(&login("bob", "se cret"), "STORED\r\n");
+    stranger.send(binary(SASL_AUTH, "PLAIN", "\0anna\0new-secret"));
+    assert_eq!(answer(&mut stranger), (OK, "Authenticated".to_string()));
+    stranger.send([binary(GET, "a", ""), binary(NOOP, "", "")].concat());
+    assert_eq!(answer(&mut stranger).0, NOT_FOUND);
+    assert_eq!(answer(&mut stranger).0, OK);
+    assert_eq!(memcached.stat("curr_items"), 0, "a login is no item");
+    let stats = super::crew::stats(&quickack).to_string();
+    assert!(stats.contains("\"logins_total\":4"), "{stats}");
+    assert!(stats.contains("\"logins_failed_total\":3"), "{stats}");
+    let said = quickack.process.said();
+    assert!(said.contains("a login to pool alpha failed"), "{said}");
+    let shown = [said, stats, quickack.admin_ok(&["config", "--running"])].concat();
+    assert!(!shown.contains("secret") && !shown.contains("anna"), "{shown}");
+}
+
+/// Word by word, as the real one does it: each in a dialogue of its own, because memcached 1.6.18
+/// loses all answers but the last of what comes in one piece before a login. (A login without a
+/// password is told there that its format is bad, here that it failed.)
+#[test]
+fn the_words_of_a_login_are_those_of_memcached() {
+    let folder = private("users", "anna:old-secret\nanna:new-secret\n");
+    let users = folder.path().join("users");
+    let behind = Memcached::start();
+    let quickack = super::quickack(&[behind.address], &[&format!("users: {}", users.display())]);
+    let memcached = memcached_with(&users);
+    for requests in [
+        [login("anna", "old-secret"), "get a\r\n".into(), "nonsense\r\n".into()],
+        [login("anna", "no-secret"), "get a\r\n".into(), login("anna", "new-secret")],
+        [login("anna", "x"), "\r\n".into(), "set a 0 0 x\r\n".into()],
+        [login("nobody", "old-secret"), "set a 0 0\r\n".into(), "ms a S4\r\n".into()],
+        ["set a 0 0 15 noreply\r\nanna new-secret\r\n".into(), "mn\r\n".into(), "mg a\r\n".into()],
+    ] {
+        let (mut here, mut there) = (quickack.client(), memcached.client());
+        for request in requests {
+            here.send(&request);
+            there.send(&request);
+            assert_eq!(here.line(), there.line(), "{request}");
+        }
+    }
+}
+
+fn memcached_with(users: &Path) -> Memcached {
+    let with = ["-Y", users.to_str().unwrap()];
+    let tries = (0..20).find_map(|_| Memcached::start_with(free_address(), &with));
+    tries.expect("memcached finds a port")
+}
+
+#[test]
+fn a_reload_takes_other_passwords_and_who_is_logged_in_stays_before_memcached() {
+    let folder = private("users", USERS);
+    let users = format!("users: {}", folder.path().join("users").display());
+    let (_memcached, quickack) = super::crew::field(2, &[], &[&users]);
+    let mut clients: Vec<Client> = (0..6).map(|_| quickack.client()).collect();
+    clients.iter_mut().for_each(|client| client.ask(&login("anna", "old-secret"), "STORED\r\n"));
+    assert!(quickack.admin_ok(&["reload"]).contains("nothing changed"));
+    write(folder.path(), "users", "carl:new-secret\n", 0o600);
+    let said = quickack.admin_ok(&["reload"]);
+    let told = "other users or passwords: 2 users with 3 passwords, now 1 user with 1 password";
+    assert!(said.contains("applied by 2/2") && said.contains(told), "{said}");
+    clients.iter_mut().for_each(|client| client.ask("get a\r\n", "END\r\n"));
+    let mut late = quickack.client();
+    late.ask(&login("anna", "old-secret"), "CLIENT_ERROR authentication failure\r\n");
+    late.ask(&login("carl", "new-secret"), "STORED\r\n");
+    // What others may read is not taken, and what holds goes on.
+    write(folder.path(), "users", "carl:other-secret\n", 0o644);
+    let refused = quickack.admin(&["reload"]);
+    assert!(!refused.ok && refused.text.contains("its mode 0644 lets others"), "{refused:?}");
+    quickack.client().ask(&login("carl", "new-secret"), "STORED\r\n");
+    // A value that is set at run time is compiled with the files that were read.
+    quickack.admin_ok(&["set", "alpha.timeout=3s"]);
+    quickack.client().ask(&login("carl", "new-secret"), "STORED\r\n");
+    // A worker that is started later has them too.
+    let pid = super::crew::crew(&quickack)[&0].pid;
+    send(pid, Signal::KILL);
+    super::crew::wait_for_crew(&quickack, 2);
+    (0..8).for_each(|_| quickack.client().ask(&login("carl", "new-secret"), "STORED\r\n"));
+    let shown = format!("{}{}{refused:?}", quickack.process.said(), command_lines(&quickack));
+    assert!(!shown.contains("secret"), "{shown}");
+}
+
+/// Of the master and all its children.
+fn command_lines(quickack: &Quickack) -> String {
+    let workers = quickack.workers().into_values();
+    let all = workers.chain([quickack.process.id()]);
+    all.map(|id| fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap()).collect()
+}
+
+#[test]
+fn a_login_goes_with_its_client_from_worker_to_worker_before_memcached() {
+    let folder = private("users", USERS);
+    let users = format!("users: {}", folder.path().join("users").display());
+    let (memcached, quickack) = super::crew::field(4, &[], &[&users]);
+    let mut known: Vec<Client> = (0..16).map(|_| quickack.client()).collect();
+    let mut strangers: Vec<Client> = (0..4).map(|_| quickack.client()).collect();
+    for (at, client) in known.iter_mut().enumerate() {
+        if at % 2 == 0 {
+            client.ask(&login("anna", "new-secret"), "STORED\r\n");
+        } else {
+            client.send(binary(SASL_AUTH, "PLAIN", "\0anna\0new-secret"));
+            assert_eq!(answer(client).0, OK);
+        }
+    }
+    for count in [1, 3] {
+        let text = super::crew::text(count, &[], &[memcached.address], &[&users]);
+        quickack.rewrite(&text);
+        quickack.admin_ok(&["reload"]);
+        super::crew::wait_for_crew(&quickack, count);
+        super::crew::wait_for_clients(&quickack, 20);
+        for (at, client) in known.iter_mut().enumerate() {
+            if at % 2 == 0 {
+                client.ask("get a\r\n", "END\r\n");
+            } else {
+                client.send(binary(GET, "a", ""));
+                assert_eq!(answer(client).0, NOT_FOUND);
+            }
+        }
+        for client in &mut strangers {
+            client.ask("get a\r\n", "CLIENT_ERROR unauthenticated\r\n");
+        }
+    }
+}
+
+#[test]
+fn a_memcached_that_wants_a_login_hears_it_before_anything_else() {
+    let folder = private("users", "proxy:pass\n");
+    let ours = folder.path();
+    write(ours, "right", "proxy:pass\n", 0o600);
+    let memcached = memcached_with(&ours.join("users"));
+    let directive = format!("server_login: {}", ours.join("right").display());
+    let quickack = super::quickack(&[memcached.address], &[&directive]);
+    let mut client = quickack.client();
+    client.ask("set a 0 0 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    client.ask("get quickack:login\r\n", "END\r\n");
+    client.ask("mg a v\r\n", "VA 1\r\nx\r\n");
+}
+
+#[test]
+fn a_memcached_that_refuses_the_login_is_down_until_the_file_is_mended() {
+    let folder = private("users", "proxy:pass-word\n");
+    let ours = folder.path();
+    write(ours, "ours", "proxy:wrong-word\n", 0o600);
+    let memcached = memcached_with(&ours.join("users"));
+    let directive = format!("server_login: {}", ours.join("ours").display());
+    let mut quickack = super::quickack(&[memcached.address], &[&directive]);
+    let server = memcached.address;
+    let mut client = quickack.client();
+    client.ask("get a\r\n", &format!("SERVER_ERROR {server}: login refused\r\n"));
+    quickack.process.wait_for("that it is down", |said| {
+        said.contains(&format!("server {server} of pool alpha is down (login refused)"))
+            .then_some(())
+    });
+    write(ours, "ours", "proxy:pass-word\n", 0o600);
+    let said = quickack.admin_ok(&["reload"]);
+    assert!(said.contains("pool alpha: another login to its servers"), "{said}");
+    quickack.process.wait_for("that it is back", |said| said.contains("is back").then_some(()));
+    client.ask("get a\r\n", "END\r\n");
+    let said = quickack.process.said();
+    assert!(!said.contains("-word"), "{said}");
+}
+
+#[test]
+fn a_server_that_wants_no_login_does_not_keep_it() {
+    let (memcached, folder) = (Memcached::start(), private("ours", "proxy:pass\n"));
+    let directive = format!("server_login: {}", folder.path().join("ours").display());
+    let config = super::config(&[memcached.address], &[&directive, "distribution: modula"]);
+    let quickack = Quickack::start(super::QUICKACK, &format!("{config}   - embedded\n"));
+    let mut client = quickack.client();
+    let keys: Vec<String> = (0..20).map(|at| format!("key{at}")).collect();
+    for key in &keys {
+        client.ask(&format!("set {key} 0 0 1\r\nx\r\n"), "STORED\r\n");
+    }
+    client.ask("get quickack:login\r\n", "END\r\n");
+    memcached.client().ask("get quickack:login\r\n", "END\r\n");
+    let here = memcached.stat("curr_items");
+    assert!((1..20).contains(&here), "{here} of 20 items are in memcached");
 }

@@ -16,6 +16,7 @@ mod crew;
 mod differential;
 mod eject;
 mod faults;
+mod hold;
 mod limits;
 mod logins;
 mod metrics;

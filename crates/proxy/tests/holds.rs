@@ -1,0 +1,290 @@
+//! Stories of hold and drop: a silent server is sent nothing more, what nobody waits for is dropped,
+//! and the rest is sent when the server wakes. The rule stands in `flow/hold.rs`.
+
+mod stage;
+
+use metrics::Server;
+use proxy::{Closed, ConnId};
+
+use stage::{S0, SECOND, Stage};
+
+const HOLD_AFTER: u64 = 30_000;
+
+/// A server that owes an answer to another client's `incr n 1` and has been silent for too long.
+fn silent() -> (Stage, ConnId) {
+    let (mut stage, link) = Stage::of_one();
+    let other = stage.client();
+    stage.says(other, "incr n 1\r\n");
+    assert_eq!(stage.turn(link), "incr n 1\r\n");
+    stage.passes(HOLD_AFTER);
+    (stage, link)
+}
+
+impl Stage {
+    #[track_caller]
+    fn expect_count(&self, counter: Server, expected: u64) {
+        assert_eq!(self.book.total(S0, counter), expected, "{counter:?}");
+    }
+}
+
+#[test]
+fn what_comes_for_a_silent_server_waits_until_it_speaks() {
+    let (mut stage, link) = silent();
+    stage.expect_count(Server::HeldNow, 1);
+    let client = stage.client();
+    stage.says(client, "append x 0 0 1\r\nX\r\nget x\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.passes(HOLD_AFTER);
+    assert_eq!(stage.turn(link), "");
+    stage.says(link, "5\r\n");
+    assert_eq!(stage.hears(link), "", "not before the end of the turn");
+    assert_eq!(stage.turn(link), "append x 0 0 1\r\nX\r\nget x\r\n");
+    stage.says(link, "STORED\r\nEND\r\n");
+    assert_eq!(stage.hears(client), "STORED\r\nEND\r\n");
+    stage.expect_count(Server::HeldNow, 0);
+    stage.expect_count(Server::Held, 2);
+    stage.expect_count(Server::Dropped, 0);
+}
+
+#[test]
+fn a_server_that_speaks_or_owes_nothing_is_not_silent() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.says(client, "get x\r\n");
+    assert_eq!(stage.turn(link), "get x\r\n");
+    for piece in ["VAL", "UE x 0 1\r", "\nX"] {
+        stage.passes(HOLD_AFTER - 1);
+        stage.says(link, piece);
+        stage.says(client, "delete x noreply\r\n");
+        assert_eq!(stage.turn(link), "delete x\r\n", "after {piece:?}");
+    }
+    stage.says(link, "\r\nEND\r\nDELETED\r\nDELETED\r\nDELETED\r\n");
+    stage.passes(SECOND);
+    stage.says(client, "get y\r\n");
+    assert_eq!(stage.turn(link), "get y\r\n");
+    stage.expect_count(Server::Held, 0);
+}
+
+/// `retry.php`: the client gives up after 100 ms, comes back and asks again, and gives up as the
+/// server wakes.
+#[test]
+fn what_a_client_asks_again_and_again_is_done_once() {
+    for how in [Closed::Eof, Closed::Reset] {
+        let (mut stage, link) = Stage::of_one();
+        let append = "append x 0 0 1\r\nX\r\n";
+        let first = stage.client();
+        stage.says(first, append);
+        assert_eq!(stage.turn(link), append);
+        stage.passes(100_000);
+        stage.closes(first, how);
+        for _ in 0..2 {
+            let again = stage.client();
+            stage.says(again, append);
+            assert_eq!(stage.turn(link), "");
+            stage.passes(100_000);
+            stage.closes(again, how);
+        }
+        let last = stage.client();
+        stage.says(last, append);
+        assert_eq!(stage.turn(link), "");
+        // The answer and the news that the last has left come in one turn, in this order.
+        stage.says(link, "STORED\r\n");
+        stage.closes(last, how);
+        assert_eq!(stage.turn(link), "");
+        stage.expect_count(Server::Held, 3);
+        stage.expect_count(Server::Dropped, 3);
+        stage.expect_rows(0);
+    }
+}
+
+#[test]
+fn a_client_that_has_closed_its_half_is_told_that_its_request_was_dropped() {
+    let (mut stage, link) = silent();
+    let client = stage.client();
+    stage.says(client, "set x 0 0 1\r\nX\r\nget y\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.closes(client, Closed::Eof);
+    stage.passes(HOLD_AFTER);
+    let words = "SERVER_ERROR s0: silent, and its client has left: dropped, not sent\r\n";
+    assert_eq!(stage.hears(client), [words, words].concat());
+    assert_eq!(stage.closed, [client]);
+    stage.says(link, "5\r\n");
+    assert_eq!(stage.turn(link), "");
+}
+
+/// Nobody waits for the outcome of a `noreply`, so nobody asks again: dropped, it would be lost.
+#[test]
+fn a_noreply_of_a_client_that_has_left_is_sent() {
+    for how in [Closed::Eof, Closed::Reset] {
+        let (mut stage, link) = silent();
+        let client = stage.client();
+        stage.says(client, "set x 0 0 1\r\nX\r\nset y 0 0 1 noreply\r\nY\r\ndelete z noreply\r\n");
+        assert_eq!(stage.turn(link), "");
+        stage.closes(client, how);
+        stage.passes(HOLD_AFTER);
+        stage.says(link, "5\r\n");
+        assert_eq!(stage.turn(link), "set y 0 0 1\r\nY\r\ndelete z\r\n");
+        stage.expect_count(Server::Dropped, 1);
+    }
+}
+
+#[test]
+fn a_client_that_says_quit_is_not_one_that_gives_up() {
+    let (mut stage, link) = silent();
+    let client = stage.client();
+    stage.says(client, "set x 0 0 1\r\nX\r\nquit\r\n");
+    stage.closes(client, Closed::Reset);
+    assert_eq!(stage.turn(link), "");
+    stage.says(link, "5\r\n");
+    assert_eq!(stage.turn(link), "set x 0 0 1\r\nX\r\n");
+    stage.expect_count(Server::Dropped, 0);
+}
+
+#[test]
+fn a_message_that_has_begun_to_leave_is_finished() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.says(client, "get x\r\nset x 0 0 4\r\nabcd\r\ndelete x\r\n");
+    stage.end_turn();
+    let all = "get x\r\nset x 0 0 4\r\nabcd\r\ndelete x\r\n";
+    assert_eq!(stage.hears_some(link, 12), all[..12]);
+    stage.passes(HOLD_AFTER);
+    assert_eq!(stage.hears(link), all[12..26]);
+    stage.closes(client, Closed::Reset);
+    stage.says(link, "END\r\nSTORED\r\n");
+    assert_eq!(stage.turn(link), "", "the rest was dropped");
+    stage.expect_rows(0);
+}
+
+#[test]
+fn a_held_message_has_its_time_in_the_queue_and_no_more() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.preconnect = true;
+        pool.timeouts.queue = SECOND / 10;
+    });
+    let link = stage.connect(0);
+    let (other, client) = (stage.client(), stage.client());
+    stage.says(other, "incr n 1\r\n");
+    stage.turn(link);
+    stage.passes(HOLD_AFTER);
+    stage.says(client, "delete x\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.passes(SECOND / 10);
+    let words = "SERVER_ERROR s0: silent, timed out in the queue, not sent\r\n";
+    assert_eq!(stage.hears(client), words);
+    stage.expect_count(Server::QueueTimeout, 1);
+}
+
+#[test]
+fn the_server_is_silent_not_the_link() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.preconnect = true;
+        pool.server_connections = 2;
+    });
+    let links = [stage.connect(0), stage.connect(0)];
+    let clients = [stage.client(), stage.client()];
+    stage.says(clients[0], "incr n 1\r\n");
+    let busy = links.into_iter().find(|link| stage.turn(*link) == "incr n 1\r\n");
+    let busy = busy.expect("one of them carries it");
+    let idle = links.into_iter().find(|link| *link != busy).expect("there are two");
+    stage.passes(HOLD_AFTER);
+    stage.says(clients[1], "incr n 2\r\n");
+    assert_eq!(stage.turn(idle), "version\r\n", "it asks whether the server is there");
+    assert_eq!(stage.turn(busy), "");
+    // It is: so only one link is slow, and the message there is on its way.
+    stage.says(idle, "VERSION 1.6.18\r\n");
+    assert_eq!(stage.turn(idle), "incr n 2\r\n");
+    stage.says(idle, "7\r\n");
+    assert_eq!(stage.hears(clients[1]), "7\r\n");
+}
+
+#[test]
+fn what_another_worker_holds_is_greeted_before_it_is_sent_anything() {
+    let (mut stage, link) = Stage::of_one();
+    let other = stage.book.sheet(1).counters::<Server>(S0);
+    let (client, retry) = (stage.client(), stage.client());
+    // Heard just now: the other worker's trouble is not the server's.
+    other.set(Server::HeldNow, 1);
+    stage.says(client, "get x\r\n");
+    assert_eq!(stage.turn(link), "get x\r\n");
+    stage.says(link, "END\r\n");
+    stage.passes(HOLD_AFTER);
+    stage.says(retry, "append x 0 0 1\r\nX\r\n");
+    assert_eq!(stage.turn(link), "version\r\n");
+    stage.passes(100_000);
+    stage.closes(retry, Closed::Eof);
+    stage.says(client, "get x\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.says(link, "VERSION 1.6.18\r\n");
+    assert_eq!(stage.turn(link), "get x\r\n");
+    stage.expect_count(Server::Dropped, 1);
+}
+
+#[test]
+fn what_waited_for_a_link_and_was_given_up_is_not_sent() {
+    let mut stage = Stage::new(&["s0"], |_| {});
+    let (client, still_there) = (stage.client(), stage.client());
+    stage.says(client, "append x 0 0 1\r\nX\r\n");
+    stage.says(still_there, "append x 0 0 1\r\nX\r\n");
+    stage.end_turn();
+    let link = stage.connects[0].0;
+    stage.establishes(link);
+    stage.passes(100_000);
+    stage.closes(client, Closed::Eof);
+    stage.says(link, "VERSION 1.6.18\r\n");
+    assert_eq!(stage.turn(link), "append x 0 0 1\r\nX\r\n");
+    stage.expect_count(Server::Dropped, 1);
+    // A script that asks and closes its half while the link is being made has given nothing up.
+    let mut stage = Stage::new(&["s0"], |_| {});
+    let client = stage.client();
+    stage.says(client, "append x 0 0 1\r\nX\r\n");
+    stage.closes(client, Closed::Eof);
+    stage.end_turn();
+    stage.passes(HOLD_AFTER - 1);
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), "append x 0 0 1\r\nX\r\n");
+}
+
+#[test]
+fn reads_that_gather_are_dropped_with_their_clients() {
+    let (mut stage, link) = silent();
+    let gone = stage.client();
+    for _ in 0..8 {
+        stage.says(gone, "get x\r\n");
+        stage.end_turn();
+    }
+    stage.closes(gone, Closed::Reset);
+    let client = stage.client();
+    stage.says(link, "5\r\n");
+    stage.says(client, "get y\r\n");
+    let sent = stage.turn(link);
+    assert!(sent.ends_with("get y\r\n") || sent.ends_with("y\r\n"), "{sent}");
+    stage.expect_count(Server::Dropped, 4);
+}
+
+#[test]
+fn a_link_that_dies_ends_the_hold() {
+    let (mut stage, link) = silent();
+    let client = stage.client();
+    stage.says(client, "delete x\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.closes(link, Closed::Reset);
+    assert_eq!(stage.hears(client), "SERVER_ERROR s0: connection lost\r\n");
+    stage.expect_count(Server::HeldNow, 0);
+    stage.end_turn();
+}
+
+#[test]
+fn without_hold_after_nothing_is_held() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.preconnect = true;
+        pool.hold_after = None;
+    });
+    let link = stage.connect(0);
+    let client = stage.client();
+    stage.says(client, "incr n 1\r\n");
+    assert_eq!(stage.turn(link), "incr n 1\r\n");
+    stage.passes(SECOND / 2);
+    stage.says(client, "incr n 1\r\n");
+    assert_eq!(stage.turn(link), "incr n 1\r\n");
+}

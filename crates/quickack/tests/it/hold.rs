@@ -1,0 +1,81 @@
+//! Retries against a frozen memcached, by one worker and by several: a change is done once.
+
+use std::io::{ErrorKind, Read};
+use std::time::Duration;
+
+use testkit::process::{Client, Memcached, Quickack, wait_until};
+
+use super::crew::{field, wait_for_crew};
+
+/// What a client gives a server that does not answer: as in `retry.php`.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Asks, waits for `PATIENCE` in vain, and hangs up.
+fn try_in_vain(quickack: &Quickack, request: &str) {
+    let mut client = quickack.client();
+    client.stream.set_read_timeout(Some(PATIENCE)).expect("a deadline that is not zero");
+    client.send(request);
+    let error = client.stream.read(&mut [0; 64]).expect_err("the server is frozen");
+    assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
+}
+
+/// A counter of the only server, of all workers together.
+fn total(quickack: &Quickack, memcached: &Memcached, name: &str) -> u64 {
+    let mut client = quickack.client();
+    client.send("stats\r\n");
+    let text = client.read_until("END\r\n");
+    let start = format!("{}.{name} ", memcached.address);
+    let line = text.lines().find_map(|line| line.split_once(&start));
+    let (_, value) = line.unwrap_or_else(|| panic!("{start} is not in {text}"));
+    value.parse().expect("a number")
+}
+
+/// `tries` of the same append while the server is frozen: the first is handed over, the others are
+/// held and given up. How often it was done when the server is awake again.
+fn check_retries(workers: usize, tries: usize) {
+    let (memcached, quickack) = field(workers, &[], &[]);
+    wait_for_crew(&quickack, workers);
+    // Many a worker has a link by now, and some may have none.
+    let mut clients: Vec<Client> = (0..4 * workers).map(|_| quickack.client()).collect();
+    clients.iter_mut().for_each(|client| client.ask("set k 0 0 1\r\n0\r\n", "STORED\r\n"));
+    memcached.process.freeze();
+    for _ in 0..tries {
+        try_in_vain(&quickack, "append k 0 0 1\r\nx\r\n");
+    }
+    // Whoever is patient is served when the server wakes.
+    clients[0].send("append k 0 0 1\r\ny\r\n");
+    memcached.process.thaw();
+    clients[0].expect("STORED\r\n");
+    wait_until("what was given up is dropped", || {
+        total(&quickack, &memcached, "messages_dropped_total") == tries as u64 - 1
+    });
+    let mut direct = memcached.client();
+    direct.ask("get k\r\n", "VALUE k 0 3\r\n0xy\r\nEND\r\n");
+    let held = total(&quickack, &memcached, "messages_held_total");
+    assert!(held >= tries as u64 - 1, "{held} messages held");
+    assert_eq!(memcached.stat("cmd_set"), 4 * workers as u64 + 2);
+}
+
+#[test]
+fn a_retry_against_a_frozen_memcached_is_applied_once() {
+    check_retries(1, 3);
+}
+
+#[test]
+fn a_retry_at_another_worker_is_applied_once() {
+    check_retries(4, 6);
+}
+
+/// Nobody retries what has no answer: it is done as often as it was asked, though its client left.
+#[test]
+fn a_noreply_to_a_frozen_memcached_is_applied_though_its_client_left() {
+    let (memcached, quickack) = field(1, &[], &[]);
+    let mut client = quickack.client();
+    client.ask("set k 0 0 1\r\n0\r\n", "STORED\r\n");
+    memcached.process.freeze();
+    try_in_vain(&quickack, "append k 0 0 1\r\nx\r\n");
+    quickack.client().send("append k 0 0 1 noreply\r\ny\r\n");
+    client.send("get k\r\n");
+    memcached.process.thaw();
+    client.expect("VALUE k 0 3\r\n0xy\r\nEND\r\n");
+}
