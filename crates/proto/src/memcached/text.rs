@@ -121,3 +121,33 @@ impl Protocol for Text {
         Login::Attempt { name, password: rest.get(1..).unwrap_or_default() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(stream: &str, expected: Option<(&str, &str)>) {
+        let parsed = Text.parse_request(stream.as_bytes(), &mut Resume::default(), &mut Vec::new());
+        let Parsed::Complete(request) = parsed else { panic!("{stream}: {parsed:?}") };
+        let (head, rest) = stream.as_bytes().split_at(request.head as usize);
+        let found = Text.login(&request, head, &rest[..request.body as usize]);
+        let expected = expected.map_or(Login::Other, |(name, password)| Login::Attempt {
+            name: name.as_bytes(),
+            password: password.as_bytes(),
+        });
+        assert_eq!(found, expected, "{stream}");
+    }
+
+    /// As with memcached's `-Y`, but that a password may hold spaces.
+    #[test]
+    fn a_login_is_a_set_of_name_and_password() {
+        check("set a 0 0 10\r\njoe secret\r\n", Some(("joe", "secret")));
+        check("set a 0 0 10 noreply\r\njoe secret\r\n", Some(("joe", "secret")));
+        check("set a 0 0 12\r\njoe secret x\r\n", Some(("joe", "secret x")));
+        check("set a 0 0 3\r\njoe\r\n", Some(("joe", "")));
+        check("set a 0 0 0\r\n\r\n", Some(("", "")));
+        for other in ["get a\r\n", "add a 0 0 10\r\njoe secret\r\n", "mg a\r\n"] {
+            check(other, None);
+        }
+    }
+}

@@ -131,3 +131,38 @@ impl Protocol for Binary {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(opcode: u8, mechanism: &[u8], body: &[u8], expected: Login<'_>) {
+        let total = (mechanism.len() + body.len()) as u8;
+        let mut packet = [0u8; header::LEN].to_vec();
+        packet[..2].copy_from_slice(&[FIRST, opcode]);
+        (packet[3], packet[11]) = (mechanism.len() as u8, total);
+        packet.extend_from_slice(mechanism);
+        packet.extend_from_slice(body);
+        let parsed = Binary.parse_request(&packet, &mut Resume::default(), &mut Vec::new());
+        let Parsed::Complete(request) = parsed else { panic!("{packet:?}: {parsed:?}") };
+        let (head, rest) = packet.split_at(request.head as usize);
+        assert_eq!(Binary.login(&request, head, rest), expected, "{packet:?}");
+    }
+
+    #[test]
+    fn a_login_is_plain_or_none() {
+        let joe = Login::Attempt { name: b"joe", password: b"secret" };
+        let nobody = Login::Attempt { name: b"", password: b"" };
+        check(0x21, b"PLAIN", b"\0joe\0secret", joe);
+        check(0x21, b"PLAIN", b"root\0joe\0secret", joe);
+        check(0x21, b"PLAIN", b"\0joe\0a\0b", Login::Attempt { name: b"joe", password: b"a\0b" });
+        for body in [&b""[..], b"joe", b"\0joe"] {
+            check(0x21, b"PLAIN", body, nobody);
+        }
+        check(0x21, b"CRAM-MD5", b"\0joe\0secret", nobody);
+        check(0x22, b"PLAIN", b"\0joe\0secret", Login::Other);
+        check(0x20, b"", b"", Login::Mechanisms);
+        check(0x00, b"key", b"", Login::Other);
+        check(0x0a, b"", b"", Login::Other);
+    }
+}
