@@ -79,8 +79,9 @@ impl Proxy {
             self.keep_rest(id, &source.bytes[used..]);
         } else {
             client.partial.extend_from_slice(source.bytes);
-            if !client.paused {
-                self.consume_partial(id, now);
+            match client.paused {
+                true => self.stop_reading(id, limits::BUFFER_KEEP_MAX),
+                false => self.consume_partial(id, now),
             }
         }
         self.acknowledge(id);
@@ -91,15 +92,28 @@ impl Proxy {
     pub(crate) fn resume_clients(&mut self, now: Time) {
         while let Some(id) = self.desk.next_resumable() {
             self.consume_partial(id, now);
-            match self.desk.clients.find(id) {
-                Some(client) if client.paused => {}
-                Some(client) if client.state == State::Ending => self.desk.leave(id),
-                Some(client) if client.state == State::Open => {
+            let client = self.desk.clients.find_mut(id);
+            let Some(client) = client.filter(|client| !client.paused) else { continue };
+            client.is_late = false;
+            match client.state {
+                State::Ending => self.desk.leave(id),
+                State::Open if client.deaf => {
+                    client.deaf = false;
                     self.desk.actions.push_back(Action::Resume(id));
                 }
-                _ => {}
+                State::Open | State::Leaving => {}
             }
         }
+    }
+
+    /// A paused client that is read all the same has sent enough, when more than `most` waits.
+    fn stop_reading(&mut self, id: ConnId, most: usize) {
+        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        if client.partial.len() > most && !client.deaf {
+            client.deaf = true;
+            self.desk.actions.push_back(Action::Pause(id));
+        }
+        self.desk.spoke(id);
     }
 
     /// Reads requests from the bytes that were kept.
@@ -366,6 +380,7 @@ impl Proxy {
         let Some(client) = self.desk.clients.find_mut(id) else { return };
         if client.state != State::Leaving && !client.paused && client.must_pause(&limits) {
             client.paused = true;
+            client.deaf = true;
             self.desk.pools[client.pool as usize].counters.add(Counter::Paused, 1);
             self.desk.actions.push_back(Action::Pause(id));
         }
