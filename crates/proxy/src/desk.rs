@@ -573,6 +573,7 @@ impl Desk {
         client.held_back = true;
         if !client.paused {
             client.paused = true;
+            client.deaf = true;
             self.pools[client.pool as usize].counters.add(Counter::Paused, 1);
             self.actions.push_back(Action::Pause(id));
         }

@@ -91,19 +91,19 @@ pub(super) static TABLE: &[Command] = &[
     row(
         "mg",
         Class::Single { writes: false },
-        "with `v` and none but `v f c k s O q P L` merged with other reads, until the pool has seen \
-         stale or win marks; on servers without meta also `T`, else refused",
+        "with `v` and none but `v f c k s O q P L` merged with other reads, until the pool has \
+         seen stale or win marks; on servers without meta only these and `T`",
     ),
     row(
         "ms",
         UPDATE,
-        "on servers without meta: `T F M k O q P L`, `C` in the modes S and R, else refused",
+        "on servers without meta only `T F M k O q P L`, and `C` in the modes S and R",
     ),
-    row("md", UPDATE, "on servers without meta: `k O q P L`, else refused"),
+    row("md", UPDATE, "on servers without meta only `k O q P L`"),
     row(
         "ma",
         UPDATE,
-        "on servers without meta: `D M v k O q P L`, else refused; `q` hides a number that `N` made",
+        "on servers without meta only `D M v k O q P L`; `q` hides a number that `N` made",
     ),
     row(
         "mn",

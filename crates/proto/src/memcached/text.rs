@@ -8,12 +8,30 @@ use crate::{
     Shown, Skills, Span, Upstream,
 };
 
+const ABOUT: &str = "\
+Classic and meta requests, told apart one by one. A meta request goes to a server with the meta
+commands (memcached 1.6.10 or newer, by its `version`) as it is, without `q`; to any other in classic
+words where those mean exactly the same. What memcached 1.6.18 takes and this does not:
+
+* a number with a `+`, minus zero, or one beyond its range; a control character anywhere in a line;
+* text behind a flag that has no value; base64 that is not canonical;
+* an `ms` without a length that can be read: the connection ends, since data cannot be told from
+  commands.
+
+Flags of newer versions (`E`, `S`, `x`) pass on; a letter that nobody knows is refused. `k` of a base64
+key whose bytes a line cannot hold is told from the request: the server could send such a key as it is.
+";
+
 /// Text.
 pub struct Text;
 
 impl Protocol for Text {
     fn name(&self) -> &'static str {
         "memcached"
+    }
+
+    fn about(&self) -> &'static str {
+        ABOUT
     }
 
     fn spoken(&self, first: u8) -> &'static dyn Protocol {

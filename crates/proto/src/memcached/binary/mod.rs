@@ -27,12 +27,32 @@ use opcodes::Shape;
 /// What the first byte of every request is.
 pub(super) const FIRST: u8 = header::REQUEST;
 
+const ABOUT: &str = "\
+Spoken by a connection to the same listener whose first byte is 0x80. Servers are spoken to in text.
+Where the answers differ from those of memcached 1.6.18:
+
+* a key with a space, a control character or DEL in it has at most 186 bytes, else 0x04: it travels as
+  base64 and only to servers with the meta commands, else 0x83;
+* an expiry past 2147483647 (the year 2038) is that second: text has no later one;
+* what the proxy refuses by name is answered 0x83 with the reason, and a fault 0x86 with the server's
+  name: libmemcached takes these for a broken connection, and neither aborts a program as its
+  `increment` does at 0x20 and 0x82;
+* of an unknown opcode the whole body is swallowed, where memcached takes a part of it for the next
+  packet; a `GAT` with a value is malformed; what is no packet gets one answer, 0x04, before the end.
+
+A cas number belongs to the server that gave it.
+";
+
 /// Binary.
 pub struct Binary;
 
 impl Protocol for Binary {
     fn name(&self) -> &'static str {
         "memcached-binary"
+    }
+
+    fn about(&self) -> &'static str {
+        ABOUT
     }
 
     fn spoken(&self, first: u8) -> &'static dyn Protocol {
