@@ -75,6 +75,10 @@ pub const BLOCK: usize = 64 * 1024;
 pub const STREAM_MIN: usize = BLOCK;
 /// Unsent bytes from which on whatever is added will have to wait.
 pub const BACKLOG_MIN: usize = 64 * 1024;
+/// The same while there is little to do.
+pub const SPARES_REST_MAX: usize = 256 * 1024;
+/// Rows kept while no request waits.
+pub const ROWS_REST_MAX: usize = 512;
 /// Empty batches kept for reuse.
 pub const BATCHES_MAX: usize = 1024;
 /// An empty buffer larger than this goes back to the allocator.
