@@ -298,7 +298,7 @@ impl Proxy {
         kept.extend_from_slice(head);
         let body = Body { request, head: kept, data: Outbox::default(), left, end: End::default() };
         if let Some(client) = self.desk.clients.find_mut(id) {
-            client.intake = Intake::Body(body);
+            client.intake = Intake::Body(Box::new(body));
             // At once: the next body that begins must see that this one has its place.
             let held = client.measure();
             self.desk.memory.change(&mut client.held, held);
