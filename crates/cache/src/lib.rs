@@ -32,11 +32,11 @@
 //!
 //! | trace | this store | LRU list, same bytes | memcached 1.6.18 `-m 8` |
 //! |---|---|---|---|
-//! | zipf 1.0 | 86.6 | 84.3 | 84.1 |
-//! | zipf 0.8 | 68.7 | 63.6 | 63.6 |
-//! | zipf 1.0, a quarter scanned | 64.1 | 57.6 | 58.3 |
-//! | zipf 0.8, a quarter scanned | 51.5 | 41.0 | 41.8 |
-//! | zipf 1.0, the favourite dies every 20 asks | 76.1 | 80.4 | 75.0 |
+//! | zipf 1.0 | 86.5 | 84.3 | 84.1 |
+//! | zipf 0.8 | 68.3 | 63.6 | 63.6 |
+//! | zipf 1.0, a quarter scanned | 64.0 | 57.6 | 58.3 |
+//! | zipf 0.8, a quarter scanned | 51.3 | 41.0 | 41.8 |
+//! | zipf 1.0, the favourite dies every 20 asks | 76.0 | 80.4 | 75.0 |
 //!
 //! The last is the price: what was asked for often stays for some rounds after its death. One
 //! round at most would give 78.7 there and cost up to 1.1 points above.

@@ -95,7 +95,8 @@ pub const TIMEOUT_CONNECT_DEFAULT_US: u64 = 1_000_000;
 pub const TIMEOUT_QUEUE_DEFAULT_US: u64 = 1_000_000;
 /// Deadline of a reply where the file names none.
 pub const TIMEOUT_REPLY_DEFAULT_US: u64 = 1_000_000;
-/// Silence after which a server that owes an answer is sent nothing more, where the file names none.
+/// Silence after which a server that owes an answer is sent nothing more, unless the file says
+/// otherwise.
 pub const HOLD_AFTER_DEFAULT_US: u64 = 30_000;
 /// The first pause before a lost link is tried again; it doubles with each failure.
 pub const BACKOFF_FIRST_US: u64 = 50_000;

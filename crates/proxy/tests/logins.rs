@@ -1,5 +1,5 @@
-//! Stories of who is let in: clients of a pool with users, and a pool whose servers want to know who
-//! we are.
+//! Stories of who is let in: clients of a pool with users, and a pool whose servers want to know
+//! who we are.
 
 mod stage;
 
@@ -70,6 +70,22 @@ fn a_login_is_taken_in_pieces_and_what_comes_with_it_is_served() {
     stage.says(client, "set x 0 0 8\r\nanna old\r\n");
     assert_eq!(stage.turn(link), "set x 0 0 8\r\nanna old\r\n");
     assert_eq!(stage.book.sheet(0).total(POOL, Pool::Logins), 1);
+}
+
+#[test]
+fn any_cut_of_a_login_gives_the_same_answers() {
+    let text = "nonsense\r\nset x 0 0 6\r\nbob no\r\nset x 0 0 8\r\nanna new\r\nnonsense\r\n";
+    let answers = [FIRST, FAILED, "STORED\r\n", "ERROR\r\n"].concat();
+    for cut in 0..text.len() {
+        for next in cut..text.len() {
+            let mut stage = guarded();
+            let client = stage.client();
+            for piece in [&text[..cut], &text[cut..next], &text[next..]] {
+                stage.says(client, piece);
+            }
+            assert_eq!(stage.hears(client), answers, "cut at {cut} and {next}");
+        }
+    }
 }
 
 #[test]
