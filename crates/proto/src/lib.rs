@@ -105,7 +105,8 @@ pub trait Protocol: Sync {
     fn open_fetch(&self, request: &Request, head: &[u8], out: &mut Vec<u8>);
 
     /// Tells an item of a server's reply in the client's words: writes its head, and says what of
-    /// the body follows. For requests with `keep`; whatever answers others passes as it came.
+    /// the body follows. For requests with `keep`, and for reads that were asked together with
+    /// others in a form that tells more; whatever answers others passes as it came.
     fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown;
 
     /// Writes an answer of the proxy's own to a client; nothing, where a quiet request hides it.
