@@ -1,6 +1,9 @@
 # through_pylibmc.py PORT 0|1 [USER PASSWORD]: every word of pylibmc in text or binary, with SASL PLAIN
 # where there is a user; ends with an assertion or with 0.
-import os, sys
+import glob, os, sys
+
+# The wheel brings libsasl along, which looks for its mechanisms where its builders have them.
+os.environ.setdefault("SASL_PATH", ":".join(glob.glob("/usr/lib/*/sasl2") + ["/usr/lib/sasl2"]))
 import pylibmc
 
 port, binary, login = sys.argv[1], sys.argv[2] == "1", sys.argv[3:5]

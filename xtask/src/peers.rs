@@ -95,6 +95,16 @@ pub const PEERS: &[Peer] = &[
         tests: &["bmemcached"],
     },
     Peer {
+        name: "sasl-plain",
+        probe: &[
+            "sh",
+            "-c",
+            "ls /usr/lib/sasl2/libplain.so /usr/lib/*/sasl2/libplain.so | grep -q .",
+        ],
+        source: Source::Apt("libsasl2-modules"),
+        tests: &["sasl"],
+    },
+    Peer {
         name: "tcpdump",
         probe: &["tcpdump", "--version"],
         source: Source::Apt("tcpdump"),

@@ -89,8 +89,8 @@ pub(crate) enum State {
 pub(crate) enum Intake {
     /// The head of a request.
     Head,
-    /// The rest of a body whose head is known.
-    Body(Body),
+    /// The rest of a body whose head is known. In a box: clients at rest are many.
+    Body(Box<Body>),
     /// The rest of a body that nobody will get.
     Swallow(u64),
 }

@@ -45,9 +45,9 @@ pub(crate) enum Value<'a> {
     /// In one piece: what the client is shown.
     Flat(Source<'a>),
     /// In one piece, to be translated.
-    Foreign(Item, Source<'a>),
-    /// What the client is shown, from several reads.
-    Held(Outbox),
+    Foreign(&'a Item, Source<'a>),
+    /// What the client is shown, from several reads. In a box: it is rare, and as long as all else.
+    Held(Box<Outbox>),
     /// What the client has got already, but for this end.
     Streamed(&'static [u8]),
 }
@@ -67,7 +67,11 @@ impl Value<'_> {
     }
 
     fn write(self, question: &Question, out: &mut Outbox) {
-        self.put((question, 0), out, Outbox::push);
+        match self {
+            // Nearly always.
+            Value::Flat(source) => out.push(source),
+            other => other.put((question, 0), out, Outbox::push),
+        }
     }
 
     /// As `write`, into a place where it may have to wait.
@@ -87,7 +91,7 @@ impl Value<'_> {
             Value::Streamed(end) => out.copy(end),
             Value::Foreign(item, source) => {
                 let (head, body) = (item.head as usize, item.body as usize);
-                let shown = question.translate(slot, &item, &source.bytes[..head], out.copied());
+                let shown = question.translate(slot, item, &source.bytes[..head], out.copied());
                 if let Shown::Body { trailer } = shown {
                     add(out, source.part(head, head + body));
                     out.copy(trailer);
@@ -219,30 +223,31 @@ impl Desk {
     pub(crate) fn begin_value(
         &mut self,
         entry: Entry,
-        item: &Item,
+        (item, asked): (&Item, Ask),
         head: &[u8],
         data: &mut Outbox,
     ) -> (Shown, bool) {
         let row = &self.rows[entry.row];
         let owner = row.client;
+        data.open(&mut self.spares);
+        let shown = match row.question.is_told(asked) {
+            true => row.question.translate(entry.slot, item, head, data.copied()),
+            false => {
+                data.copy(head);
+                Shown::Body { trailer: item.trailer }
+            }
+        };
         let client = self.clients.find_mut(owner).expect("the caller found it");
         let is_next = client.head == entry.row && row.left == 1 && row.slots.is_empty();
         let streams = is_next
+            && matches!(shown, Shown::Body { .. })
             && item.body >= self.limits.stream_min as u64
             && client.out.len() < limits::BACKLOG_MIN;
         if streams {
             client.learn(item.len() as usize);
-        }
-        let out = if streams { &mut client.out } else { data };
-        out.open(&mut self.spares);
-        let shown = match row.question.keep {
-            true => row.question.translate(entry.slot, item, head, out.copied()),
-            false => {
-                out.copy(head);
-                Shown::Body { trailer: item.trailer }
-            }
-        };
-        if streams {
+            client.out.open(&mut self.spares);
+            client.out.append(data);
+            data.close(&mut self.spares);
             self.spoke(owner);
         }
         (shown, streams)
@@ -287,7 +292,7 @@ impl Desk {
                     row.keep_small(entry.slot, source.bytes)
                 }
                 Value::Foreign(item, source) if row.is_small(source.bytes.len()) => {
-                    row.keep_translated(entry.slot, &item, source.bytes)
+                    row.keep_translated(entry.slot, item, source.bytes)
                 }
                 large => {
                     let mut held = Outbox::default();
@@ -364,7 +369,8 @@ impl Desk {
         let words = if sent { table.words_sent } else { table.words };
         let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
         let text = format!("{label}: {words}");
-        row.fail(slot, &Answer::Failed(&text));
+        let answer = if sent { Answer::Uncertain(&text) } else { Answer::Failed(&text) };
+        row.fail(slot, &answer);
         self.settle_error(id);
     }
 

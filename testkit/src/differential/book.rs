@@ -92,7 +92,7 @@ impl Translated {
 /// 2038, which only binary can say, is said as 2038 in text, and shown as what 32 bits make of it.
 fn same_time(direct: i64, ours: i64) -> bool {
     let far = direct.unsigned_abs().min(ours.unsigned_abs()) > YEARS;
-    let near = direct >= 0 && ours >= 0 && direct.abs_diff(ours) <= SECONDS_APART;
+    let near = direct != -1 && ours != -1 && direct.abs_diff(ours) <= SECONDS_APART;
     direct == ours || far || near
 }
 

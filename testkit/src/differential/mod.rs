@@ -188,24 +188,24 @@ impl Run {
     fn note(&mut self, burst: &Burst, replies: &[Reply]) {
         self.tally.count(burst, replies);
         for reply in replies {
-            let Some(cas) = reply.cas() else { continue };
-            let by_opaque = reply.opaque().and_then(|opaque| {
-                let asked = burst.requests.iter().find(|asked| asked.opaque == Some(opaque))?;
-                asked.key
-            });
-            let key = by_opaque.or_else(|| {
-                let named = reply.key()?;
-                self.keys.iter().position(|key| key.is_named(&named))
-            });
-            // With one request there is no doubt whose answer it is.
-            let key = key.or_else(|| match &burst.requests[..] {
-                [request] => request.key,
-                _ => None,
-            });
-            if let Some(key) = key {
+            if let (Some(cas), Some(key)) = (reply.cas(), self.key_of(burst, reply)) {
                 self.given.note(key, cas);
             }
         }
+    }
+
+    /// Which key an answer is about: by its opaque, by the key that it names, or because nothing else
+    /// was asked.
+    fn key_of(&self, burst: &Burst, reply: &Reply) -> Option<usize> {
+        let asked = |opaque| burst.requests.iter().find(|asked| asked.opaque == Some(opaque));
+        let by_opaque = reply.opaque().and_then(asked).and_then(|asked| asked.key);
+        let by_name =
+            || self.keys.iter().position(|key| reply.key().is_some_and(|name| key.is_named(&name)));
+        let only = || match &burst.requests[..] {
+            [request] => request.key,
+            _ => None,
+        };
+        by_opaque.or_else(by_name).or_else(only)
     }
 
     fn compare(
@@ -232,7 +232,15 @@ impl Run {
             self.tally.excuse(row.name, behind);
             return Ok(());
         }
-        Err(tally::difference(behind, burst, at, (direct, ours), row, &self.history))
+        let key = direct.get(at).and_then(|reply| self.key_of(burst, reply));
+        Err(tally::difference(
+            behind,
+            burst,
+            at,
+            (direct, ours),
+            row,
+            key.map(|key| &self.history[key]),
+        ))
     }
 
     /// Nobody has the key of that request any more.

@@ -87,17 +87,14 @@ pub(super) fn difference(
     at: usize,
     (direct, ours): (&[Reply], &[Reply]),
     row: Option<&Excuse>,
-    history: &[VecDeque<String>],
+    history: Option<&VecDeque<String>>,
 ) -> String {
     let shown = |replies: &[Reply]| match replies.get(at) {
         Some(reply) => reply.shown(),
         None => "nothing".to_string(),
     };
     let asked = asker(burst, direct, at);
-    let key = asked.and_then(|request| request.key);
-    let past = key.map_or(String::new(), |key| {
-        history[key].iter().map(|line| format!("    {line}\n")).collect()
-    });
+    let past: String = history.into_iter().flatten().map(|line| format!("    {line}\n")).collect();
     let excuse = row.map_or(String::new(), |row| format!("not as the row says: {}\n", row.name));
     format!(
         "{behind:?} differs at answer {at} of {}\n{excuse}  request:   {}\n  memcached: {}\n  \

@@ -43,10 +43,11 @@ impl Judge<'_> {
 
     /// The place of the request that is answered; none for an error that says not whose it is.
     fn owner(&self, told: &Told) -> Option<usize> {
-        let forms = self.client.expects.iter().enumerate().filter_map(|(at, one)| match one.asked {
-            Asked::Form(form) => Some((at, form)),
-            _ => None,
-        });
+        let forms =
+            self.client.expects.iter().enumerate().filter_map(|(at, one)| match one.asked {
+                Asked::Form(form) => Some((at, form)),
+                _ => None,
+            });
         let mut forms = forms.peekable();
         let first = *forms.peek().expect("the caller looked");
         let found = match (told.opaque, told.outcome) {
@@ -211,9 +212,8 @@ impl Judge<'_> {
     }
 
     fn may_lose(&self, update: &Update) -> bool {
-        let failed = |at: usize| {
-            self.pool.servers[at].was_in_trouble(update.arrived, update.arrived_at)
-        };
+        let failed =
+            |at: usize| self.pool.servers[at].was_in_trouble(update.arrived, update.arrived_at);
         let failed = match update.key {
             Some(key) => self.pool.owners(key, update.arrived).any(failed),
             None => (0..self.pool.servers.len()).any(failed),

@@ -121,7 +121,9 @@ impl Expect {
     /// The key that is to be removed.
     pub fn removes(&self) -> Option<usize> {
         match self.asked {
-            Asked::Delete { key } | Asked::Form(Form { what: What::Delete { key }, .. }) => Some(key),
+            Asked::Delete { key } | Asked::Form(Form { what: What::Delete { key }, .. }) => {
+                Some(key)
+            }
             _ => None,
         }
     }
@@ -131,7 +133,10 @@ impl Expect {
         match &self.asked {
             Asked::Read { keys, .. } => keys.len() == 1,
             Asked::Form(form) => {
-                matches!(form.what, What::Get { .. } | What::GetAndTouch { .. } | What::Vivify { .. })
+                matches!(
+                    form.what,
+                    What::Get { .. } | What::GetAndTouch { .. } | What::Vivify { .. }
+                )
             }
             _ => false,
         }
@@ -223,12 +228,11 @@ impl Client {
     }
 
     /// The updates that have arrived and it waits for: those before the last answer that is owed.
-    /// What has not been looked at when it leaves tells nothing of the quiet ones before.
-    pub fn awaited(&self, is_unread: bool) -> impl Iterator<Item = u32> {
+    pub fn awaited(&self) -> impl Iterator<Item = u32> {
         let arrived = self.expects.iter().take(self.arrived);
-        let last = arrived.enumerate().filter(|(_, one)| one.is_owed()).map(|(at, _)| at + 1).last();
-        let waited = self.expects.iter().take(last.unwrap_or(0));
-        waited.filter(move |one| !is_unread || one.is_owed()).filter_map(Expect::update)
+        let last =
+            arrived.enumerate().filter(|(_, one)| one.is_owed()).map(|(at, _)| at + 1).last();
+        self.expects.iter().take(last.unwrap_or(0)).filter_map(Expect::update)
     }
 
     /// The conversation was ended by the proxy: nothing else will be answered.

@@ -22,14 +22,27 @@ pub struct Form {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    Get { key: usize },
+    Get {
+        key: usize,
+    },
     /// A read that also sets the expiry: that number of the book.
-    GetAndTouch { key: usize, number: u32 },
+    GetAndTouch {
+        key: usize,
+        number: u32,
+    },
     /// A read that makes what it does not find, and tells one client to fill it.
-    Vivify { key: usize, number: u32 },
+    Vivify {
+        key: usize,
+        number: u32,
+    },
     /// Any update whose outcome is in the book.
-    Update { number: u32, adds: Adds },
-    Delete { key: usize },
+    Update {
+        number: u32,
+        adds: Adds,
+    },
+    Delete {
+        key: usize,
+    },
     Barrier,
 }
 
@@ -77,13 +90,8 @@ const META: &[(usize, Kind)] = &[
     (4, Kind::Invalidate),
 ];
 
-const BINARY: &[(usize, Kind)] = &[
-    (45, Kind::Get),
-    (30, Kind::Store),
-    (10, Kind::Delta),
-    (8, Kind::Delete),
-    (7, Kind::Touch),
-];
+const BINARY: &[(usize, Kind)] =
+    &[(45, Kind::Get), (30, Kind::Store), (10, Kind::Delta), (8, Kind::Delete), (7, Kind::Touch)];
 
 impl Asker<'_> {
     /// One loud meta request, or quiet ones and the barrier behind them.

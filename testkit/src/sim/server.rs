@@ -325,8 +325,7 @@ impl Server {
     /// Answers by an error line without executing; of a read of several keys some may be answered.
     fn refuse(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         let line = place.book.injected.len();
-        conn.is_unskilled |= frame.words[0] == "version";
-        self.ever_lacked |= frame.words[0] == "version";
+        let start = conn.output.len();
         let word = frame.words[0];
         let first = if word.starts_with("gat") { 2 } else { 1 };
         let is_read = word.starts_with("ge") || word.starts_with("gat");
@@ -346,6 +345,10 @@ impl Server {
         // Any server may be told that a command was not executed by such a line.
         self.trouble.any = place.book.event();
         say(conn, &format!("SERVER_ERROR injected {line}"));
+        if word == "version" {
+            // From which nothing is learnt of what it can do.
+            conn.poison = conn.poison.or(Some((start, conn.output.len())));
+        }
     }
 }
 

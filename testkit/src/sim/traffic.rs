@@ -207,8 +207,9 @@ impl World {
         say!(self, "client {} closes its half", client.number);
         client.is_half_closed = true;
         client.unsent.clear();
-        if !client.is_leaving {
-            self.book.abandon(client.awaited(self.proxy.is_awaiting(id)), self.now);
+        // Since when something waits that has not been looked at, is the proxy's secret.
+        if !client.is_leaving && !self.proxy.is_awaiting(id) {
+            self.book.abandon(client.awaited(), self.now);
         }
         self.proxy.handle_closed(id, Closed::Eof, self.now);
     }
@@ -216,8 +217,9 @@ impl World {
     fn reset_client(&mut self, id: ConnId) {
         let client = self.clients[id.index()].take().expect("the caller found it");
         say!(self, "client {} resets", client.number);
-        if !client.is_leaving {
-            self.book.abandon(client.awaited(self.proxy.is_awaiting(id)), self.now);
+        // Since when something waits that has not been looked at, is the proxy's secret.
+        if !client.is_leaving && !self.proxy.is_awaiting(id) {
+            self.book.abandon(client.awaited(), self.now);
         }
         if client.is_paused || self.proxy.is_awaiting(id) {
             // Its last requests may have been received and never looked at.

@@ -119,7 +119,8 @@ impl World {
         let is_poisoned = conn.poison.is_some_and(|(start, _)| conn.delivered > start);
         // Its first words have just told of less than what waits for it may need.
         let unfit_at = model.servers[conn.server].unfit_at;
-        let is_unfit = conn.is_idle() && unfit_at == self.now || !conn.is_greeted && unfit_at == self.now;
+        let is_unfit =
+            conn.is_idle() && unfit_at == self.now || !conn.is_greeted && unfit_at == self.now;
         if may_retire && !waits && !is_poisoned && !is_late && !is_unfit {
             // No client waits for anything: that is no failure of anybody's.
             return;
@@ -197,7 +198,7 @@ impl World {
             Event::ServerDown { server, .. } | Event::Poisoned { server, .. } => (*server, true),
             Event::ServerBack { server } => (*server, false),
             // Whoever was refused judges that by what it read.
-            Event::ClientsRefused { .. } => return,
+            Event::ClientsRefused { .. } | Event::Marked { .. } => return,
             Event::LoginsFailed { .. } => unreachable!("nobody logs in here"),
         };
         let (pool, at) = self.place(server);

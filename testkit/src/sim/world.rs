@@ -264,7 +264,10 @@ impl World {
     /// arrived or its server last got on.
     fn check_patience(&self, client: &Client) {
         let Some(expect) = client.expects.front() else { return };
-        let waits = expect.arrived != 0 && expect.is_owed() && !client.is_paused && !self.proxy.is_awaiting(client.id);
+        let waits = expect.arrived != 0
+            && expect.is_owed()
+            && !client.is_paused
+            && !self.proxy.is_awaiting(client.id);
         if !waits || client.is_full || !client.socket.is_empty() || !client.inbox.is_empty() {
             return;
         }

@@ -2,11 +2,27 @@
 
 use super::commands::{MG, SET, TABLE};
 use super::meta::{self, base64};
-use super::{Binary, Servers, answer, binary, request};
+use super::{Binary, Servers, answer, binary, reply, request};
 use crate::{
     Answer, Ask, Asked, Carry, Class, Command, Item, Login, Parsed, Protocol, Request, Resume,
     Shown, Skills, Span, Upstream,
 };
+
+const ABOUT: &str = "\
+Classic and meta requests, told apart one by one. A meta request goes to a server with the meta
+commands (memcached 1.6.13 or newer, by its `version`) as it is, without `q`; to any other in
+classic words where those mean exactly the same. What memcached 1.6.18 takes and this does not:
+
+* a number with a `+`, minus zero, or one beyond its range; a control character anywhere in a
+  line;
+* text behind a flag that has no value; base64 that is not canonical;
+* an `ms` without a length that can be read: the connection ends, since data cannot be told from
+  commands.
+
+Flags of newer versions (`E`, `S`, `x`) pass on; a letter that nobody knows is refused. `k` of a
+base64 key whose bytes a line cannot hold is told from the request: the server could send such a
+key as it is.
+";
 
 /// Text.
 pub struct Text;
@@ -14,6 +30,10 @@ pub struct Text;
 impl Protocol for Text {
     fn name(&self) -> &'static str {
         "memcached"
+    }
+
+    fn about(&self) -> &'static str {
+        ABOUT
     }
 
     fn spoken(&self, first: u8) -> &'static dyn Protocol {
@@ -83,8 +103,15 @@ impl Protocol for Text {
         }
     }
 
+    fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool {
+        meta::answer::names(asked, key)
+    }
+
     fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
-        meta::answer::translate(asked, item, head, out)
+        match asked.command {
+            MG.. => meta::answer::translate(asked, item, head, out),
+            command => reply::pass(command, item, head, out),
+        }
     }
 
     fn answer(&self, asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
@@ -99,5 +126,64 @@ impl Protocol for Text {
         let space = body.iter().position(|byte| *byte == b' ').unwrap_or(body.len());
         let (name, rest) = body.split_at(space);
         Login::Attempt { name, password: rest.get(1..).unwrap_or_default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::commands;
+    use super::*;
+
+    fn check(stream: &str, expected: Option<(&str, &str)>) {
+        let parsed = Text.parse_request(stream.as_bytes(), &mut Resume::default(), &mut Vec::new());
+        let Parsed::Complete(request) = parsed else { panic!("{stream}: {parsed:?}") };
+        let (head, rest) = stream.as_bytes().split_at(request.head as usize);
+        let found = Text.login(&request, head, &rest[..request.body as usize]);
+        let expected = expected.map_or(Login::Other, |(name, password)| Login::Attempt {
+            name: name.as_bytes(),
+            password: password.as_bytes(),
+        });
+        assert_eq!(found, expected, "{stream}");
+    }
+
+    /// A server's value, which may have been asked together with reads that want its cas number.
+    fn check_told(stream: &str, said: &str, expected: &str) {
+        let mut keys = Vec::new();
+        let parsed = Text.parse_request(stream.as_bytes(), &mut Resume::default(), &mut keys);
+        let Parsed::Complete(request) = parsed else { panic!("{stream}: {parsed:?}") };
+        let Class::Fetch { ask, .. } = request.class else { panic!("{stream}: {request:?}") };
+        let asked_together = Ask { command: commands::GETS };
+        let parsed = Servers.parse_reply(asked_together, said.as_bytes());
+        let Parsed::Complete(item) = parsed else { panic!("{said}: {parsed:?}") };
+        let (command, quiet) = (request.command, request.quiet);
+        let head = if request.keep { stream.as_bytes() } else { b"" };
+        let mut out = Vec::new();
+        let asked = Asked { command, quiet, ask, head };
+        let shown = Text.translate(&asked, &item, &said.as_bytes()[..item.head as usize], &mut out);
+        assert_eq!(shown, Shown::Body { trailer: b"\r\n" }, "{stream}");
+        assert_eq!(String::from_utf8_lossy(&out), expected, "{stream}");
+    }
+
+    #[test]
+    fn a_cas_number_is_told_to_whom_it_was_asked_for() {
+        let said = "VALUE k 7 2 5504\r\nab\r\n";
+        check_told("get k\r\n", said, "VALUE k 7 2\r\n");
+        check_told("gets k\r\n", said, "VALUE k 7 2 5504\r\n");
+        check_told("mg k v\r\n", said, "VA 2\r\n");
+        check_told("mg k f k v q s O9\r\n", said, "VA 2 f7 kk s2 O9\r\n");
+        check_told("mg k v c\r\n", said, "VA 2 c5504\r\n");
+    }
+
+    /// As with memcached's `-Y`, but that a password may hold spaces.
+    #[test]
+    fn a_login_is_a_set_of_name_and_password() {
+        check("set a 0 0 10\r\njoe secret\r\n", Some(("joe", "secret")));
+        check("set a 0 0 10 noreply\r\njoe secret\r\n", Some(("joe", "secret")));
+        check("set a 0 0 12\r\njoe secret x\r\n", Some(("joe", "secret x")));
+        check("set a 0 0 3\r\njoe\r\n", Some(("joe", "")));
+        check("set a 0 0 0\r\n\r\n", Some(("", "")));
+        for other in ["get a\r\n", "add a 0 0 10\r\njoe secret\r\n", "mg a\r\n"] {
+            check(other, None);
+        }
     }
 }

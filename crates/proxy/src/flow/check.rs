@@ -36,8 +36,7 @@ impl Proxy {
     /// What a client has sent is not looked at, although it is read: it waits for it to be known
     /// what a server can do, or has just done so.
     pub fn is_awaiting(&self, id: ConnId) -> bool {
-        let is_unread =
-            |client: &Client| client.resumable || client.paused && !client.deaf;
+        let is_unread = |client: &Client| client.resumable || client.paused && !client.deaf;
         self.desk.clients.find(id).is_some_and(is_unread)
     }
 

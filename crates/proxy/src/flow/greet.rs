@@ -69,7 +69,7 @@ impl Proxy {
         }
         self.desk.spares.give(std::mem::take(&mut link.partial));
         link.set_state(State::Up);
-        link.since = now;
+        (link.since, link.up_at) = (now, now);
         let (pool, server) = (link.pool as usize, link.server as usize);
         let entry = &mut self.desk.pools[pool].servers[server];
         let before = entry.skills.replace(skills);
@@ -95,8 +95,10 @@ impl Proxy {
     /// the first time, was written for one that could do more.
     fn close_unfit(&mut self, pool: usize, server: usize, now: Time) {
         for id in self.links_of(pool, server) {
-            let link = self.links.find(id);
-            if link.is_some_and(|link| link.sent == 0 && !link.flights.is_empty()) {
+            let link = self.links.find_mut(id).expect("it has just been listed");
+            if link.sent == 0 && !link.flights.is_empty() {
+                // Its server is well, but another one.
+                link.proven = true;
                 self.close_link(id, Fault::LinkLost, now);
             }
         }

@@ -247,6 +247,8 @@ impl Proxy {
                 self.fail_batch(batch, server as u32, Fault::Dropped);
             }
             self.mark_dirty(id);
+            // It may have been all that a link waited for.
+            self.end_retiring(id);
         }
     }
 }

@@ -19,15 +19,22 @@ use crate::{Action, Event, Proxy, limits};
 const FAILED_TELL_US: u64 = 1_000_000;
 
 impl Proxy {
+    /// Whether a client is to log in before it is told anything.
+    pub(super) fn must_log_in(&self, id: ConnId) -> bool {
+        let client = self.desk.clients.find(id).expect("the caller found it");
+        !client.logged_in && self.desk.pools[client.pool as usize].plan.users.is_some()
+    }
+
     /// Deals with a request that is a login, or comes before one; how many of the bytes, at whose
     /// start it stands, are used. None: it is one like any other.
     pub(super) fn login(&mut self, id: ConnId, request: &Request, bytes: &[u8]) -> Option<usize> {
         let client = self.desk.clients.find_mut(id).expect("it has just asked");
-        let users = Rc::clone(self.desk.pools[client.pool as usize].plan.users.as_ref()?);
+        let users = self.desk.pools[client.pool as usize].plan.users.as_ref()?;
         let is_known = client.logged_in;
         if is_known && !matches!(request.class, Class::Refuse(_)) {
             return None;
         }
+        let users = Rc::clone(users);
         if request.len() > limits::LOGIN_LEN_MAX as u64 {
             return if is_known { None } else { Some(self.turn_away(id, request, bytes)) };
         }

@@ -143,19 +143,20 @@ impl Proxy {
 
     /// A head that grows past its bound, or past the memory ceiling, ends the conversation.
     fn limit_partial(&mut self, id: ConnId) {
-        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        let Some(client) = self.desk.clients.find(id) else { return };
         let len = client.partial.len();
-        let is_known =
-            client.logged_in || self.desk.pools[client.pool as usize].plan.users.is_none();
-        let most = match is_known {
-            true => self.desk.limits.request_head,
-            false => self.desk.limits.request_head.min(limits::LOGIN_LEN_MAX),
+        let (most, answer) = match self.must_log_in(id) {
+            true => (limits::LOGIN_LEN_MAX, Answer::LoginFirst),
+            false => {
+                let answer = Answer::Refused(Refusal::Bad("line too long"));
+                (self.desk.limits.request_head, answer)
+            }
         };
         let small = len <= limits::BUFFER_KEEP_MAX.min(most);
         if client.paused || small || (len <= most && self.desk.memory.has_room(len)) {
             return self.desk.spoke(id);
         }
-        self.desk.say(id, &Answer::Refused(Refusal::Bad("line too long")));
+        self.desk.say(id, &answer);
         self.desk.leave(id);
     }
 
@@ -205,7 +206,10 @@ impl Proxy {
             Parsed::Incomplete => return 0,
             Parsed::Malformed(why) => {
                 self.desk.pools[pool].counters.add(Counter::Refused, 1);
-                let answer = Answer::Refused(Refusal::Bad(why));
+                let answer = match self.must_log_in(id) {
+                    true => Answer::LoginFirst,
+                    false => Answer::Refused(Refusal::Bad(why)),
+                };
                 self.desk.answer(id, &Request::nobody(), rest.bytes, &answer);
                 self.desk.leave(id);
                 return rest.bytes.len();
@@ -294,7 +298,7 @@ impl Proxy {
         kept.extend_from_slice(head);
         let body = Body { request, head: kept, data: Outbox::default(), left, end: End::default() };
         if let Some(client) = self.desk.clients.find_mut(id) {
-            client.intake = Intake::Body(body);
+            client.intake = Intake::Body(Box::new(body));
             // At once: the next body that begins must see that this one has its place.
             let held = client.measure();
             self.desk.memory.change(&mut client.held, held);

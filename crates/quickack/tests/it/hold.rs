@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use testkit::process::{Client, Memcached, Quickack, wait_until};
 
-use super::QUICKACK;
 use super::crew::{field, wait_for_crew};
 
 /// What a client gives a server that does not answer: as in `retry.php`.

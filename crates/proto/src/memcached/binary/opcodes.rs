@@ -97,7 +97,13 @@ const fn row(
     class: Class,
     note: &'static str,
 ) -> Opcode {
-    Opcode { code, shape, quiet, command: Command { name, class, note } }
+    // What shows or takes a cas number: a quiet one shows none, and a store has the classic `cas`.
+    let skilled = match shape {
+        Shape::Store(_) => matches!(quiet, Quiet::Loud),
+        Shape::Concat { .. } | Shape::Delete | Shape::Delta { .. } => true,
+        _ => false,
+    };
+    Opcode { code, shape, quiet, command: Command { name, class, skilled, note } }
 }
 
 const fn unknown(code: u8, name: &'static str) -> Opcode {
@@ -148,14 +154,7 @@ const OPCODES: [Opcode; 50] = [
     row(0x19, "AppendQ", APPEND, Sparing, WRITE, QUIET_CAS),
     row(0x1a, "PrependQ", PREPEND, Sparing, WRITE, QUIET_CAS),
     unknown(0x1b, "Verbosity"),
-    row(
-        0x1c,
-        "Touch",
-        TOUCH,
-        Loud,
-        WRITE,
-        "on servers without meta the value comes as far as here",
-    ),
+    row(0x1c, "Touch", TOUCH, Loud, WRITE, "asked as GAT: the value comes as far as here"),
     row(0x1d, "GAT", GAT, Loud, READ_TOUCH, TOUCHES),
     row(0x1e, "GATQ", GAT, Sparing, READ_TOUCH, TOUCHES),
     row(SASL_LIST, "SASLList", Shape::Bare, Loud, UNKNOWN, LOGIN),

@@ -64,7 +64,7 @@ pub(in super::super) fn write_head(
         return out.extend_from_slice(if coded { b" b\r\n" } else { b"\r\n" });
     }
     if ask.command == request.command {
-        let coded = !request.arguments.is_empty() && is_hidden(key.of(head));
+        let coded = request.arguments.of(head) == b"b" && is_hidden(key.of(head));
         return write_meta(head, coded, out);
     }
     let Some(line) = Line::read(head) else {

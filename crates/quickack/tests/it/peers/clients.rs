@@ -122,3 +122,48 @@ fn php_memcached_works_in_binary_mode() {
 fn php_memcached_works_in_binary_mode_with_sasl() {
     check_with_login(PHP, &["1"]);
 }
+
+/// A client that gives up after 100 ms and tries again has its write applied once: what waits for a
+/// silent server goes with its client. Directly, or with nothing held, every try is applied.
+#[test]
+fn php_memcached_that_tries_a_write_again_has_it_applied_once() {
+    let applied = |memcached: &Memcached, port: u16| {
+        let mut command = Command::new("php");
+        command.arg(testkit::process::script("retry.php"));
+        let pid = memcached.process.id().to_string();
+        let server = memcached.address.port().to_string();
+        let output = run(command.args([&port.to_string(), "2", &pid, "append", &server]));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let count = text.split_once("applied ").and_then(|(_, rest)| rest.split(' ').next());
+        count.and_then(|count| count.parse::<u32>().ok()).unwrap_or_else(|| panic!("{text}"))
+    };
+    let direct = Memcached::start();
+    assert_eq!(applied(&direct, direct.address.port()), 3);
+    let (memcacheds, quickack) = field(1, &[]);
+    assert_eq!(applied(&memcacheds[0], quickack.address().port()), 1);
+    let (memcacheds, quickack) = field(1, &["hold_after: 0"]);
+    assert_eq!(applied(&memcacheds[0], quickack.address().port()), 3);
+}
+
+/// Setting an option makes php-memcached connect anew; the servers do not notice.
+#[test]
+fn php_memcached_that_sets_its_options_again_opens_no_connection_to_a_server() {
+    let reconnects = |client: u16, server: u16| {
+        let mut command = Command::new("php");
+        command.arg(testkit::process::script("optreset.php"));
+        let output = run(command.args([client.to_string(), server.to_string()]));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let rows = text.lines().filter_map(|line| line.split_once("reconnects in 10 calls: "));
+        let rows: Vec<(String, i64)> = rows
+            .map(|(name, count)| (name.trim().to_string(), count.parse().expect("a number")))
+            .collect();
+        assert!(rows.len() > 20, "{text}");
+        rows
+    };
+    let direct = Memcached::start();
+    let server = direct.address.port();
+    assert!(reconnects(server, server).iter().any(|(_, count)| *count > 0));
+    let (memcacheds, quickack) = field(1, &[]);
+    let ours = reconnects(quickack.address().port(), memcacheds[0].address.port());
+    assert!(ours.iter().all(|(_, count)| *count == 0), "{ours:?}");
+}
