@@ -143,6 +143,8 @@ impl Desk {
             client.silent += 1;
             return row;
         }
+        #[cfg(seeded_bugs)]
+        self.rows.lose_opaque(row, client.tail);
         client.loud += u32::from(request.quiet == Quiet::Loud);
         match client.tail {
             NONE => client.head = row,

@@ -142,11 +142,6 @@ impl Expect {
         }
     }
 
-    /// It is an update whose form depends on what its server can do.
-    pub fn is_form_update(&self) -> bool {
-        matches!(self.asked, Asked::Form(Form { what: What::Update { .. }, .. }))
-    }
-
     /// It asks for a change.
     pub fn changes(&self) -> bool {
         match &self.asked {
@@ -229,10 +224,8 @@ impl Client {
 
     /// The updates that have arrived and it waits for: those before the last answer that is owed.
     pub fn awaited(&self) -> impl Iterator<Item = u32> {
-        let arrived = self.expects.iter().take(self.arrived);
-        let last =
-            arrived.enumerate().filter(|(_, one)| one.is_owed()).map(|(at, _)| at + 1).last();
-        self.expects.iter().take(last.unwrap_or(0)).filter_map(Expect::update)
+        let last = (0..self.arrived).rev().find(|at| self.expects[*at].is_owed());
+        self.expects.iter().take(last.map_or(0, |at| at + 1)).filter_map(Expect::update)
     }
 
     /// The conversation was ended by the proxy: nothing else will be answered.

@@ -34,6 +34,9 @@ pub struct Judge<'a> {
     pub reads_in_order: bool,
     /// No fault can explain anything: there were none, or they are long over.
     pub is_calm: bool,
+    /// The event from which on that is so.
+    pub over: u64,
+    pub trace: bool,
 }
 
 /// What an error line lets us know.
@@ -269,8 +272,7 @@ impl Judge<'_> {
         // The first words of a server that was restarted long ago may be heard only now.
         let is_unfit = row.fault == Fault::LinkLost
             && self.pool.servers.iter().any(|one| one.label == label && one.ever_lacked);
-        let is_moved = row.fault == Fault::Down && expect.is_form_update() && self.pool.epoch > 0;
-        assert!(!self.is_calm || is_overload || is_unfit || is_moved, "{line:?} without any fault");
+        assert!(!self.is_calm || is_overload || is_unfit, "{line:?} without any fault");
         self.summary.faults[row.fault as usize] += 1;
         if row.fault == Fault::NoServer {
             assert_eq!(label, self.plan.name);
@@ -307,8 +309,6 @@ impl Judge<'_> {
             Fault::ReplyTimeout => trouble.silent > since,
             Fault::LinkLost => trouble.lost > since,
             Fault::Poisoned => trouble.poisoned > since,
-            // Its data has come, and by now it belongs to a server of which nothing is known.
-            Fault::Down if expect.is_form_update() && self.pool.epoch > 0 => true,
             Fault::Down => server.is_down || trouble.back > since,
             Fault::OutOfMemory => self.tight_memory,
             Fault::Unable => {

@@ -32,6 +32,8 @@ const CHANGES: &[Change] = &[
     Change::AddServer,
     Change::Weight,
     Change::Timeouts,
+    Change::Timeouts,
+    Change::Timeouts,
     Change::ServerConnections,
     Change::Clients,
     Change::Limits,
@@ -173,6 +175,7 @@ impl World {
     fn compare(&mut self, pool: usize, was_planned: bool, old: PoolPlan) {
         if !self.pools[pool].is_planned {
             // Nobody will hear of what has changed beside.
+            self.pools[pool].deadlines.push((self.now, old.timeouts));
             self.pools[pool].plan = old;
             if was_planned {
                 self.let_clients_go(pool);

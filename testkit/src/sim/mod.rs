@@ -25,6 +25,7 @@ mod judge;
 mod master;
 mod meta;
 pub(crate) mod random;
+mod read;
 mod reply;
 mod rings;
 mod scene;

@@ -2,14 +2,10 @@
 
 use proxy::{Action, Closed, ConnId, Event, Side, Slices, limits};
 
-use super::client::{Asked, Client, Expect};
+use super::client::{Client, Expect};
 use super::conn::Conn;
-use super::judge::{Judge, NO_MEMORY};
-use super::reply;
-use super::scene::FaultKind;
 use super::server::{Server, Trick};
 use super::silence::GREETING;
-use super::told;
 use super::world::{World, say};
 
 impl World {
@@ -119,8 +115,7 @@ impl World {
         let is_poisoned = conn.poison.is_some_and(|(start, _)| conn.delivered > start);
         // Its first words have just told of less than what waits for it may need.
         let unfit_at = model.servers[conn.server].unfit_at;
-        let is_unfit =
-            conn.is_idle() && unfit_at == self.now || !conn.is_greeted && unfit_at == self.now;
+        let is_unfit = unfit_at == self.now && (conn.is_idle() || !conn.is_greeted);
         if may_retire && !waits && !is_poisoned && !is_late && !is_unfit {
             // No client waits for anything: that is no failure of anybody's.
             return;
@@ -273,90 +268,6 @@ impl World {
             self.proxy.handle_transmitted(id, taken, self.now);
         }
     }
-
-    /// A client reads its socket, and each whole reply is judged.
-    pub fn read_client(&mut self, id: ConnId) {
-        let pool = self.clients[id.index()].as_ref().map(|client| client.pool);
-        let has_late = pool.is_some_and(|pool| self.queue_timeouts(pool) > 0);
-        let Some(client) = self.clients[id.index()].as_mut() else { return };
-        client.inbox.append(&mut client.socket);
-        let inbox = std::mem::take(&mut client.inbox);
-        let mut at = 0;
-        while at < inbox.len() {
-            let number = client.number;
-            let Some(expect) = client.next_expect() else {
-                panic!("client {} is told {:?} unasked", client.number, lossy(&inbox[at..]));
-            };
-            if let Asked::Form(form) = expect.asked {
-                let Some(told) = told::parse(&form, number, &inbox[at..]) else { break };
-                say!(self, "  client {number} is told {:?}", lossy(&inbox[at..][..told.len]));
-                if self.scene.tight_memory && told.line == "CLIENT_ERROR line too long" {
-                    client.give_up();
-                    return;
-                }
-                let is_calm = expect.arrived > self.over || self.scene.faults.is_empty();
-                let pool_at = client.pool;
-                let mut judge = Judge {
-                    pool_at,
-                    pool: &self.pools[pool_at],
-                    plan: &self.pools[pool_at].plan,
-                    book: &mut self.book,
-                    client,
-                    summary: &mut self.summary,
-                    now: self.now,
-                    tight_memory: self.scene.tight_memory,
-                    tight_queues: self.scene.tight_queues,
-                    has_late,
-                    reads_in_order: !self.scene.faults.contains(&FaultKind::ErrorLine),
-                    is_calm,
-                };
-                judge.hear(&told, &inbox[at..]);
-                at += told.len;
-                continue;
-            }
-            // Without room for its data, an update is refused by its head.
-            let by_head = expect.arrived == 0 && self.scene.tight_memory;
-            assert!(by_head || expect.arrived != 0, "an answer before its request was whole");
-            let Some(reply) = reply::parse(&expect.asked, &inbox[at..]) else { break };
-            let line = &inbox[at..][reply.line.clone()];
-            if self.scene.tight_memory && line == b"CLIENT_ERROR line too long" {
-                // There is no room for the head of its next request.
-                assert_eq!(at + reply.len, inbox.len(), "more follows the last answer");
-                client.give_up();
-                return;
-            }
-            let expect = client.drop_expect();
-            if by_head {
-                assert_eq!(lossy(&inbox[at..at + reply.line.end]), NO_MEMORY);
-            }
-            say!(
-                self,
-                "  client {} request {}: {:?}",
-                client.number,
-                expect.index,
-                lossy(&inbox[at..at + reply.len])
-            );
-            let pool_at = client.pool;
-            let mut judge = Judge {
-                pool_at,
-                pool: &self.pools[pool_at],
-                plan: &self.pools[pool_at].plan,
-                book: &mut self.book,
-                client,
-                summary: &mut self.summary,
-                now: self.now,
-                tight_memory: self.scene.tight_memory,
-                tight_queues: self.scene.tight_queues,
-                has_late,
-                reads_in_order: !self.scene.faults.contains(&FaultKind::ErrorLine),
-                is_calm: expect.arrived > self.over || self.scene.faults.is_empty(),
-            };
-            judge.judge(&expect, &reply, &inbox[at..]);
-            at += reply.len;
-        }
-        client.inbox = inbox;
-        client.inbox.drain(..at);
-    }
 }
 
 /// Moves what the proxy wants to write, as far as there is room; whether more is left.
@@ -373,8 +284,4 @@ fn take(proxy: &proxy::Proxy, id: ConnId, room: usize, to: &mut Vec<u8>) -> (usi
         }
     }
     (taken, false)
-}
-
-fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(&bytes[..bytes.len().min(120)]).into_owned()
 }

@@ -61,7 +61,7 @@ impl Proxy {
             match self.link_for_key(pool, key, id, now) {
                 Ok(link) if gave_up => {
                     let server = self.links.find(link).map(|link| link.server);
-                    self.desk.fail_part(row, server, Fault::Dropped, false);
+                    self.desk.fail_key((row, slot as u32), server, Fault::Dropped);
                 }
                 Ok(link) => {
                     let how = How { ask, merge, idempotent };

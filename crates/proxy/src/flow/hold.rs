@@ -81,7 +81,9 @@ impl Proxy {
         let count = link.flights.iter_mut().filter(late).map(|flight| flight.held = true).count();
         let server = &mut pool.servers[link.server as usize];
         server.counters.add(Counter::Held, count as u64);
-        if count > 0 && server.silence.hold != Hold::Ending {
+        // Some may have been held before, when the server was silent on another link.
+        let is_held = link.flights.iter().any(|flight| flight.held);
+        if is_held && server.silence.hold != Hold::Ending {
             server.silence.hold = Hold::Ending;
             self.waking.push((link.pool, link.server));
         }
