@@ -128,6 +128,10 @@ pub trait Upstream: Sync {
     /// The longest message of such a read that every server takes, bytes.
     fn fetch_max(&self, ask: Ask) -> usize;
 
+    /// The read whose values tell all that those of either tell, if the two can share a message. A
+    /// value that tells more than was asked for is translated.
+    fn widen(&self, ask: Ask, other: Ask) -> Option<Ask>;
+
     /// Adds one key to a read that `open_fetch` began.
     fn push_fetch(&self, key: &[u8], out: &mut Vec<u8>);
 

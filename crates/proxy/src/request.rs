@@ -76,6 +76,12 @@ impl Question {
         Asked { command: self.command, quiet: self.quiet, ask: self.ask, head: &self.head }
     }
 
+    /// What a server that was asked so says is translated: its client speaks otherwise, or it tells
+    /// more than this one asked for.
+    pub(crate) fn is_told(&self, asked: Ask) -> bool {
+        self.keep || self.ask != asked
+    }
+
     /// As asked for this key of a read: of requests that were joined only one is answered.
     fn asked_for(&self, slot: u32) -> Asked<'_> {
         let slot = slot as usize;

@@ -120,6 +120,44 @@ fn a_fault_says_whether_a_change_may_have_been_made() {
     assert_eq!(statuses, [(1, 0x84), (2, 0x86)], "{told:?}");
 }
 
+#[test]
+fn gets_that_want_the_cas_number_share_a_message_with_gets_that_do_not() {
+    let (mut stage, link) = Stage::of_one();
+    let (a, b) = (stage.client(), stage.client());
+    stage.says(a, "get x\r\n");
+    stage.says(b, "gets y\r\n");
+    stage.says(a, "get z x\r\nmg y v\r\n");
+    assert_eq!(stage.turn(link), "gets x y z x y\r\n");
+    let value = |key: &str| format!("VALUE {key} 0 1 7\r\n1\r\n");
+    let said: String = ["x", "y", "z", "x", "y"].map(value).concat();
+    stage.says(link, &format!("{said}END\r\n"));
+    let x = "VALUE x 0 1\r\n1\r\n";
+    let z = "VALUE z 0 1\r\n1\r\n";
+    assert_eq!(stage.hears(a), [x, "END\r\n", z, x, "END\r\n", "VA 1\r\n1\r\n"].concat());
+    assert_eq!(stage.hears(b), format!("{}END\r\n", value("y")));
+}
+
+#[test]
+fn a_large_value_of_which_nothing_is_shown_does_not_go_to_its_client() {
+    let mut stage = Stage::of(&["s0"], |plan| {
+        plan.limits.stream_min = 10;
+        plan.pools[0].preconnect = true;
+    });
+    let (link, _) = stage.connects.remove(0);
+    stage.establishes(link);
+    stage.says(link, "VERSION 1.4.13\r\n");
+    let a = stage.client();
+    // Touch, of a server without meta: whether the item is there is told by reading it.
+    let touch = [&[0x80, 0x1c, 0, 1, 4, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 1][..], &[0; 12], b"x"];
+    stage.says_bytes(a, &touch.concat());
+    assert_eq!(stage.turn(link), "gats 0 x\r\n");
+    stage.says(link, "VALUE x 0 12 7\r\nabcde");
+    assert!(stage.hears_bytes(a).is_empty(), "it has no value to wait for");
+    stage.closes(link, Closed::Reset);
+    assert!(stage.closed.is_empty());
+    assert_eq!(packets(&stage.hears_bytes(a)).len(), 1, "it is told that the link was lost");
+}
+
 /// Two clients and a link; values from ten bytes on go out as they come.
 fn streaming() -> (Stage, ConnId, ConnId, ConnId) {
     let mut stage = Stage::of(&["s0"], |plan| {

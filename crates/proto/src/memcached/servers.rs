@@ -29,6 +29,12 @@ impl Upstream for Servers {
         if ask.command <= commands::GETS { usize::MAX } else { OTHER_LINE_MAX }
     }
 
+    fn widen(&self, ask: Ask, other: Ask) -> Option<Ask> {
+        let wide = ask.command.max(other.command);
+        // `get` and `gets`; the others have arguments.
+        (ask == other || wide <= commands::GETS).then_some(Ask { command: wide })
+    }
+
     fn push_fetch(&self, key: &[u8], out: &mut Vec<u8>) {
         out.push(b' ');
         out.extend_from_slice(key);

@@ -12,7 +12,7 @@ use proto::{Ask, Carry, Class, Marks, Refusal, Request, Skills};
 
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::{Proxy, Time};
+use crate::{Action, Event, Proxy, Time};
 
 /// What becomes of a single request.
 #[derive(Clone, Copy)]
@@ -114,6 +114,10 @@ impl Proxy {
         match request.marks {
             Marks::None => {}
             Marks::Makes => {
+                let row = entry.plan.row;
+                if !entry.marked && self.desk.sheet.total(row, Counter::Marks) == 0 {
+                    self.desk.actions.push_back(Action::Log(Event::Marked { pool: row }));
+                }
                 entry.marked = true;
                 entry.counters.add(Counter::Marks, 1);
             }
