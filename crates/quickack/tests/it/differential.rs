@@ -2,7 +2,7 @@
 //! through quickack too, in front of one memcached, of four, and of the embedded cache.
 //!
 //! A failure names its seed; `QUICKACK_SEED=N cargo test -p quickack --test it differential` plays
-//! it again. `docs/long-tests.md` has the last result of the long run.
+//! it again, `QUICKACK_DEPTH=1` with one request at a time. `docs/long-tests.md` has the last result of the long run.
 
 use testkit::differential::{Behind, Settings, Tally, run};
 use testkit::process::{Memcached, Quickack};
@@ -11,8 +11,7 @@ use super::{QUICKACK, config};
 
 #[test]
 fn random_requests_are_answered_as_by_memcached() {
-    let seed = std::env::var("QUICKACK_SEED").ok().map(|seed| seed.parse().expect("a number"));
-    check(seed.unwrap_or(1), 20_000);
+    check(from_environment("QUICKACK_SEED").unwrap_or(1), 20_000);
 }
 
 #[test]
@@ -28,10 +27,15 @@ fn random_requests_are_answered_alike_by_two_memcacheds() {
     let settings = Settings {
         seed: 3,
         requests: 5_000,
+        depth: 60,
         memcached: memcacheds[0].address,
         sides: vec![(Behind::One, memcacheds[1].address)],
     };
     judge(run(&settings), 5_000);
+}
+
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().expect("a number"))
 }
 
 fn check(seed: u64, requests: usize) {
@@ -48,6 +52,7 @@ fn check(seed: u64, requests: usize) {
     let settings = Settings {
         seed,
         requests,
+        depth: from_environment("QUICKACK_DEPTH").unwrap_or(60) as usize,
         memcached: addresses[0],
         sides: vec![
             (Behind::One, one.address()),
