@@ -59,6 +59,14 @@ const TRACES: &[Trace] = &[
     },
     Trace { values: "10 B to 10 KB", size: |bits| spread(bits, 10.0, 3.0), mean: 1446, ..SMALL },
     Trace {
+        name: "zipf 0.9, a quarter scanned",
+        values: "10 B to 10 KB",
+        alpha: 0.9,
+        size: |bits| spread(bits, 10.0, 3.0),
+        mean: 1446,
+        habit: Habit::Scan,
+    },
+    Trace {
         values: "100 B to 100 KB",
         size: |bits| spread(bits, 100.0, 3.0),
         mean: 14_460,

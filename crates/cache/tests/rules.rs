@@ -267,3 +267,27 @@ fn rewriting_in_many_sizes_evicts_nothing_that_fits() {
     assert_eq!(store.stats().evictions, 0);
     assert_eq!(store.stats().items, 1000);
 }
+
+#[test]
+fn small_items_outlive_a_flood_of_large_ones() {
+    let mut store = Store::new(1 << 20, 1 << 20);
+    for number in 0..300 {
+        set(&mut store, &format!("small-{number}"), "v");
+    }
+    let value = "v".repeat(10_000);
+    for number in 0..250 {
+        set(&mut store, &format!("large-{number}"), &value);
+    }
+    let found = |store: &mut Store| {
+        let names = (0..300).map(|number| format!("small-{number}"));
+        names.filter(|name| store.entry(name.as_bytes(), NOW).is_some()).count()
+    };
+    assert_eq!(found(&mut store), 300);
+    for number in 0..2_000 {
+        set(&mut store, &format!("larger-{number}"), &value);
+        for _ in 0..3 {
+            check(&mut store, &format!("larger-{number}"), NOW, Some(&value));
+        }
+    }
+    assert_eq!(found(&mut store), 0, "nobody has asked for them, and for all others somebody");
+}

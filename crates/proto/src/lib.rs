@@ -44,6 +44,11 @@ pub trait Protocol: Sync {
     /// The name used in configurations and reports.
     fn name(&self) -> &'static str;
 
+    /// What a reader of the reference should know of it as a whole, in Markdown.
+    fn about(&self) -> &'static str {
+        ""
+    }
+
     /// What a connection to a listener of this protocol speaks whose first byte this is.
     fn spoken(&self, first: u8) -> &'static dyn Protocol;
 

@@ -50,6 +50,8 @@ pub struct Command {
     pub name: &'static str,
     /// What is done with it.
     pub class: Class,
+    /// Some forms of it need skills that not every server has, and are refused without them.
+    pub skilled: bool,
     /// What a reader of the reference should know.
     pub note: &'static str,
 }

@@ -132,6 +132,9 @@ impl Outbox {
         if other.is_empty() {
             return;
         }
+        if other.bytes.len() - other.gone >= limits::KEEP_REFERENCE_MIN {
+            return self.adopt(other);
+        }
         let mut from = other.gone;
         for shared in other.shared.drain(..) {
             self.bytes.extend_from_slice(&other.bytes[from..shared.at]);
@@ -141,6 +144,24 @@ impl Outbox {
         self.bytes.extend_from_slice(&other.bytes[from..]);
         self.shared_len += std::mem::take(&mut other.shared_len);
         other.clear();
+    }
+
+    /// As `append`, without copying: what was copied into the other becomes a block of its own.
+    fn adopt(&mut self, other: &mut Outbox) {
+        let block = Rc::new(std::mem::take(&mut other.bytes));
+        let mut from = other.gone;
+        let end = Some(block.len());
+        let shared = std::mem::take(&mut other.shared);
+        let pieces = shared.into_iter().map(|shared| (shared.at, Some(shared.slice)));
+        for (to, slice) in pieces.chain(end.map(|end| (end, None))) {
+            let own = (to > from).then(|| Slice::new(&block, from, to));
+            for slice in own.into_iter().chain(slice) {
+                self.shared_len += slice.end - slice.start;
+                self.shared.push_back(Shared { at: self.bytes.len(), slice });
+            }
+            from = to;
+        }
+        (other.gone, other.shared_len) = (0, 0);
     }
 
     /// The bytes to write, in order; as many slices as one call may carry.
@@ -270,6 +291,15 @@ impl Spares {
         buffer
     }
 
+    /// Some time has passed: more than was needed lately is not kept.
+    pub(crate) fn rest(&mut self) {
+        while self.bytes > limits::SPARES_REST_MAX
+            && let Some(buffer) = self.buffers.pop()
+        {
+            self.bytes -= buffer.capacity();
+        }
+    }
+
     pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
         let capacity = buffer.capacity();
         let fits = (1..=limits::BUFFER_KEEP_MAX).contains(&capacity);
@@ -353,6 +383,23 @@ mod tests {
             }
             assert!(outbox.is_empty());
         }
+    }
+
+    #[test]
+    fn what_was_copied_and_is_much_is_appended_without_a_copy() {
+        let (mut outbox, expected) = sample();
+        let (mut other, _) = sample();
+        let much = vec![b'm'; limits::KEEP_REFERENCE_MIN];
+        other.copy(&much);
+        other.push(Source::block(&Rc::new(much.clone()), much.len()));
+        other.advance(6_000);
+        let copied = other.bytes.as_ptr();
+        outbox.append(&mut other);
+        outbox.copy(b"tail");
+        let whole = [&expected[..], &expected[6_000..], &much, &much, b"tail"].concat();
+        assert_eq!(flat(&outbox), whole);
+        assert!(other.is_empty());
+        assert!(outbox.shared.iter().any(|shared| shared.slice.block.as_ptr() == copied));
     }
 
     #[test]

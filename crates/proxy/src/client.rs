@@ -8,6 +8,7 @@
 
 use proto::{Protocol, Request, Resume};
 
+use crate::Time;
 use crate::buffer::{Outbox, Spares};
 use crate::limits::Limits;
 use crate::request::{NONE, RowId};
@@ -49,11 +50,17 @@ pub(crate) struct Client {
     pub(crate) dirty: bool,
     /// Not read until what it has outstanding shrinks.
     pub(crate) paused: bool,
+    /// The driver was told not to read it.
+    pub(crate) deaf: bool,
     /// Not read until nothing is outstanding: what comes next may go another way.
     pub(crate) held_back: bool,
     /// Not read until the links of this pool's server know what it can do: how what comes next is
     /// sent there depends on it.
     pub(crate) awaits: Option<u32>,
+    /// Since when.
+    pub(crate) awaits_since: Time,
+    /// It has waited for that as long as a silent server is waited for: see `flow/hold.rs`.
+    pub(crate) is_late: bool,
     /// It has asked to be let go, in order.
     pub(crate) quits: bool,
     /// Its connection has ended, and it had not.
@@ -82,8 +89,8 @@ pub(crate) enum State {
 pub(crate) enum Intake {
     /// The head of a request.
     Head,
-    /// The rest of a body whose head is known.
-    Body(Body),
+    /// The rest of a body whose head is known. In a box: clients at rest are many.
+    Body(Box<Body>),
     /// The rest of a body that nobody will get.
     Swallow(u64),
 }
@@ -144,8 +151,11 @@ impl Client {
             expected: limits.client_outbox / UNKNOWN_ANSWERS,
             dirty: false,
             paused: false,
+            deaf: false,
             held_back: false,
             awaits: None,
+            awaits_since: Time(0),
+            is_late: false,
             quits: false,
             has_left: false,
             resumable: false,
@@ -162,6 +172,11 @@ impl Client {
     /// What has arrived cannot be answered before more arrives.
     pub(crate) fn is_mid_request(&self) -> bool {
         !self.partial.is_empty() || !matches!(self.intake, Intake::Head)
+    }
+
+    /// It has left while nothing could be sent: what it had asked is not asked any more.
+    pub(crate) fn gave_up(&self) -> bool {
+        self.has_left && self.is_late
     }
 
     /// What it has outstanding is so much that it is not read further.

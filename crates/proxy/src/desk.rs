@@ -45,9 +45,9 @@ pub(crate) enum Value<'a> {
     /// In one piece: what the client is shown.
     Flat(Source<'a>),
     /// In one piece, to be translated.
-    Foreign(Item, Source<'a>),
-    /// What the client is shown, from several reads.
-    Held(Outbox),
+    Foreign(&'a Item, Source<'a>),
+    /// What the client is shown, from several reads. In a box: it is rare, and as long as all else.
+    Held(Box<Outbox>),
     /// What the client has got already, but for this end.
     Streamed(&'static [u8]),
 }
@@ -67,7 +67,11 @@ impl Value<'_> {
     }
 
     fn write(self, question: &Question, out: &mut Outbox) {
-        self.put((question, 0), out, Outbox::push);
+        match self {
+            // Nearly always.
+            Value::Flat(source) => out.push(source),
+            other => other.put((question, 0), out, Outbox::push),
+        }
     }
 
     /// As `write`, into a place where it may have to wait.
@@ -87,7 +91,7 @@ impl Value<'_> {
             Value::Streamed(end) => out.copy(end),
             Value::Foreign(item, source) => {
                 let (head, body) = (item.head as usize, item.body as usize);
-                let shown = question.translate(slot, &item, &source.bytes[..head], out.copied());
+                let shown = question.translate(slot, item, &source.bytes[..head], out.copied());
                 if let Shown::Body { trailer } = shown {
                     add(out, source.part(head, head + body));
                     out.copy(trailer);
@@ -287,7 +291,7 @@ impl Desk {
                     row.keep_small(entry.slot, source.bytes)
                 }
                 Value::Foreign(item, source) if row.is_small(source.bytes.len()) => {
-                    row.keep_translated(entry.slot, &item, source.bytes)
+                    row.keep_translated(entry.slot, item, source.bytes)
                 }
                 large => {
                     let mut held = Outbox::default();
@@ -573,6 +577,7 @@ impl Desk {
         client.held_back = true;
         if !client.paused {
             client.paused = true;
+            client.deaf = true;
             self.pools[client.pool as usize].counters.add(Counter::Paused, 1);
             self.actions.push_back(Action::Pause(id));
         }

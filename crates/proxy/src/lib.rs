@@ -127,6 +127,9 @@ pub enum Event {
     /// So many logins of clients to a pool have failed since it was last told; that is at most once
     /// a second.
     LoginsFailed { pool: u32, count: u64 },
+    /// The first request of a pool that has to do with marks: reads that would show them are not
+    /// merged from here on.
+    Marked { pool: u32 },
     /// Clients of a pool are refused; told at most once a second.
     ClientsRefused { pool: u32, why: &'static str },
 }

@@ -75,6 +75,10 @@ pub const BLOCK: usize = 64 * 1024;
 pub const STREAM_MIN: usize = BLOCK;
 /// Unsent bytes from which on whatever is added will have to wait.
 pub const BACKLOG_MIN: usize = 64 * 1024;
+/// The same while there is little to do.
+pub const SPARES_REST_MAX: usize = 256 * 1024;
+/// Rows kept while no request waits.
+pub const ROWS_REST_MAX: usize = 512;
 /// Empty batches kept for reuse.
 pub const BATCHES_MAX: usize = 1024;
 /// An empty buffer larger than this goes back to the allocator.
@@ -91,10 +95,13 @@ pub const TIMEOUT_CONNECT_DEFAULT_US: u64 = 1_000_000;
 pub const TIMEOUT_QUEUE_DEFAULT_US: u64 = 1_000_000;
 /// Deadline of a reply where the file names none.
 pub const TIMEOUT_REPLY_DEFAULT_US: u64 = 1_000_000;
-/// Silence after which a server that owes an answer is sent nothing more, where the file names none.
+/// Silence after which a server that owes an answer is sent nothing more, unless the file says
+/// otherwise.
 pub const HOLD_AFTER_DEFAULT_US: u64 = 30_000;
 /// The first pause before a lost link is tried again; it doubles with each failure.
 pub const BACKOFF_FIRST_US: u64 = 50_000;
+/// A link that has stood for so long was no failure to connect, whether it was used or not.
+pub const LINK_STOOD_US: u64 = 1_000_000;
 /// How long the clients of a pool that has left the plan may take for their last answers.
 pub const RETIRE_US: u64 = 10_000_000;
 /// How long what is "now" may be out of date in the book of counters.

@@ -69,6 +69,8 @@ pub(crate) struct Link {
     pub(crate) owes: bool,
     /// It has answered something: its loss is not a failure to connect.
     pub(crate) proven: bool,
+    /// When it came up.
+    pub(crate) up_at: Time,
     /// Bytes held, as last told to the memory account.
     pub(crate) held: usize,
 }
@@ -276,6 +278,7 @@ impl Link {
             dirty: false,
             owes: false,
             proven: false,
+            up_at: now,
             held: 0,
         }
     }

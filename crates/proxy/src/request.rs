@@ -312,6 +312,13 @@ impl Rows {
         self.free.push(id);
     }
 
+    /// After a rush, when no request is left: the table gives its memory back.
+    pub(crate) fn rest(&mut self) {
+        if self.len() == 0 && self.rows.len() > limits::ROWS_REST_MAX {
+            *self = Rows::default();
+        }
+    }
+
     /// Rows in use.
     pub(crate) fn len(&self) -> usize {
         self.rows.len() - self.free.len()

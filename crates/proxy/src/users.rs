@@ -18,7 +18,7 @@ pub struct Users {
 
 /// A name, a zero, a password, and zeros: neither has a zero in it, so no two pairs are the same.
 #[derive(Clone, PartialEq, Eq)]
-struct Line([u64; LINE_LEN_MAX / 8]);
+struct Line([u128; LINE_LEN_MAX / 16]);
 
 /// The longest name and password together, and what stands between them, bytes.
 pub const LINE_LEN_MAX: usize = 256;
@@ -52,9 +52,9 @@ impl Line {
         }
         bytes[..name.len()].copy_from_slice(name);
         bytes[name.len() + 1..][..password.len()].copy_from_slice(password);
-        let mut words = [0; LINE_LEN_MAX / 8];
-        for (word, eight) in words.iter_mut().zip(bytes.as_chunks().0) {
-            *word = u64::from_ne_bytes(*eight);
+        let mut words = [0; LINE_LEN_MAX / 16];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u128::from_ne_bytes(*bytes);
         }
         Some(Line(words))
     }

@@ -245,6 +245,29 @@ fn what_waited_for_a_link_and_was_given_up_is_not_sent() {
     assert_eq!(stage.turn(link), "append x 0 0 1\r\nX\r\n");
 }
 
+/// What is asked in meta's words waits unread until the server has said what it can do.
+#[test]
+fn what_waited_for_a_greeting_and_was_given_up_is_not_sent() {
+    for how in [Closed::Eof, Closed::Reset] {
+        let mut stage = Stage::new(&["s0"], |_| {});
+        let append = "ms x 1 MA\r\nX\r\n";
+        let (gone, still_there) = (stage.client(), stage.client());
+        stage.says(gone, append);
+        stage.says(still_there, append);
+        stage.end_turn();
+        let link = stage.connects[0].0;
+        stage.establishes(link);
+        stage.passes(100_000);
+        stage.closes(gone, how);
+        stage.says(link, "VERSION 1.6.18\r\n");
+        assert_eq!(stage.turn(link), append);
+        let words = "SERVER_ERROR s0: silent, and its client has left: dropped, not sent\r\n";
+        assert_eq!(stage.hears(gone), if how == Closed::Eof { words } else { "" });
+        stage.says(link, "HD\r\n");
+        assert_eq!(stage.hears(still_there), "HD\r\n");
+    }
+}
+
 #[test]
 fn reads_that_gather_are_dropped_with_their_clients() {
     let (mut stage, link) = silent();

@@ -6,9 +6,9 @@
 //!                                       └──> Report: errors and warnings, line by line
 //! ```
 //!
-//! Pure but for [`read`], which opens the file and those that it names, and [`processors`]: the same
-//! text and files always give the same answer, so the process that checks a file and the one that
-//! runs it cannot differ.
+//! Pure but for [`read`], which opens the file and those that it names, and [`processors`]: the
+//! same text and files always give the same answer, so the process that checks a file and the one
+//! that runs it cannot differ.
 
 mod address;
 mod apply;

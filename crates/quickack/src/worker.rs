@@ -385,6 +385,13 @@ impl event::Errands for Crew {
                 };
                 (Level::Warning, format!("logins {pool}"), text)
             }
+            Event::Marked { pool } => {
+                let text = format!(
+                    "{} uses stale or win marks: its meta reads are not merged from here on",
+                    self.name(pool)
+                );
+                (Level::Notice, format!("marked {pool}"), text)
+            }
             Event::ClientsRefused { pool, why } => {
                 let text = format!("clients of {} are refused: {why}", self.name(pool));
                 (Level::Warning, format!("refused {pool}"), text)

@@ -193,7 +193,7 @@ impl World {
             Event::ServerDown { server, .. } | Event::Poisoned { server, .. } => (*server, true),
             Event::ServerBack { server } => (*server, false),
             // Whoever was refused judges that by what it read.
-            Event::ClientsRefused { .. } => return,
+            Event::ClientsRefused { .. } | Event::Marked { .. } => return,
             Event::LoginsFailed { .. } => unreachable!("nobody logs in here"),
         };
         let (pool, at) = self.place(server);

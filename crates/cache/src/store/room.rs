@@ -95,10 +95,11 @@ impl Store {
         self.sweep(SWEPT, now);
         let cursor = self.cursor_of(at, &head);
         let main_has_room = self.main.room(head.words).is_some() || self.main.has_slack();
-        if head.asked() > 0 || main_has_room {
+        let heft = self.heft(head.words);
+        if heft < 0 || is_worth(&head, heft) || main_has_room {
             let entry = self.room_in_main(head.words, now);
             self.small.bury(head.words);
-            self.relocate(at, cursor, head, 0, entry);
+            self.relocate(at, cursor, head, heft.min(0).unsigned_abs(), entry);
         } else {
             let remembered = u32::try_from(self.stats.items).unwrap_or(u32::MAX);
             self.index.haunt(cursor, hash(self.arena.key(at, &head)), remembered);
@@ -113,7 +114,8 @@ impl Store {
         let at = self.main.oldest().expect("an empty queue has room for half of itself");
         let Some(head) = self.clear_tail(at, now) else { return 0 };
         let cursor = self.cursor_of(at, &head);
-        let keep = (head.asked() > 0 || self.main.has_slack()) && moves > 0;
+        let is_worth = is_worth(&head, self.heft(head.words));
+        let keep = (is_worth || self.main.has_slack()) && moves > 0;
         if !keep {
             self.index.remove(cursor);
             self.stats.evictions += 1;
@@ -178,7 +180,27 @@ impl Store {
         found.expect("a slot that is not dead is in the index").0
     }
 
+    /// How large an item is beside the mean of all, in steps of four: for hits a small one's place
+    /// costs next to nothing, a large one's many others.
+    fn heft(&self, words: u32) -> i8 {
+        let live = u64::from(self.small.live()) + u64::from(self.main.live());
+        let (words, mean) = (u64::from(words), live / self.stats.items.max(1));
+        match () {
+            () if words > 8 * mean => 2,
+            () if words > 2 * mean => 1,
+            () if words * 32 < mean => -3,
+            () if words * 8 < mean => -2,
+            () if words * 2 < mean => -1,
+            () => 0,
+        }
+    }
+
     fn ring_of(&mut self, at: u32) -> &mut Ring {
         if self.main.contains(at) { &mut self.main } else { &mut self.small }
     }
+}
+
+/// Whether it was asked for often enough to stay: once, or more often where it is large.
+fn is_worth(head: &Head, heft: i8) -> bool {
+    head.asked() > heft.max(0).unsigned_abs()
 }

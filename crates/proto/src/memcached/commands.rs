@@ -38,7 +38,12 @@ const SERVER_ONLY: Class =
     Class::Refuse(Refusal::ByName("refused by the proxy: ask the server itself"));
 
 const fn row(name: &'static str, class: Class, note: &'static str) -> Command {
-    Command { name, class, note }
+    Command { name, class, skilled: false, note }
+}
+
+/// One of the meta commands that servers are asked.
+const fn meta(name: &'static str, class: Class, note: &'static str) -> Command {
+    Command { name, class, skilled: true, note }
 }
 
 const fn fetch(command: u8) -> Class {
@@ -88,29 +93,29 @@ pub(super) static TABLE: &[Command] = &[
     row("refresh_certs", SERVER_ONLY, ""),
     row("misbehave", SERVER_ONLY, ""),
     row("debugtime", SERVER_ONLY, ""),
-    row(
+    meta(
         "mg",
         Class::Single { writes: false },
-        "with `v` and none but `v f c k s O q P L` merged with other reads, until the pool has seen \
-         stale or win marks; on servers without meta also `T`, else refused",
+        "with `v` and none but `v f c k s O q P L` merged with other reads, until the pool has \
+         seen stale or win marks; on servers without meta only these and `T`",
     ),
-    row(
+    meta(
         "ms",
         UPDATE,
-        "on servers without meta: `T F M k O q P L`, `C` in the modes S and R, else refused",
+        "on servers without meta only `T F M k O q P L`, and `C` in the modes S and R",
     ),
-    row("md", UPDATE, "on servers without meta: `k O q P L`, else refused"),
-    row(
+    meta("md", UPDATE, "on servers without meta only `k O q P L`"),
+    meta(
         "ma",
         UPDATE,
-        "on servers without meta: `D M v k O q P L`, else refused; `q` hides a number that `N` made",
+        "on servers without meta only `D M v k O q P L`; `q` hides a number that `N` made",
     ),
     row(
         "mn",
         Class::Local(Local::Barrier),
         "answered when all before it is settled on all servers",
     ),
-    row(
+    meta(
         "me",
         Class::Single { writes: false },
         "only on servers with meta; a key that a line cannot hold is refused",

@@ -1,8 +1,9 @@
 //! memcached's protocols (source: memcached's `doc/protocol.txt`, and what 1.6.18 does).
 //!
-//! `text.rs` and `binary/` are what clients speak, `servers.rs` what servers speak. Under text, `meta/`
-//! has the newer commands; for the classic words, `commands.rs` is the table · `request.rs` reads what a client says · `reply.rs` reads
-//! what a server says · `answer.rs` writes what the proxy says.
+//! `text.rs` and `binary/` are what clients speak, `servers.rs` what servers speak. Under text,
+//! `meta/` has the newer commands; of the classic words `commands.rs` is the table · `request.rs`
+//! reads what a client says · `reply.rs` reads what a server says · `answer.rs` writes what the
+//! proxy says.
 
 mod answer;
 mod binary;

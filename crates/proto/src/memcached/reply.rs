@@ -94,6 +94,23 @@ impl<'a> Value<'a> {
     }
 }
 
+/// Flags and cas number of a head that `parse` has taken, in one pass.
+pub(super) fn numbers(item: &Item, head: &[u8]) -> (u32, u64) {
+    let mut numbers = [0_u64; 3];
+    let mut at = 0;
+    for byte in head.get(item.key.end as usize + 1..).unwrap_or_default() {
+        match byte {
+            b'0'..=b'9' => {
+                let digit = u64::from(byte - b'0');
+                numbers[at] = numbers[at].wrapping_mul(10).wrapping_add(digit);
+            }
+            b' ' if at + 1 < numbers.len() => at += 1,
+            _ => break,
+        }
+    }
+    (numbers[0] as u32, numbers[2])
+}
+
 /// A place in a head. Where it stops, what was read there did not fit; at the end, more may.
 struct Cursor<'a> {
     input: &'a [u8],

@@ -6,7 +6,7 @@ use crate::{Ask, Credentials, Heard, Item, ItemKind, Parsed, Resume, Skills, Ups
 
 /// Longest line of a `gat` or `gats` that we send.
 const OTHER_LINE_MAX: usize = 1000;
-/// The first version with the meta commands as we use them (`b`, `ma`, `E` and `O` came by then).
+/// The first version with the meta commands as they are since: `HD`, the length in `ms`, `b`.
 const META_SINCE: [u32; 3] = [1, 6, 10];
 
 /// What a server says to everything before a login, here without its `\r\n`.

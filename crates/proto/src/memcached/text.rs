@@ -8,12 +8,32 @@ use crate::{
     Shown, Skills, Span, Upstream,
 };
 
+const ABOUT: &str = "\
+Classic and meta requests, told apart one by one. A meta request goes to a server with the meta
+commands (memcached 1.6.10 or newer, by its `version`) as it is, without `q`; to any other in
+classic words where those mean exactly the same. What memcached 1.6.18 takes and this does not:
+
+* a number with a `+`, minus zero, or one beyond its range; a control character anywhere in a
+  line;
+* text behind a flag that has no value; base64 that is not canonical;
+* an `ms` without a length that can be read: the connection ends, since data cannot be told from
+  commands.
+
+Flags of newer versions (`E`, `S`, `x`) pass on; a letter that nobody knows is refused. `k` of a
+base64 key whose bytes a line cannot hold is told from the request: the server could send such a
+key as it is.
+";
+
 /// Text.
 pub struct Text;
 
 impl Protocol for Text {
     fn name(&self) -> &'static str {
         "memcached"
+    }
+
+    fn about(&self) -> &'static str {
+        ABOUT
     }
 
     fn spoken(&self, first: u8) -> &'static dyn Protocol {
@@ -99,5 +119,35 @@ impl Protocol for Text {
         let space = body.iter().position(|byte| *byte == b' ').unwrap_or(body.len());
         let (name, rest) = body.split_at(space);
         Login::Attempt { name, password: rest.get(1..).unwrap_or_default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(stream: &str, expected: Option<(&str, &str)>) {
+        let parsed = Text.parse_request(stream.as_bytes(), &mut Resume::default(), &mut Vec::new());
+        let Parsed::Complete(request) = parsed else { panic!("{stream}: {parsed:?}") };
+        let (head, rest) = stream.as_bytes().split_at(request.head as usize);
+        let found = Text.login(&request, head, &rest[..request.body as usize]);
+        let expected = expected.map_or(Login::Other, |(name, password)| Login::Attempt {
+            name: name.as_bytes(),
+            password: password.as_bytes(),
+        });
+        assert_eq!(found, expected, "{stream}");
+    }
+
+    /// As with memcached's `-Y`, but that a password may hold spaces.
+    #[test]
+    fn a_login_is_a_set_of_name_and_password() {
+        check("set a 0 0 10\r\njoe secret\r\n", Some(("joe", "secret")));
+        check("set a 0 0 10 noreply\r\njoe secret\r\n", Some(("joe", "secret")));
+        check("set a 0 0 12\r\njoe secret x\r\n", Some(("joe", "secret x")));
+        check("set a 0 0 3\r\njoe\r\n", Some(("joe", "")));
+        check("set a 0 0 0\r\n\r\n", Some(("", "")));
+        for other in ["get a\r\n", "add a 0 0 10\r\njoe secret\r\n", "mg a\r\n"] {
+            check(other, None);
+        }
     }
 }

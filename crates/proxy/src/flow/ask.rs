@@ -10,6 +10,7 @@ use proto::{Answer, Ask, Class, Local, Quiet, Refusal, Request};
 use super::receive::Data;
 use super::way::Way;
 use crate::buffer::Outbox;
+use crate::client::Client;
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::{Batch, Cargo, Link, State};
@@ -150,6 +151,12 @@ impl Proxy {
         let Some(server) = server else {
             return self.desk.fail_part(row, None, Fault::NoServer, false);
         };
+        let gave_up = self.desk.clients.find(id).is_some_and(Client::gave_up);
+        if gave_up && request.quiet != Quiet::Silent && !bug!(KeepAbandoned) {
+            let counters = self.desk.pools[pool].servers[server].counters;
+            counters.add(ServerCounter::Dropped, 1);
+            return self.desk.fail_part(row, Some(server as u32), Fault::Dropped, false);
+        }
         match self.link_for(pool, server, id, now) {
             Ok(_) if bug!(ForgetNoreply) && request.quiet == Quiet::Silent => {
                 self.desk.part_done(row);

@@ -4,6 +4,7 @@
 use proto::Quiet;
 
 use crate::Proxy;
+use crate::id::ConnId;
 use crate::link::Body;
 use crate::pool::{Hold, Stage};
 use crate::request::{NONE, State};
@@ -29,6 +30,11 @@ impl Proxy {
     /// Rows in use, connections of clients and of links: all zero when nothing is left behind.
     pub fn census(&self) -> (usize, usize, usize) {
         (self.desk.rows.len(), self.desk.clients.len(), self.links.len())
+    }
+
+    /// A client waits for it to be known what a server can do.
+    pub fn is_awaiting(&self, id: ConnId) -> bool {
+        self.desk.clients.find(id).is_some_and(|client| client.awaits.is_some())
     }
 
     /// Messages in the fullest queue of a link.

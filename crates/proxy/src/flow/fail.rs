@@ -11,7 +11,7 @@ use crate::link::{Batch, Body, Cargo, Entry, Flight, Link, State};
 use crate::pool::{Hold, Stage};
 use crate::request::{NONE, RowId};
 use crate::timers::Due;
-use crate::{Action, Closed, Proxy, Time};
+use crate::{Action, Closed, Proxy, Time, limits};
 
 impl Proxy {
     /// The first links of a server, where the operator wants them before the first request.
@@ -207,7 +207,8 @@ impl Proxy {
         }
         // A server may close a link that stood idle, and a restart ends links that worked: neither
         // is a reason to believe it down. If it is, the next connect will say so.
-        let harmless = fault == Fault::LinkLost && link.proven;
+        let has_stood = link.state == State::Up && now.since(link.up_at) >= limits::LINK_STOOD_US;
+        let harmless = fault == Fault::LinkLost && (link.proven || has_stood);
         let is_planned = entry.stage == Stage::Planned;
         match fault.row().blame {
             _ if !is_planned => {}

@@ -69,7 +69,7 @@ impl Proxy {
         }
         self.desk.spares.give(std::mem::take(&mut link.partial));
         link.set_state(State::Up);
-        link.since = now;
+        (link.since, link.up_at) = (now, now);
         let (pool, server) = (link.pool as usize, link.server as usize);
         let has_requests = !link.flights.is_empty();
         let entry = &mut self.desk.pools[pool].servers[server];
@@ -83,7 +83,8 @@ impl Proxy {
             self.note_up(id, now);
         }
         if has_requests && before.is_some_and(|before| !skills.include(before)) {
-            // What waits was written for a server that could do more.
+            // What waits was written for a server that could do more. It is well, but another one.
+            self.links.find_mut(id).expect("it carries requests").proven = true;
             self.close_link(id, Fault::LinkLost, now);
         } else if self.links.find(id).is_some() {
             self.mark_dirty(id);

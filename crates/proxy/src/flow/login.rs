@@ -19,6 +19,12 @@ use crate::{Action, Event, Proxy, limits};
 const FAILED_TELL_US: u64 = 1_000_000;
 
 impl Proxy {
+    /// Whether a client is to log in before it is told anything.
+    pub(super) fn must_log_in(&self, id: ConnId) -> bool {
+        let client = self.desk.clients.find(id).expect("the caller found it");
+        !client.logged_in && self.desk.pools[client.pool as usize].plan.users.is_some()
+    }
+
     /// Deals with a request that is a login, or comes before one; how many of the bytes, at whose
     /// start it stands, are used. None: it is one like any other.
     pub(super) fn login(&mut self, id: ConnId, request: &Request, bytes: &[u8]) -> Option<usize> {

@@ -147,7 +147,7 @@ impl Proxy {
         let whole = rest.part(0, len);
         let value = match self.desk.rows[entry.row].question.keep {
             false => Value::Flat(whole),
-            true => Value::Foreign(item, whole),
+            true => Value::Foreign(&item, whole),
         };
         self.settle(id, (entry, single), value, item.body > 0, now);
         Ok(Step::Used(len))
@@ -185,7 +185,7 @@ impl Proxy {
             Value::Streamed(end)
         } else {
             data.copy(end);
-            Value::Held(data)
+            Value::Held(Box::new(data))
         };
         match (entry, single) {
             (Some(entry), _) => self.settle(id, (entry, single), value, true, now),

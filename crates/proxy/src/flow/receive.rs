@@ -79,8 +79,9 @@ impl Proxy {
             self.keep_rest(id, &source.bytes[used..]);
         } else {
             client.partial.extend_from_slice(source.bytes);
-            if !client.paused {
-                self.consume_partial(id, now);
+            match client.paused {
+                true => self.stop_reading(id, limits::BUFFER_KEEP_MAX),
+                false => self.consume_partial(id, now),
             }
         }
         self.acknowledge(id);
@@ -91,15 +92,28 @@ impl Proxy {
     pub(crate) fn resume_clients(&mut self, now: Time) {
         while let Some(id) = self.desk.next_resumable() {
             self.consume_partial(id, now);
-            match self.desk.clients.find(id) {
-                Some(client) if client.paused => {}
-                Some(client) if client.state == State::Ending => self.desk.leave(id),
-                Some(client) if client.state == State::Open => {
+            let client = self.desk.clients.find_mut(id);
+            let Some(client) = client.filter(|client| !client.paused) else { continue };
+            client.is_late = false;
+            match client.state {
+                State::Ending => self.desk.leave(id),
+                State::Open if client.deaf => {
+                    client.deaf = false;
                     self.desk.actions.push_back(Action::Resume(id));
                 }
-                _ => {}
+                State::Open | State::Leaving => {}
             }
         }
+    }
+
+    /// A paused client that is read all the same has sent enough, when more than `most` waits.
+    fn stop_reading(&mut self, id: ConnId, most: usize) {
+        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        if client.partial.len() > most && !client.deaf {
+            client.deaf = true;
+            self.desk.actions.push_back(Action::Pause(id));
+        }
+        self.desk.spoke(id);
     }
 
     /// Reads requests from the bytes that were kept.
@@ -129,19 +143,20 @@ impl Proxy {
 
     /// A head that grows past its bound, or past the memory ceiling, ends the conversation.
     fn limit_partial(&mut self, id: ConnId) {
-        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        let Some(client) = self.desk.clients.find(id) else { return };
         let len = client.partial.len();
-        let is_known =
-            client.logged_in || self.desk.pools[client.pool as usize].plan.users.is_none();
-        let most = match is_known {
-            true => self.desk.limits.request_head,
-            false => self.desk.limits.request_head.min(limits::LOGIN_LEN_MAX),
+        let (most, answer) = match self.must_log_in(id) {
+            true => (limits::LOGIN_LEN_MAX, Answer::LoginFirst),
+            false => {
+                let answer = Answer::Refused(Refusal::Bad("line too long"));
+                (self.desk.limits.request_head, answer)
+            }
         };
         let small = len <= limits::BUFFER_KEEP_MAX.min(most);
         if client.paused || small || (len <= most && self.desk.memory.has_room(len)) {
             return self.desk.spoke(id);
         }
-        self.desk.say(id, &Answer::Refused(Refusal::Bad("line too long")));
+        self.desk.say(id, &answer);
         self.desk.leave(id);
     }
 
@@ -191,7 +206,10 @@ impl Proxy {
             Parsed::Incomplete => return 0,
             Parsed::Malformed(why) => {
                 self.desk.pools[pool].counters.add(Counter::Refused, 1);
-                let answer = Answer::Refused(Refusal::Bad(why));
+                let answer = match self.must_log_in(id) {
+                    true => Answer::LoginFirst,
+                    false => Answer::Refused(Refusal::Bad(why)),
+                };
                 self.desk.answer(id, &Request::nobody(), rest.bytes, &answer);
                 self.desk.leave(id);
                 return rest.bytes.len();
@@ -280,7 +298,7 @@ impl Proxy {
         kept.extend_from_slice(head);
         let body = Body { request, head: kept, data: Outbox::default(), left, end: End::default() };
         if let Some(client) = self.desk.clients.find_mut(id) {
-            client.intake = Intake::Body(body);
+            client.intake = Intake::Body(Box::new(body));
             // At once: the next body that begins must see that this one has its place.
             let held = client.measure();
             self.desk.memory.change(&mut client.held, held);
@@ -362,6 +380,7 @@ impl Proxy {
         let Some(client) = self.desk.clients.find_mut(id) else { return };
         if client.state != State::Leaving && !client.paused && client.must_pause(&limits) {
             client.paused = true;
+            client.deaf = true;
             self.desk.pools[client.pool as usize].counters.add(Counter::Paused, 1);
             self.desk.actions.push_back(Action::Pause(id));
         }

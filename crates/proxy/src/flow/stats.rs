@@ -58,6 +58,8 @@ impl Proxy {
 
     /// Writes what is "now" into the book.
     pub(crate) fn publish(&mut self) {
+        self.desk.rows.rest();
+        self.desk.spares.rest();
         self.stirred = false;
         for server in self.desk.pools.iter_mut().flat_map(|pool| &mut pool.servers) {
             server.now = Now::default();

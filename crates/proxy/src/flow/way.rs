@@ -12,7 +12,7 @@ use proto::{Ask, Carry, Class, Marks, Refusal, Request, Skills};
 
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::{Action, Proxy, Time};
+use crate::{Action, Event, Proxy, Time};
 
 /// What becomes of a single request.
 #[derive(Clone, Copy)]
@@ -79,13 +79,12 @@ impl Proxy {
     pub(super) fn await_skills(&mut self, id: ConnId, server: usize) -> usize {
         let client = self.desk.clients.find_mut(id).expect("the caller found it");
         client.awaits = Some(server as u32);
+        client.awaits_since = self.desk.now;
+        // Its socket is read further: whether it leaves must be seen before its request is sent.
+        client.paused = true;
         let pool = &mut self.desk.pools[client.pool as usize];
         pool.servers[server].awaited = true;
-        if !client.paused {
-            client.paused = true;
-            pool.counters.add(Counter::Paused, 1);
-            self.desk.actions.push_back(Action::Pause(id));
-        }
+        pool.counters.add(Counter::Paused, 1);
         0
     }
 
@@ -94,12 +93,15 @@ impl Proxy {
         if !std::mem::take(&mut self.desk.pools[pool].servers[server].awaited) {
             return;
         }
+        let hold_after = self.desk.pools[pool].plan.hold_after;
         for id in self.desk.client_ids() {
             if let Some(client) = self.desk.clients.find_mut(id)
                 && client.pool as usize == pool
                 && client.awaits == Some(server as u32)
             {
                 client.awaits = None;
+                let waited = self.desk.now.since(client.awaits_since);
+                client.is_late = hold_after.is_some_and(|patience| waited >= patience);
                 self.desk.spoke(id);
             }
         }
@@ -112,6 +114,10 @@ impl Proxy {
         match request.marks {
             Marks::None => {}
             Marks::Makes => {
+                let row = entry.plan.row;
+                if !entry.marked && self.desk.sheet.total(row, Counter::Marks) == 0 {
+                    self.desk.actions.push_back(Action::Log(Event::Marked { pool: row }));
+                }
                 entry.marked = true;
                 entry.counters.add(Counter::Marks, 1);
             }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use proxy::plan::PoolPlan;
 
 use super::{Format, print};
-use crate::config::{self, Config, Listener, Outcome, Severity, Upstream, Workers};
+use crate::config::{self, Config, Listener, Outcome, ServerAddress, Severity, Upstream, Workers};
 
 /// The report is what was asked for, so it goes to stdout whatever it says.
 pub fn check(file: &Path, format: Format) -> ExitCode {
@@ -51,7 +51,22 @@ fn summary(outcome: &Outcome) -> String {
         }
         lines(&config.blocks[1 + index].told(), &mut out);
     }
+    skilled(config, &mut out);
     out
+}
+
+/// What servers decide that are not asked now: which commands are refused in some of their forms.
+fn skilled(config: &Config, out: &mut String) {
+    let is_ours = |server: &ServerAddress| matches!(server, ServerAddress::Embedded { .. });
+    if config.upstreams.iter().flat_map(|upstream| &upstream.servers).all(is_ours) {
+        return;
+    }
+    out.push_str("\nservers without meta commands (memcached before 1.6.10)\n");
+    for protocol in proto::PROTOCOLS {
+        let names = protocol.commands().iter().filter(|row| row.skilled).map(|row| row.name);
+        let names = names.collect::<Vec<&str>>().join(" ");
+        let _ = writeln!(out, "  {}: in part refused are {names}", protocol.name());
+    }
 }
 
 /// The process, and what each of its workers has of what the file gives to all.

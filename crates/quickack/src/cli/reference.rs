@@ -37,10 +37,11 @@ pub fn page(name: &str) -> String {
 fn commands() -> String {
     let mut page = heading("Commands", "What happens to each command, from the protocols' tables.");
     for protocol in proto::PROTOCOLS {
-        page += &format!(
-            "\n## {}\n\n| command | what is done | note |\n|---|---|---|\n",
-            protocol.name()
-        );
+        page += &format!("\n## {}\n\n", protocol.name());
+        if !protocol.about().is_empty() {
+            page += &format!("{}\n", protocol.about());
+        }
+        page += "| command | what is done | note |\n|---|---|---|\n";
         for command in protocol.commands() {
             let class = class(command.class);
             page += &format!("| `{}` | {class} | {} |\n", command.name, command.note);

@@ -11,7 +11,7 @@ use super::attachments::{Attachments, Source};
 use super::directives::{GLOBAL, POOL};
 use super::draft::{GlobalDraft, PoolDraft};
 use super::file::{ConfigFile, Entry, Shape};
-use super::logins::Logins;
+use super::logins::{Logins, Reader};
 use super::overrides::Override;
 use super::process::{Admin, processors};
 use super::report::{Report, Spot};
@@ -26,8 +26,8 @@ pub fn compile(name: &str, text: &str, overrides: &[Override]) -> Outcome {
     compile_for(name, text, overrides, processors(), Source::Nowhere)
 }
 
-/// The same of a file, on a machine with so many processors: what `workers: auto` comes to. A worker
-/// compiles with its master's number, because it may be pinned to one.
+/// The same of a file, on a machine with so many processors: what `workers: auto` comes to. A
+/// worker compiles with its master's number, because it may be pinned to one.
 pub fn compile_for(
     name: &str,
     text: &str,
@@ -137,7 +137,8 @@ impl<'o> Compiler<'o> {
         }
         let rules = Rules { block, entries, draft: &draft, settings: &settings };
         rules.check(findings);
-        let logins = Logins::read(&rules, self.source, &mut self.attachments, findings);
+        let (source, attachments) = (self.source, &mut self.attachments);
+        let logins = Reader { rules: &rules, source, attachments, findings }.logins();
         let listen_spot = rules.spot_of("listen");
         let written = settings.iter().any(|setting| setting.name == "item_size_max");
         let item_size_spot = written.then(|| rules.spot_of("item_size_max"));

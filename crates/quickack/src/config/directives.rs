@@ -238,7 +238,9 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "A server that owes an answer and has been silent this long is sent nothing more until it \
          speaks; what waits for it is dropped when its client leaves. `off`, or 0, sends at once."),
     row("merge_gets", Native, Value("on"), Kind::Switch(|pool, on| pool.plan.merge_gets = on),
-        "Gather the gets of one turn into one get of several keys for each server."),
+        "Gather the gets of one turn into one get of several keys for each server. Meta reads of \
+         value, flags and cas join them until somebody in the pool uses stale or win marks through \
+         this proxy; where marks are made past it, say `off`."),
     row("partial", Native, Value("error"),
         Kind::Word(
             || vec!["error", "miss"],

@@ -17,34 +17,47 @@ pub struct Logins {
     pub server_login: Option<Credentials>,
 }
 
-impl Logins {
-    /// Reads the files that a pool names. What was read is attached.
-    pub fn read(
-        rules: &Rules<'_>,
-        source: Source<'_>,
-        attachments: &mut Attachments,
-        findings: &mut Findings,
-    ) -> Logins {
-        let mut logins = Logins::default();
-        let files = [("users", &rules.draft.users), ("server_login", &rules.draft.server_login)];
-        for (name, file) in files {
-            let Some(file) = file else { continue };
-            let mut tell = |message: String| {
-                findings.error(rules.spot_of(name), format!("{name}: {message}"));
-            };
-            match source.read(file) {
-                Ok(text) if name == "users" => {
-                    logins.users = users_of(file, &text, &mut tell);
-                    attachments.insert(file, text);
-                }
-                Ok(text) => {
-                    logins.server_login = credentials_of(file, &text, &mut tell);
-                    attachments.insert(file, text);
-                }
-                Err(why) => tell(format!("`{file}`: {why}")),
+/// What one pool is read with.
+pub struct Reader<'r> {
+    pub rules: &'r Rules<'r>,
+    pub source: Source<'r>,
+    /// What was read is added.
+    pub attachments: &'r mut Attachments,
+    pub findings: &'r mut Findings,
+}
+
+impl Reader<'_> {
+    pub fn logins(&mut self) -> Logins {
+        let draft = self.rules.draft;
+        Logins {
+            users: self.read("users", &draft.users, users_of),
+            server_login: self.read("server_login", &draft.server_login, credentials_of),
+        }
+    }
+
+    /// Reads the file that a directive names, if it is written.
+    fn read<T>(
+        &mut self,
+        directive: &str,
+        file: &Option<String>,
+        understand: fn(&str, &str, &mut dyn FnMut(String)) -> Option<T>,
+    ) -> Option<T> {
+        let file = file.as_ref()?;
+        let spot = self.rules.spot_of(directive);
+        let mut tell = |message: String| {
+            self.findings.error(spot.clone(), format!("{directive}: {message}"));
+        };
+        match self.source.read(file) {
+            Ok(text) => {
+                let understood = understand(file, &text, &mut tell);
+                self.attachments.insert(file, text);
+                understood
+            }
+            Err(why) => {
+                tell(format!("`{file}`: {why}"));
+                None
             }
         }
-        logins
     }
 }
 
@@ -115,7 +128,7 @@ fn pair(line: &str) -> Result<(&str, &str), &'static str> {
 }
 
 /// Passwords of one pool: each try is compared with all of them.
-const USERS_MAX: usize = 10_000;
+const USERS_MAX: usize = 1000;
 /// Lines of one file that are told of one by one.
 const TOLD_MAX: usize = 5;
 
@@ -181,7 +194,7 @@ mod tests {
             assert!(!message.contains("secret") && !message.contains("ppp"), "{message}");
         }
         assert!(check("").contains("nobody could log in"));
-        assert!(check(&"a:b\n".repeat(10_001)).contains("10001 passwords"));
+        assert!(check(&"a:b\n".repeat(1001)).contains("1001 passwords; 1000 are"));
         assert!(
             check(&"ab\n".repeat(9))
                 .ends_with("line 5: no colon: write `name:password`; `f`: 4 more lines are wrong")

@@ -75,6 +75,7 @@ fn a_noreply_to_a_frozen_memcached_is_applied_though_its_client_left() {
     memcached.process.freeze();
     try_in_vain(&quickack, "append k 0 0 1\r\nx\r\n");
     quickack.client().send("append k 0 0 1 noreply\r\ny\r\n");
+    wait_until("it is held", || total(&quickack, &memcached, "messages_held_total") == 1);
     client.send("get k\r\n");
     memcached.process.thaw();
     client.expect("VALUE k 0 3\r\n0xy\r\nEND\r\n");

@@ -1,7 +1,7 @@
 //! What a client is told: a server's words, and ours, as packets.
 
 use super::super::commands::{FLUSH_ALL, MA, MG};
-use super::super::reply::Value;
+use super::super::reply;
 use super::header::{self, Header, Reply};
 use super::opcodes::{self, Mode, Shape};
 use crate::scan;
@@ -127,9 +127,8 @@ impl<'a> To<'a> {
 pub(super) fn translate(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
     let to = To::read(asked);
     if !item.key.is_empty() {
-        let value = Value::read(item, head);
-        let flags = number(value.flags) as u32;
-        return to.hit(flags, number(value.cas), item.body, out);
+        let (flags, cas) = reply::numbers(item, head);
+        return to.hit(flags, cas, item.body, out);
     }
     let text = head.strip_suffix(b"\r\n").unwrap_or(head);
     match asked.ask.command {

@@ -27,12 +27,33 @@ use opcodes::Shape;
 /// What the first byte of every request is.
 pub(super) const FIRST: u8 = header::REQUEST;
 
+const ABOUT: &str = "\
+Spoken by a connection to the same listener whose first byte is 0x80. Servers are spoken to in text.
+Where the answers differ from those of memcached 1.6.18:
+
+* a key with a space, a control character or DEL in it has at most 186 bytes, else 0x04: it
+  travels as base64, and only to servers with the meta commands, else 0x83;
+* an expiry past 2147483647 (the year 2038) is that second: text has no later one;
+* what the proxy refuses by name is answered 0x83 with the reason, and a fault 0x86 with the
+  server's name: libmemcached takes these for a broken connection, and neither aborts a program
+  as its `increment` does at 0x20 and 0x82;
+* of an unknown opcode the whole body is swallowed, where memcached takes a part of it for the
+  next packet; a `GAT` with a value is malformed; what is no packet gets one answer, 0x04, before
+  the end.
+
+A cas number belongs to the server that gave it.
+";
+
 /// Binary.
 pub struct Binary;
 
 impl Protocol for Binary {
     fn name(&self) -> &'static str {
         "memcached-binary"
+    }
+
+    fn about(&self) -> &'static str {
+        ABOUT
     }
 
     fn spoken(&self, first: u8) -> &'static dyn Protocol {
@@ -108,5 +129,40 @@ impl Protocol for Binary {
             (_, opcodes::SASL_LIST) => Login::Mechanisms,
             _ => Login::Other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(opcode: u8, mechanism: &[u8], body: &[u8], expected: Login<'_>) {
+        let total = (mechanism.len() + body.len()) as u8;
+        let mut packet = [0u8; header::LEN].to_vec();
+        packet[..2].copy_from_slice(&[FIRST, opcode]);
+        (packet[3], packet[11]) = (mechanism.len() as u8, total);
+        packet.extend_from_slice(mechanism);
+        packet.extend_from_slice(body);
+        let parsed = Binary.parse_request(&packet, &mut Resume::default(), &mut Vec::new());
+        let Parsed::Complete(request) = parsed else { panic!("{packet:?}: {parsed:?}") };
+        let (head, rest) = packet.split_at(request.head as usize);
+        assert_eq!(Binary.login(&request, head, rest), expected, "{packet:?}");
+    }
+
+    #[test]
+    fn a_login_is_plain_or_none() {
+        let joe = Login::Attempt { name: b"joe", password: b"secret" };
+        let nobody = Login::Attempt { name: b"", password: b"" };
+        check(0x21, b"PLAIN", b"\0joe\0secret", joe);
+        check(0x21, b"PLAIN", b"root\0joe\0secret", joe);
+        check(0x21, b"PLAIN", b"\0joe\0a\0b", Login::Attempt { name: b"joe", password: b"a\0b" });
+        for body in [&b""[..], b"joe", b"\0joe"] {
+            check(0x21, b"PLAIN", body, nobody);
+        }
+        check(0x21, b"CRAM-MD5", b"\0joe\0secret", nobody);
+        check(0x22, b"PLAIN", b"\0joe\0secret", Login::Other);
+        check(0x20, b"", b"", Login::Mechanisms);
+        check(0x00, b"key", b"", Login::Other);
+        check(0x0a, b"", b"", Login::Other);
     }
 }

@@ -97,7 +97,13 @@ const fn row(
     class: Class,
     note: &'static str,
 ) -> Opcode {
-    Opcode { code, shape, quiet, command: Command { name, class, note } }
+    // What shows or takes a cas number: a quiet one shows none, and a store has the classic `cas`.
+    let skilled = match shape {
+        Shape::Store(_) => matches!(quiet, Quiet::Loud),
+        Shape::Concat { .. } | Shape::Delete | Shape::Delta { .. } => true,
+        _ => false,
+    };
+    Opcode { code, shape, quiet, command: Command { name, class, skilled, note } }
 }
 
 const fn unknown(code: u8, name: &'static str) -> Opcode {

@@ -1,9 +1,10 @@
 //! The flags of a meta request: single letters, some with a token right behind.
 //!
 //! memcached 1.6.18 reads the flags of every command with one reader, so a letter that another
-//! command knows is accepted and without effect; so it is here. Letters of newer versions (`E`, `S`,
-//! `x`) are read by the protocol's text. A letter that nobody knows is refused, in the server's
-//! words; and so is a token where none belongs, since a newer server may give it a meaning.
+//! command knows is accepted and without effect; so it is here. Letters of newer versions (`E`,
+//! `S`, `x`) are read by the protocol's text. A letter that nobody knows is refused, in the
+//! server's words; and so is a token where none belongs, since a newer server may give it a
+//! meaning.
 
 use super::base64;
 use crate::scan::{self, Tokens};
