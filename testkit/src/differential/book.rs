@@ -49,8 +49,10 @@ impl Translated {
         Translated { theirs: HashMap::new(), ours: is_one_server.then(HashMap::new) }
     }
 
+    /// One of memcached's that this side has no word for, because it has answered less, must not be
+    /// taken for one of its own.
     pub fn own(&self, cas: u64) -> u64 {
-        self.theirs.get(&cas).copied().unwrap_or(cas)
+        self.theirs.get(&cas).copied().unwrap_or(cas | NOBODYS)
     }
 
     pub fn known(&self) -> usize {
@@ -95,6 +97,8 @@ fn same_time(direct: i64, ours: i64) -> bool {
     let near = direct != -1 && ours != -1 && direct.abs_diff(ours) <= SECONDS_APART;
     direct == ours || far || near
 }
+
+const NOBODYS: u64 = 1 << 60;
 
 /// Numbers of a key that are remembered.
 const KEPT: usize = 6;

@@ -47,13 +47,24 @@ pub const EXCUSES: &[Excuse] = &[
         applies: |request, behind| {
             behind == Behind::Embedded && request.len().is_some_and(|len| len > PAGE - 600)
         },
-        accepts: |_, ours| ours.len() < 3,
+        accepts: |direct, ours| {
+            let too_large = |reply: &Reply| {
+                reply.status() == Some(0x03) || reply.line().ends_with(b"too large for cache")
+            };
+            direct.first().is_some_and(too_large) && direct.last() == ours.last()
+        },
     },
     Excuse {
         name: "flags newer than memcached 1.6.18",
         reason: "the embedded cache does what newer ones do",
         applies: |request, behind| behind == Behind::Embedded && request.has(Mark::NewerFlag),
-        accepts: |_, _| true,
+        accepts: |direct, ours| {
+            let known: &[&[u8]] = &[b"HD", b"VA", b"EN", b"NF", b"NS", b"EX", b"CLIENT_ERROR"];
+            let refused = direct.first().is_some_and(|reply| reply.first() == b"CLIENT_ERROR");
+            let (last, others) = ours.split_last().expect("a barrier is answered");
+            let answers = others.iter().all(|reply| known.contains(&reply.first()));
+            refused && answers && others.len() < 2 && direct.last() == Some(last)
+        },
     },
 ];
 
@@ -105,16 +116,16 @@ pub const SKIPS: &[(Skip, &str, &str)] = &[
     ),
 ];
 
-/// The row for a request to such a side.
-pub fn of(request: &Request, behind: Behind) -> Option<&'static Excuse> {
-    EXCUSES.iter().find(|row| (row.applies)(request, behind))
+/// The rows for a request to such a side.
+pub fn of(request: &Request, behind: Behind) -> impl Iterator<Item = &'static Excuse> {
+    EXCUSES.iter().filter(move |row| (row.applies)(request, behind))
 }
 
 /// Whether it has to be asked alone: a side has a row for it, or memcached closes upon it, which
 /// loses answers that were on their way.
 pub fn is_odd(request: &Request) -> bool {
     let sides = [Behind::One, Behind::Four, Behind::Embedded];
-    request.closes() || sides.iter().any(|behind| of(request, *behind).is_some())
+    request.closes() || sides.iter().any(|behind| of(request, *behind).next().is_some())
 }
 
 impl Excuse {

@@ -222,18 +222,16 @@ impl Run {
     ) -> Result<(), String> {
         let side = &mut self.sides[at];
         let behind = side.behind.expect("memcached is not compared with itself");
-        let row = match &burst.requests[..] {
-            [request] => excuses::of(request, behind),
-            _ => None,
+        let rows: Vec<_> = match &burst.requests[..] {
+            [request] => excuses::of(request, behind).collect(),
+            _ => Vec::new(),
         };
         let (direct, ours) = match &burst.requests[..] {
             [request] if request.closes() => until_closed(direct, ours),
             _ => (direct, ours),
         };
         let Some(at) = side.translated.difference(direct, ours) else { return Ok(()) };
-        if let Some(row) = row
-            && row.accepts(direct, ours)
-        {
+        if let Some(row) = rows.iter().find(|row| row.accepts(direct, ours)) {
             self.tally.excuse(row.name, behind);
             return Ok(());
         }
@@ -243,7 +241,7 @@ impl Run {
             burst,
             at,
             (direct, ours),
-            row,
+            &rows,
             key.map(|key| &self.history[key]),
         ))
     }
