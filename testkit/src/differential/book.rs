@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::excuses::Behind;
 use super::reply::{Reply, Word};
 use crate::sim::random::Random;
 
@@ -37,22 +38,25 @@ impl Given {
 }
 
 /// What another side has given in their place.
-#[derive(Default)]
 pub struct Translated {
+    /// None: memcached itself, whose words they are.
+    behind: Option<Behind>,
     theirs: HashMap<u64, u64>,
     /// The other way round, where one server gives every number once.
     ours: Option<HashMap<u64, u64>>,
 }
 
 impl Translated {
-    pub fn new(is_one_server: bool) -> Translated {
-        Translated { theirs: HashMap::new(), ours: is_one_server.then(HashMap::new) }
+    pub fn new(behind: Option<Behind>) -> Translated {
+        let is_one_server = behind != Some(Behind::Four);
+        Translated { behind, theirs: HashMap::new(), ours: is_one_server.then(HashMap::new) }
     }
 
     /// One of memcached's that this side has no word for, because it has answered less, must not be
     /// taken for one of its own.
     pub fn own(&self, cas: u64) -> u64 {
-        self.theirs.get(&cas).copied().unwrap_or(cas | NOBODYS)
+        let unknown = if self.behind.is_some() { cas | NOBODYS } else { cas };
+        self.theirs.get(&cas).copied().unwrap_or(unknown)
     }
 
     pub fn known(&self) -> usize {

@@ -48,10 +48,11 @@ pub const EXCUSES: &[Excuse] = &[
             behind == Behind::Embedded && request.len().is_some_and(|len| len > PAGE - 600)
         },
         accepts: |direct, ours| {
-            let too_large = |reply: &Reply| {
-                reply.status() == Some(0x03) || reply.line().ends_with(b"too large for cache")
+            let words: &[&[u8]] = &[b"SERVER_ERROR", b"NOT_STORED", b"NS"];
+            let refused = |reply: &Reply| {
+                matches!(reply.status(), Some(0x03 | 0x05)) || words.contains(&reply.first())
             };
-            direct.first().is_some_and(too_large) && direct.last() == ours.last()
+            direct.first().is_some_and(refused) && direct.last() == ours.last()
         },
     },
     Excuse {
@@ -63,7 +64,7 @@ pub const EXCUSES: &[Excuse] = &[
             let refused = direct.first().is_some_and(|reply| reply.first() == b"CLIENT_ERROR");
             let (last, others) = ours.split_last().expect("a barrier is answered");
             let answers = others.iter().all(|reply| known.contains(&reply.first()));
-            refused && answers && others.len() < 2 && direct.last() == Some(last)
+            refused && answers && others.len() < 3 && direct.last() == Some(last)
         },
     },
 ];
@@ -101,8 +102,8 @@ pub const SKIPS: &[(Skip, &str, &str)] = &[
     ),
     (
         Skip::CounterHit,
-        "h of a counter",
-        "a count makes a new item, that nobody has hit, if an unsent answer holds the old one",
+        "h and I of a counter",
+        "a count makes a new item, neither hit nor stale, if an unsent answer holds the old one",
     ),
     (
         Skip::CounterExpiry,

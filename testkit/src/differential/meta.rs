@@ -153,6 +153,7 @@ fn finish(
         [b'N', ..] => name != "mg" || !counted || maker.skips(Skip::BlankCounter),
         b"h" => !counted || maker.skips(Skip::CounterHit),
         b"t" => name != "ma" || !touches || maker.skips(Skip::CounterExpiry),
+        b"I" if counted && name != "ma" => maker.skips(Skip::CounterHit),
         b"I" if name != "ma" => !taken || maker.skips(Skip::StaleAndBinary),
         _ => true,
     });
