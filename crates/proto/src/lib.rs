@@ -104,8 +104,12 @@ pub trait Protocol: Sync {
     /// Starts a read of several keys; `head` is the request's own and may hold arguments.
     fn open_fetch(&self, request: &Request, head: &[u8], out: &mut Vec<u8>);
 
+    /// Whether it is this key, as servers write it, that a single request with `keep` asked for.
+    fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool;
+
     /// Tells an item of a server's reply in the client's words: writes its head, and says what of
-    /// the body follows. For requests with `keep`; whatever answers others passes as it came.
+    /// the body follows. For requests with `keep`, and for reads that were asked together with
+    /// others in a form that tells more; whatever answers others passes as it came.
     fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown;
 
     /// Writes an answer of the proxy's own to a client; nothing, where a quiet request hides it.
@@ -123,6 +127,10 @@ pub trait Upstream: Sync {
 
     /// The longest message of such a read that every server takes, bytes.
     fn fetch_max(&self, ask: Ask) -> usize;
+
+    /// The read whose values tell all that those of either tell, if the two can share a message. A
+    /// value that tells more than was asked for is translated.
+    fn widen(&self, ask: Ask, other: Ask) -> Option<Ask>;
 
     /// Adds one key to a read that `open_fetch` began.
     fn push_fetch(&self, key: &[u8], out: &mut Vec<u8>);

@@ -223,30 +223,31 @@ impl Desk {
     pub(crate) fn begin_value(
         &mut self,
         entry: Entry,
-        item: &Item,
+        (item, asked): (&Item, Ask),
         head: &[u8],
         data: &mut Outbox,
     ) -> (Shown, bool) {
         let row = &self.rows[entry.row];
         let owner = row.client;
+        data.open(&mut self.spares);
+        let shown = match row.question.is_told(asked) {
+            true => row.question.translate(entry.slot, item, head, data.copied()),
+            false => {
+                data.copy(head);
+                Shown::Body { trailer: item.trailer }
+            }
+        };
         let client = self.clients.find_mut(owner).expect("the caller found it");
         let is_next = client.head == entry.row && row.left == 1 && row.slots.is_empty();
         let streams = is_next
+            && matches!(shown, Shown::Body { .. })
             && item.body >= self.limits.stream_min as u64
             && client.out.len() < limits::BACKLOG_MIN;
         if streams {
             client.learn(item.len() as usize);
-        }
-        let out = if streams { &mut client.out } else { data };
-        out.open(&mut self.spares);
-        let shown = match row.question.keep {
-            true => row.question.translate(entry.slot, item, head, out.copied()),
-            false => {
-                out.copy(head);
-                Shown::Body { trailer: item.trailer }
-            }
-        };
-        if streams {
+            client.out.open(&mut self.spares);
+            client.out.append(data);
+            data.close(&mut self.spares);
             self.spoke(owner);
         }
         (shown, streams)
@@ -368,7 +369,8 @@ impl Desk {
         let words = if sent { table.words_sent } else { table.words };
         let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
         let text = format!("{label}: {words}");
-        row.fail(slot, &Answer::Failed(&text));
+        let answer = if sent { Answer::Uncertain(&text) } else { Answer::Failed(&text) };
+        row.fail(slot, &answer);
         self.settle_error(id);
     }
 

@@ -195,6 +195,18 @@ impl Batch {
         &self.text[..self.prefix_len]
     }
 
+    /// From now on its keys are asked so, with this before the first.
+    pub(crate) fn widen(&mut self, ask: Ask, prefix: &[u8]) {
+        let (old, new) = (self.prefix_len as u32, prefix.len() as u32);
+        self.text.splice(..self.prefix_len, prefix.iter().copied());
+        self.prefix_len = prefix.len();
+        self.ask = ask;
+        for entry in &mut self.entries {
+            entry.start = entry.start - old + new;
+            entry.end = entry.end - old + new;
+        }
+    }
+
     pub(crate) fn key(&self, entry: Entry) -> &[u8] {
         &self.text[entry.start as usize..entry.end as usize]
     }

@@ -76,6 +76,12 @@ impl Question {
         Asked { command: self.command, quiet: self.quiet, ask: self.ask, head: &self.head }
     }
 
+    /// What a server that was asked so says is translated: its client speaks otherwise, or it tells
+    /// more than this one asked for.
+    pub(crate) fn is_told(&self, asked: Ask) -> bool {
+        self.keep || self.ask != asked
+    }
+
     /// As asked for this key of a read: of requests that were joined only one is answered.
     fn asked_for(&self, slot: u32) -> Asked<'_> {
         let slot = slot as usize;
@@ -97,6 +103,11 @@ impl Question {
     /// Writes an answer of ours.
     pub(crate) fn answer(&self, answer: &Answer<'_>, out: &mut Vec<u8>) {
         self.protocol.answer(&self.asked(), answer, out);
+    }
+
+    /// Whether a value with this key can be its one answer.
+    pub(crate) fn names(&self, key: &[u8]) -> bool {
+        self.protocol.names(&self.asked(), key)
     }
 
     /// Tells a server's item; `slot`: which key of a read it is about.

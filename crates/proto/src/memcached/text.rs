@@ -2,7 +2,7 @@
 
 use super::commands::{MG, SET, TABLE};
 use super::meta::{self, base64};
-use super::{Binary, Servers, answer, binary, request};
+use super::{Binary, Servers, answer, binary, reply, request};
 use crate::{
     Answer, Ask, Asked, Carry, Class, Command, Item, Login, Parsed, Protocol, Request, Resume,
     Shown, Skills, Span, Upstream,
@@ -10,7 +10,7 @@ use crate::{
 
 const ABOUT: &str = "\
 Classic and meta requests, told apart one by one. A meta request goes to a server with the meta
-commands (memcached 1.6.10 or newer, by its `version`) as it is, without `q`; to any other in
+commands (memcached 1.6.13 or newer, by its `version`) as it is, without `q`; to any other in
 classic words where those mean exactly the same. What memcached 1.6.18 takes and this does not:
 
 * a number with a `+`, minus zero, or one beyond its range; a control character anywhere in a
@@ -103,8 +103,15 @@ impl Protocol for Text {
         }
     }
 
+    fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool {
+        meta::answer::names(asked, key)
+    }
+
     fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
-        meta::answer::translate(asked, item, head, out)
+        match asked.command {
+            MG.. => meta::answer::translate(asked, item, head, out),
+            command => reply::pass(command, item, head, out),
+        }
     }
 
     fn answer(&self, asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
@@ -124,6 +131,7 @@ impl Protocol for Text {
 
 #[cfg(test)]
 mod tests {
+    use super::super::commands;
     use super::*;
 
     fn check(stream: &str, expected: Option<(&str, &str)>) {
@@ -136,6 +144,34 @@ mod tests {
             password: password.as_bytes(),
         });
         assert_eq!(found, expected, "{stream}");
+    }
+
+    /// A server's value, which may have been asked together with reads that want its cas number.
+    fn check_told(stream: &str, said: &str, expected: &str) {
+        let mut keys = Vec::new();
+        let parsed = Text.parse_request(stream.as_bytes(), &mut Resume::default(), &mut keys);
+        let Parsed::Complete(request) = parsed else { panic!("{stream}: {parsed:?}") };
+        let Class::Fetch { ask, .. } = request.class else { panic!("{stream}: {request:?}") };
+        let asked_together = Ask { command: commands::GETS };
+        let parsed = Servers.parse_reply(asked_together, said.as_bytes());
+        let Parsed::Complete(item) = parsed else { panic!("{said}: {parsed:?}") };
+        let (command, quiet) = (request.command, request.quiet);
+        let head = if request.keep { stream.as_bytes() } else { b"" };
+        let mut out = Vec::new();
+        let asked = Asked { command, quiet, ask, head };
+        let shown = Text.translate(&asked, &item, &said.as_bytes()[..item.head as usize], &mut out);
+        assert_eq!(shown, Shown::Body { trailer: b"\r\n" }, "{stream}");
+        assert_eq!(String::from_utf8_lossy(&out), expected, "{stream}");
+    }
+
+    #[test]
+    fn a_cas_number_is_told_to_whom_it_was_asked_for() {
+        let said = "VALUE k 7 2 5504\r\nab\r\n";
+        check_told("get k\r\n", said, "VALUE k 7 2\r\n");
+        check_told("gets k\r\n", said, "VALUE k 7 2 5504\r\n");
+        check_told("mg k v\r\n", said, "VA 2\r\n");
+        check_told("mg k f k v q s O9\r\n", said, "VA 2 f7 kk s2 O9\r\n");
+        check_told("mg k v c\r\n", said, "VA 2 c5504\r\n");
     }
 
     /// As with memcached's `-Y`, but that a password may hold spaces.

@@ -105,9 +105,10 @@ impl Proxy {
         }
         let bytes_max = upstream.fetch_max(ask);
         let place = if merge { &mut link.batch } else { &mut link.own };
-        if let Some(batch) =
-            place.take_if(|batch| !batch.has_room(key.len(), bytes_max) || batch.ask != ask)
-        {
+        let shared = |batch: &Batch| upstream.widen(batch.ask, ask);
+        if let Some(batch) = place.take_if(|batch| {
+            !batch.has_room(key.len(), bytes_max) || batch.ask != ask && shared(batch).is_none()
+        }) {
             launch(link, batch, pool);
         }
         let place = if merge { &mut link.batch } else { &mut link.own };
@@ -117,6 +118,11 @@ impl Proxy {
             protocol.open_fetch(request, head, &mut batch.text);
             batch
         });
+        if batch.ask != ask && shared(batch) == Some(ask) {
+            self.scratch.clear();
+            protocol.open_fetch(request, head, &mut self.scratch);
+            batch.widen(ask, &self.scratch);
+        }
         batch.push(upstream, key, part.0, part.1);
         batch.latest = now;
         link.out.open(&mut self.desk.spares);
@@ -410,7 +416,6 @@ fn launch(link: &mut Link, batch: Box<Batch>, pool: &mut crate::pool::Pool) {
     link.launch_batch(batch, pool.upstream);
 }
 
-/// Clients choose what they dare to ask by the number that comes first, so it names the memcached
-/// whose classic protocol this is; who we are follows.
-const VERSION: &str = concat!("1.6.18 quickack-", env!("CARGO_PKG_VERSION"));
+/// Who we are; a protocol adds what its clients go by.
+const VERSION: &str = concat!("quickack-", env!("CARGO_PKG_VERSION"));
 const NOT_ALLOWED: &str = "refused by the proxy: the pool does not say `allow: [flush_all]`";

@@ -5,7 +5,7 @@
 //! that reply is believed.
 
 use metrics::Server as Counter;
-use proto::{Item, ItemKind, Parsed, Shown};
+use proto::{Ask, Item, ItemKind, Parsed, Shown};
 
 use crate::buffer::{Outbox, Source};
 use crate::client::End;
@@ -108,7 +108,8 @@ impl Proxy {
             return Err("a reply before its request was sent");
         }
         let upstream = self.desk.pools[link.pool as usize].upstream;
-        let item = match upstream.parse_reply(flight.ask, rest.bytes) {
+        let asked = flight.ask;
+        let item = match upstream.parse_reply(asked, rest.bytes) {
             Parsed::Incomplete => return Ok(Step::Incomplete),
             Parsed::Malformed(_) if bug!(BelievePoison) => return Ok(Step::Used(rest.bytes.len())),
             Parsed::Malformed(why) => return Err(why),
@@ -123,7 +124,13 @@ impl Proxy {
                 batch.cursor = found + 1;
                 (batch.entries[found], false)
             }
-            (Cargo::Single(row), ItemKind::Status) => (Entry::of_row(*row), true),
+            (Cargo::Single(row), ItemKind::Status) => {
+                let key = item.key.of(rest.bytes);
+                if !key.is_empty() && !self.desk.rows[*row].question.names(key) {
+                    return Err("the value of a key that was not asked for");
+                }
+                (Entry::of_row(*row), true)
+            }
             (Cargo::Fetch(_), ItemKind::End | ItemKind::Error)
             | (Cargo::Single(_), ItemKind::Error) => {
                 let line = &rest.bytes[..item.head as usize];
@@ -134,7 +141,7 @@ impl Proxy {
         };
         let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
         if len > rest.bytes.len() {
-            begin_body(link, &mut self.desk, item, rest.bytes, (entry, single));
+            begin_body(link, &mut self.desk, (item, asked), rest.bytes, (entry, single));
             return Ok(Step::Used(item.head as usize));
         }
         if !rest.bytes[..len].ends_with(item.trailer) {
@@ -145,7 +152,7 @@ impl Proxy {
             return Err("a value that does not end where its head says");
         }
         let whole = rest.part(0, len);
-        let value = match self.desk.rows[entry.row].question.keep {
+        let value = match self.desk.rows[entry.row].question.is_told(asked) {
             false => Value::Flat(whole),
             true => Value::Foreign(&item, whole),
         };
@@ -341,7 +348,7 @@ impl Proxy {
 fn begin_body(
     link: &mut Link,
     desk: &mut Desk,
-    item: Item,
+    (item, asked): (Item, Ask),
     bytes: &[u8],
     (entry, single): (Entry, bool),
 ) {
@@ -359,7 +366,7 @@ fn begin_body(
     let row = &desk.rows[entry.row];
     let is_there = desk.clients.find(row.client).is_some();
     if is_there && desk.memory.has_room(item.len() as usize) {
-        (body.shown, body.streams) = desk.begin_value(entry, &item, head, &mut body.data);
+        (body.shown, body.streams) = desk.begin_value(entry, (&item, asked), head, &mut body.data);
     } else {
         body.entry = None;
         // A single request is settled at its end: until then the message stands for it.

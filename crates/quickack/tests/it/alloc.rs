@@ -79,10 +79,10 @@ impl Field {
     }
 
     /// One loop turn: every client asks, the server answers, every client is answered.
-    fn turn(&mut self, request: &str, answered: &str) {
+    fn turn(&mut self, request: &[u8], answered: &[u8]) {
         self.now = self.now.after(100);
         for at in 0..self.clients.len() {
-            self.receive(self.clients[at], request.as_bytes());
+            self.receive(self.clients[at], request);
         }
         self.act();
         self.proxy.end_turn(self.now);
@@ -97,7 +97,7 @@ impl Field {
         uncounted(|| {
             assert_eq!(written.len(), self.clients.len());
             for (_, bytes) in written {
-                assert_eq!(String::from_utf8_lossy(&bytes), answered);
+                assert_eq!(bytes.escape_ascii().to_string(), answered.escape_ascii().to_string());
             }
         });
     }
@@ -122,9 +122,20 @@ fn serve(bytes: &[u8]) -> Vec<u8> {
                 words.for_each(|key| replies.push_str(&format!("VALUE {key} 0 1\r\nv\r\n")));
                 replies.push_str("END\r\n");
             }
+            Some("gets") => {
+                words.for_each(|key| replies.push_str(&format!("VALUE {key} 0 1 7\r\nv\r\n")));
+                replies.push_str("END\r\n");
+            }
             Some("set") => {
                 lines.next();
                 replies.push_str("STORED\r\n");
+            }
+            Some("ms") => {
+                lines.next();
+                let told = words.filter(|word| word.starts_with('O') || *word == "c");
+                let told =
+                    told.map(|word| if word == "c" { " c7".into() } else { format!(" {word}") });
+                replies.push_str(&format!("HD{}\r\n", told.collect::<String>()));
             }
             Some("incr") => replies.push_str("42\r\n"),
             other => panic!("{other:?} is not asked below"),
@@ -133,7 +144,8 @@ fn serve(bytes: &[u8]) -> Vec<u8> {
     replies.into_bytes()
 }
 
-fn check(merge_gets: bool, request: &str, answered: &str) {
+fn check(merge_gets: bool, request: impl AsRef<[u8]>, answered: impl AsRef<[u8]>) {
+    let (request, answered) = (request.as_ref(), answered.as_ref());
     let mut field = Field::new(merge_gets);
     // Buffers, queues and tables find their size.
     for _ in 0..2_000 {
@@ -172,5 +184,33 @@ fn a_pipeline_allocates_nothing() {
 fn a_get_of_many_keys_allocates_nothing() {
     let keys: Vec<String> = (0..20).map(|n| format!("key{n}")).collect();
     let values: String = keys.iter().map(|key| format!("VALUE {key} 0 1\r\nv\r\n")).collect();
-    check(true, &format!("get {}\r\n", keys.join(" ")), &format!("{values}END\r\n"));
+    check(true, format!("get {}\r\n", keys.join(" ")), format!("{values}END\r\n"));
+}
+
+#[test]
+fn meta_requests_allocate_nothing() {
+    check(true, "mg key v k O1\r\n", "VA 1 kkey O1\r\nv\r\n");
+    check(true, "mg key v c\r\nget key\r\n", "VA 1 c7\r\nv\r\nVALUE key 0 1\r\nv\r\nEND\r\n");
+    check(true, "ms key 1 O2\r\nv\r\n", "HD O2\r\n");
+}
+
+/// A packet: magic, opcode, status, cas number; extras, key and value.
+fn packet(start: [u8; 2], status: u8, cas: u8, [extras, key, value]: [&[u8]; 3]) -> Vec<u8> {
+    let total = (extras.len() + key.len() + value.len()) as u8;
+    let lengths = [0, key.len() as u8, extras.len() as u8, 0, 0, status, 0, 0, 0, total];
+    let tail = [0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, cas];
+    [&start[..], &lengths, &tail, extras, key, value].concat()
+}
+
+#[test]
+fn packets_allocate_nothing() {
+    let get = packet([0x80, 0x00], 0, 0, [b"", b"key", b""]);
+    check(true, &get, packet([0x81, 0x00], 0, 7, [&[0; 4], b"", b"v"]));
+    let set = packet([0x80, 0x01], 0, 0, [&[0; 8], b"key", b"v"]);
+    check(true, &set, packet([0x81, 0x01], 0, 7, [b"", b"", b""]));
+    let quiet = packet([0x80, 0x0d], 0, 0, [b"", b"key", b""]).repeat(20);
+    let noop = packet([0x80, 0x0a], 0, 0, [b"", b"", b""]);
+    let hits = packet([0x81, 0x0d], 0, 7, [&[0; 4], b"key", b"v"]).repeat(20);
+    let done = packet([0x81, 0x0a], 0, 0, [b"", b"", b""]);
+    check(true, [quiet, noop].concat(), [hits, done].concat());
 }

@@ -17,6 +17,7 @@ mod differential;
 mod eject;
 mod faults;
 mod hold;
+mod large;
 mod limits;
 mod logins;
 mod metrics;
