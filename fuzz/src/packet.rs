@@ -221,7 +221,7 @@ fn row(opcode: u8) -> Option<(&'static str, &'static [usize], bool, bool)> {
 
 /// What a server is told, if it can be; the options in the order of their letters.
 fn expected(said: &Said, meta: bool) -> Option<Said> {
-    match classic(said, meta) {
+    match classic(said) {
         None if meta => Some(in_meta(said)),
         classic => classic,
     }
@@ -233,7 +233,7 @@ fn time(said: &Said, at: usize) -> i128 {
 }
 
 /// The classic form that means the same.
-fn classic(said: &Said, meta: bool) -> Option<Said> {
+fn classic(said: &Said) -> Option<Said> {
     let name = said.word.trim_end_matches('Q');
     let free = said.numbers[0] == 0;
     let quiet = said.quiet;
@@ -241,8 +241,7 @@ fn classic(said: &Said, meta: bool) -> Option<Said> {
         _ if !said.keys.iter().all(|key| clean(key)) => return None,
         "Flush" => ("flush_all", said.numbers[1..].iter().map(|_| time(said, 1)).collect()),
         "Get" | "GetK" => ("gets", vec![]),
-        "GAT" | "GATK" => ("gats", vec![time(said, 1)]),
-        "Touch" if !meta => ("gats", vec![time(said, 1)]),
+        "GAT" | "GATK" | "Touch" => ("gats", vec![time(said, 1)]),
         "Delete" if free => ("delete", vec![]),
         "Set" | "Add" | "Replace" if quiet && !free => {
             ("cas", vec![said.numbers[1], time(said, 2), said.numbers[0]])

@@ -237,6 +237,11 @@ impl Store {
         }
     }
 
+    /// Lets cas numbers begin above this one, and so above those of a store that was here before.
+    pub fn number_from(&mut self, number: u64) {
+        self.last_number = number;
+    }
+
     /// The cas that was given last: after a store or a count, that item's.
     pub fn last_cas(&self) -> u64 {
         self.last_cas

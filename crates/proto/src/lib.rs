@@ -104,6 +104,9 @@ pub trait Protocol: Sync {
     /// Starts a read of several keys; `head` is the request's own and may hold arguments.
     fn open_fetch(&self, request: &Request, head: &[u8], out: &mut Vec<u8>);
 
+    /// Whether it is this key, as servers write it, that a single request with `keep` asked for.
+    fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool;
+
     /// Tells an item of a server's reply in the client's words: writes its head, and says what of
     /// the body follows. For requests with `keep`, and for reads that were asked together with
     /// others in a form that tells more; whatever answers others passes as it came.

@@ -62,7 +62,7 @@ pub enum Class {
     /// Reads any number of keys, each answered by a value or by nothing. Split by server, gathered
     /// in the client's order. `ask`: what the server is asked. `merge`: may share a message with
     /// other clients' reads. `idempotent`: asking again changes nothing, so it may be asked once
-    /// more on a new link. One that is translated has one key.
+    /// more on a new link. One that is translated has one key, or was joined from such.
     Fetch { ask: Ask, merge: bool, idempotent: bool },
     /// One key, one item in answer. `writes`: it changes something, and is never sent twice.
     Single { writes: bool },
@@ -330,14 +330,17 @@ pub enum Answer<'a> {
     Barrier,
     /// The connection is about to be closed, as the client asked.
     Bye,
-    /// The proxy's version.
+    /// Our name and version. A protocol adds what its clients go by.
     Version(&'a str),
     /// One counter; `End` follows the last.
     Stat(&'a str, &'a str),
     /// The request was refused.
     Refused(Refusal),
-    /// A failure that is not the client's: a sentence with the server's name in it.
+    /// A failure that is not the client's: a sentence with the server's name in it. Nothing has
+    /// changed, and it may be asked again.
     Failed(&'a str),
+    /// As `Failed`, of a change that has been sent: it may have been made.
+    Uncertain(&'a str),
     /// A server's own error line.
     Error(&'a [u8]),
     /// How to log in.

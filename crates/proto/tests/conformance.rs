@@ -9,6 +9,7 @@ mod transcript;
 
 use std::collections::BTreeSet;
 
+use proto::memcached::Binary;
 use proto::{
     Answer, Asked, Class, PROTOCOLS, Parsed, Protocol, Quiet, Refusal, Request, Resume, Skills,
     Span,
@@ -255,7 +256,9 @@ fn our_errors_are_errors_to_our_own_reply_parser() {
         for refusal in
             [Refusal::Unknown, Refusal::ByName("why"), Refusal::Bad("why"), Refusal::TooLarge]
         {
-            for answer in [Answer::Refused(refusal), Answer::Failed("10.0.0.1:11211: why")] {
+            let why = "10.0.0.1:11211: why";
+            let faults = [Answer::Failed(why), Answer::Uncertain(why)];
+            for answer in [Answer::Refused(refusal)].into_iter().chain(faults) {
                 let mut out = Vec::new();
                 protocol.answer(&Asked::nobody(), &answer, &mut out);
                 for row in protocol.commands() {
@@ -265,6 +268,35 @@ fn our_errors_are_errors_to_our_own_reply_parser() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Each names its request, has a status, and quiet requests get it too.
+#[test]
+fn our_errors_are_errors_to_binary_clients() {
+    let protocol: &dyn Protocol = &Binary;
+    let refusals = [Refusal::Unknown, Refusal::ByName("why"), Refusal::Bad("why")];
+    let mut answers: Vec<_> = refusals.into_iter().map(Answer::Refused).collect();
+    answers.push(Answer::Refused(Refusal::TooLarge));
+    answers.extend([Answer::Failed("why"), Answer::Uncertain("why")]);
+    answers.extend([Answer::Error(b"SERVER_ERROR why\r\n"), Answer::Error(b"ERROR\r\n")]);
+    answers.extend([Answer::LoginFailed, Answer::LoginFirst]);
+    for row in rows(protocol) {
+        let (Parsed::Complete(request), _) = first(protocol, &row.request, &mut Resume::default())
+        else {
+            continue;
+        };
+        for answer in &answers {
+            let mut out = Vec::new();
+            let asked = transcript::asked(&request, &row.request[..request.head as usize]);
+            protocol.answer(&asked, answer, &mut out);
+            let place = &row.place;
+            assert_eq!(out[..2], [0x81, row.request[1]], "{place}: the opcode, {answer:?}");
+            assert_eq!(out[12..16], row.request[12..16], "{place}: the opaque, {answer:?}");
+            assert_ne!(out[6..8], [0, 0], "{place}: a status, {answer:?}");
+            let total = u32::from_be_bytes([out[8], out[9], out[10], out[11]]) as usize;
+            assert_eq!(out.len(), 24 + total, "{place}: one packet, {answer:?}");
         }
     }
 }

@@ -369,7 +369,8 @@ impl Desk {
         let words = if sent { table.words_sent } else { table.words };
         let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
         let text = format!("{label}: {words}");
-        row.fail(slot, &Answer::Failed(&text));
+        let answer = if sent { Answer::Uncertain(&text) } else { Answer::Failed(&text) };
+        row.fail(slot, &answer);
         self.settle_error(id);
     }
 

@@ -105,6 +105,11 @@ impl Question {
         self.protocol.answer(&self.asked(), answer, out);
     }
 
+    /// Whether a value with this key can be its one answer.
+    pub(crate) fn names(&self, key: &[u8]) -> bool {
+        self.protocol.names(&self.asked(), key)
+    }
+
     /// Tells a server's item; `slot`: which key of a read it is about.
     pub(crate) fn translate(
         &self,

@@ -6,15 +6,28 @@ use proxy::{Closed, ConnId};
 
 use stage::Stage;
 
-/// A packet of the binary protocol: GETKQ with this opaque.
-fn getkq(key: &str, opaque: u8) -> Vec<u8> {
+/// A packet of the binary protocol with this opaque; extras are zeros.
+fn packet(opcode: u8, extras: u8, key: &str, opaque: u8) -> Vec<u8> {
     let len = key.len() as u8;
-    let header = [0x80, 0x0d, 0, len, 0, 0, 0, 0, 0, 0, 0, len, 0, 0, 0, opaque];
-    [&header[..], &[0; 8], key.as_bytes()].concat()
+    let header = [0x80, opcode, 0, len, extras, 0, 0, 0, 0, 0, 0, extras + len, 0, 0, 0, opaque];
+    [&header[..], &[0; 8], &vec![0; extras.into()], key.as_bytes()].concat()
+}
+
+fn getkq(key: &str, opaque: u8) -> Vec<u8> {
+    packet(0x0d, 0, key, opaque)
 }
 
 fn noop(opaque: u8) -> Vec<u8> {
-    [&[0x80, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, opaque][..], &[0; 8]].concat()
+    packet(0x0a, 0, "", opaque)
+}
+
+/// A `Set` of nothing.
+fn set(key: &str, opaque: u8) -> Vec<u8> {
+    packet(0x01, 8, key, opaque)
+}
+
+fn touch(key: &str, opaque: u8) -> Vec<u8> {
+    packet(0x1c, 4, key, opaque)
 }
 
 /// What answers them: opcode, opaque, status, and what follows the header.
@@ -74,6 +87,37 @@ fn an_error_for_joined_reads_is_told_to_each_that_has_no_answer() {
     let answers = packets(&stage.hears_bytes(client));
     let told: Vec<(u8, u8)> = answers.iter().map(|answer| (answer.1, answer.2)).collect();
     assert_eq!(told, [(1, 0x86), (2, 0x86), (3, 0x86)]);
+}
+
+#[test]
+fn a_value_of_another_key_is_no_answer_to_a_single_read() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    stage.says_bytes(client, &touch("k", 1));
+    assert_eq!(stage.turn(link), "gats 0 k\r\n");
+    stage.says(link, "VALUE k 7 1 5\r\na\r\nEND\r\n");
+    let told = packets(&stage.hears_bytes(client));
+    assert_eq!(told, [(0x1c, 1, 0, b"\0\0\0\x07".to_vec())]);
+    stage.says_bytes(client, &touch("k", 2));
+    assert_eq!(stage.turn(link), "gats 0 k\r\n");
+    stage.says(link, "VALUE x 7 1 5\r\na\r\nEND\r\n");
+    assert_eq!(stage.closed, [link]);
+    let told = packets(&stage.hears_bytes(client));
+    assert_eq!((told.len(), told[0].1, told[0].2), (1, 2, 0x84), "{told:?}");
+}
+
+#[test]
+fn a_fault_says_whether_a_change_may_have_been_made() {
+    let (mut stage, link) = Stage::of_one();
+    stage.greet(link);
+    let client = stage.client();
+    stage.says_bytes(client, &set("k", 1));
+    assert_eq!(stage.turn(link), "ms k 0 c\r\n\r\n");
+    stage.says_bytes(client, &set("k", 2));
+    stage.closes(link, Closed::Reset);
+    let told: Vec<_> = packets(&stage.hears_bytes(client));
+    let statuses: Vec<(u8, u8)> = told.iter().map(|answer| (answer.1, answer.2)).collect();
+    assert_eq!(statuses, [(1, 0x84), (2, 0x86)], "{told:?}");
 }
 
 #[test]

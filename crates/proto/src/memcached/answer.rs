@@ -1,7 +1,7 @@
 //! What the proxy says on its own account, in memcached's words.
 
 use super::commands::MG;
-use super::meta;
+use super::{meta, version};
 use crate::{Answer, Asked, Refusal};
 
 pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
@@ -11,7 +11,7 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::End | Answer::Miss => out.extend_from_slice(b"END\r\n"),
         Answer::Bye => {}
         Answer::Ok => out.extend_from_slice(b"OK\r\n"),
-        Answer::Version(version) => line(&["VERSION ", version], out),
+        Answer::Version(ours) => line(&["VERSION ", &version(ours)], out),
         Answer::Stat(name, value) => line(&["STAT ", name, " ", value], out),
         Answer::Refused(Refusal::Unknown) => out.extend_from_slice(b"ERROR\r\n"),
         Answer::Refused(Refusal::ByName(why) | Refusal::Bad(why)) => {
@@ -20,7 +20,7 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::Refused(Refusal::TooLarge) => {
             out.extend_from_slice(b"SERVER_ERROR object too large for cache\r\n");
         }
-        Answer::Failed(why) => line(&["SERVER_ERROR ", why], out),
+        Answer::Failed(why) | Answer::Uncertain(why) => line(&["SERVER_ERROR ", why], out),
         Answer::Error(line) => out.extend_from_slice(line),
         Answer::Barrier => out.extend_from_slice(b"MN\r\n"),
         Answer::LoggedIn => out.extend_from_slice(b"STORED\r\n"),

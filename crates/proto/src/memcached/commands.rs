@@ -54,7 +54,7 @@ const fn fetch_touch(command: u8) -> Class {
     Class::Fetch { ask: Ask { command }, merge: false, idempotent: false }
 }
 
-/// The rows, in the order of [`SHAPES`].
+/// The rows; [`shape`] has their arguments.
 pub(super) static TABLE: &[Command] = &[
     row(
         "get",
@@ -122,7 +122,7 @@ pub(super) static TABLE: &[Command] = &[
     ),
 ];
 
-/// The arguments of each row; rows past its end have none that we read.
+/// The arguments of the first rows, in their order.
 pub(super) static SHAPES: &[Shape] = &[
     Shape::Keys,
     Shape::Keys,
@@ -182,7 +182,7 @@ pub(super) fn lookup(word: &[u8]) -> Option<u8> {
     }
 }
 
-/// The arguments of a row.
+/// The arguments of a row; those of a row that is refused are not read.
 pub(super) fn shape(command: u8) -> Shape {
     match command {
         MG => Shape::Meta(Verb::Get),

@@ -26,5 +26,11 @@ fn is_plain(key: &[u8]) -> bool {
     (1..=KEY_MAX).contains(&key.len()) && !unclean
 }
 
+/// How a version is told. Clients, the proxy among them, choose what they dare to ask by the number
+/// that comes first, so that is of the memcached whose words these are; who we are follows.
+pub fn version(ours: &str) -> String {
+    format!("1.6.18 {ours}").trim_end().to_string()
+}
+
 /// Longest key, as in memcached.
 const KEY_MAX: usize = 250;

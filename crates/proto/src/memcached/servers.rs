@@ -6,8 +6,10 @@ use crate::{Ask, Credentials, Heard, Item, ItemKind, Parsed, Resume, Skills, Ups
 
 /// Longest line of a `gat` or `gats` that we send.
 const OTHER_LINE_MAX: usize = 1000;
-/// The first version with the meta commands as they are since: `HD`, the length in `ms`, `b`.
-const META_SINCE: [u32; 3] = [1, 6, 10];
+/// The first version whose meta commands can be relied on: 1.6.10 has them as they are since
+/// (`HD`, the length in `ms`, `b`), but until 1.6.12 some answers of theirs are wrong about `c`.
+const META_SINCE: [u32; 3] = [1, 6, 13];
+const NO_VERSION: &str = "an error in answer to `version`";
 
 /// What a server says to everything before a login, here without its `\r\n`.
 const LOGIN_FIRST: &[u8] = b"CLIENT_ERROR unauthenticated";
@@ -62,21 +64,28 @@ impl Upstream for Servers {
                 Parsed::Malformed(why) => return Parsed::Malformed(why),
             }
         }
-        // Whatever it says, it speaks; a server that does not know the word knows no other new one.
         match reply::parse(Ask { command: commands::VERSION }, &input[at..]) {
             Parsed::Complete(item) => {
                 let end = at + item.head as usize;
-                let line = &input[at..end];
-                if line.starts_with(LOGIN_FIRST) {
-                    return Parsed::Complete(Heard::LoginRefused);
-                }
-                let skills = Skills { meta: has_meta(line) };
-                Parsed::Complete(Heard::Welcome { len: end, skills })
+                welcome(item.kind, &input[at..end], end)
             }
             Parsed::Incomplete => Parsed::Incomplete,
             Parsed::Malformed(why) => Parsed::Malformed(why),
         }
     }
+}
+
+/// What the answer to `version` says of its server; `len`: that of all that was heard.
+fn welcome(kind: ItemKind, line: &[u8], len: usize) -> Parsed<Heard> {
+    let meta = match kind {
+        ItemKind::Status => has_meta(line),
+        // A server that does not know the word knows no other new one.
+        _ if line == b"ERROR\r\n" => false,
+        _ if line.starts_with(LOGIN_FIRST) => return Parsed::Complete(Heard::LoginRefused),
+        // It is in trouble, or we are: that tells nothing of what it can do otherwise.
+        _ => return Parsed::Malformed(NO_VERSION),
+    };
+    Parsed::Complete(Heard::Welcome { len, skills: Skills { meta } })
 }
 
 /// Whether a server with this `VERSION` line has the meta commands.
@@ -99,9 +108,10 @@ mod tests {
     fn a_version_says_whether_there_are_meta_commands() {
         for (line, has) in [
             ("VERSION 1.6.18\r\n", true),
-            ("VERSION 1.6.10 quickack-0.1.0\r\n", true),
+            ("VERSION 1.6.13 quickack-0.1.0\r\n", true),
             ("VERSION 1.6.45_beta1\r\n", true),
             ("VERSION 2.0\r\n", true),
+            ("VERSION 1.6.12\r\n", false),
             ("VERSION 1.6.9\r\n", false),
             ("VERSION 1.5.22\r\n", false),
             ("VERSION 0.5.0\r\n", false),
@@ -112,6 +122,16 @@ mod tests {
             let skills = Skills { meta: has };
             let welcome = Heard::Welcome { len: line.len(), skills };
             assert_eq!(heard, Parsed::Complete(welcome), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_error_in_answer_to_version_teaches_nothing() {
+        for line in ["SERVER_ERROR out of memory\r\n", "CLIENT_ERROR line too long\r\n"] {
+            let heard = Servers.hear(false, line.as_bytes());
+            assert_eq!(heard, Parsed::Malformed(NO_VERSION), "{line}");
+            let after_login = format!("STORED\r\n{line}");
+            assert_eq!(Servers.hear(true, after_login.as_bytes()), heard, "{line}");
         }
     }
 

@@ -10,7 +10,7 @@ use crate::{
 
 const ABOUT: &str = "\
 Classic and meta requests, told apart one by one. A meta request goes to a server with the meta
-commands (memcached 1.6.10 or newer, by its `version`) as it is, without `q`; to any other in
+commands (memcached 1.6.13 or newer, by its `version`) as it is, without `q`; to any other in
 classic words where those mean exactly the same. What memcached 1.6.18 takes and this does not:
 
 * a number with a `+`, minus zero, or one beyond its range; a control character anywhere in a
@@ -101,6 +101,10 @@ impl Protocol for Text {
             out.push(b' ');
             out.extend_from_slice(request.arguments.of(head));
         }
+    }
+
+    fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool {
+        meta::answer::names(asked, key)
     }
 
     fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {

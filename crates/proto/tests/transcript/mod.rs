@@ -192,7 +192,7 @@ pub fn own_words(protocol: &dyn Protocol, stream: &[u8]) -> Option<(Vec<u8>, boo
         let silent = request.quiet == Quiet::Silent;
         let answer = match request.class {
             Class::Refuse(why) => Answer::Refused(why),
-            Class::Local(Local::Version) => Answer::Version("1.6.18"),
+            Class::Local(Local::Version) => Answer::Version(""),
             Class::Local(Local::Nothing) => Answer::Ok,
             Class::Local(Local::Barrier) => Answer::Barrier,
             Class::Local(Local::Quit) => {

@@ -416,7 +416,6 @@ fn launch(link: &mut Link, batch: Box<Batch>, pool: &mut crate::pool::Pool) {
     link.launch_batch(batch, pool.upstream);
 }
 
-/// Clients choose what they dare to ask by the number that comes first, so it names the memcached
-/// whose classic protocol this is; who we are follows.
-const VERSION: &str = concat!("1.6.18 quickack-", env!("CARGO_PKG_VERSION"));
+/// Who we are; a protocol adds what its clients go by.
+const VERSION: &str = concat!("quickack-", env!("CARGO_PKG_VERSION"));
 const NOT_ALLOWED: &str = "refused by the proxy: the pool does not say `allow: [flush_all]`";

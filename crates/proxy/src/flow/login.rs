@@ -29,11 +29,12 @@ impl Proxy {
     /// start it stands, are used. None: it is one like any other.
     pub(super) fn login(&mut self, id: ConnId, request: &Request, bytes: &[u8]) -> Option<usize> {
         let client = self.desk.clients.find_mut(id).expect("it has just asked");
-        let users = Rc::clone(self.desk.pools[client.pool as usize].plan.users.as_ref()?);
+        let users = self.desk.pools[client.pool as usize].plan.users.as_ref()?;
         let is_known = client.logged_in;
         if is_known && !matches!(request.class, Class::Refuse(_)) {
             return None;
         }
+        let users = Rc::clone(users);
         if request.len() > limits::LOGIN_LEN_MAX as u64 {
             return if is_known { None } else { Some(self.turn_away(id, request, bytes)) };
         }

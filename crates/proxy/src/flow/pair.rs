@@ -124,7 +124,13 @@ impl Proxy {
                 batch.cursor = found + 1;
                 (batch.entries[found], false)
             }
-            (Cargo::Single(row), ItemKind::Status) => (Entry::of_row(*row), true),
+            (Cargo::Single(row), ItemKind::Status) => {
+                let key = item.key.of(rest.bytes);
+                if !key.is_empty() && !self.desk.rows[*row].question.names(key) {
+                    return Err("the value of a key that was not asked for");
+                }
+                (Entry::of_row(*row), true)
+            }
             (Cargo::Fetch(_), ItemKind::End | ItemKind::Error)
             | (Cargo::Single(_), ItemKind::Error) => {
                 let line = &rest.bytes[..item.head as usize];

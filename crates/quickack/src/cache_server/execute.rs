@@ -353,6 +353,5 @@ pub(super) fn digits(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
 const FETCH_OUT_MAX: usize = 4 * 1024 * 1024;
 /// Bytes of a value's head line beside its key: two words, three numbers, ends.
 const VALUE_HEAD_MAX: usize = 72;
-/// First the version whose words these are: clients, the proxy among them, know by it that there
-/// are meta commands.
-pub(super) const VERSION: &str = concat!("1.6.18 quickack-", env!("CARGO_PKG_VERSION"));
+/// Who we are; the protocol adds what its clients go by.
+pub(super) const VERSION: &str = concat!("quickack-", env!("CARGO_PKG_VERSION"));

@@ -54,6 +54,8 @@ fn run(listeners: Vec<Listener>, options: Options) -> io::Result<()> {
     let signals = Signals::new(signal::ALL_OF_A_CHILD)?;
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut server = CacheServer::new(options, since_epoch);
+    // No cas from before a restart fits an item from after it.
+    server.executor.store.number_from(server.epoch_us);
     Loop::alone(&mut server, &mut Alone, listeners, signals, SHUTDOWN_TIMEOUT)?.run()
 }
 

@@ -1,7 +1,7 @@
 //! What is counted, by memcached's names.
 
 use cache::{Counted, Outcome};
-use proto::memcached::Text;
+use proto::memcached::{Text, version};
 use proto::{Answer, Asked, Protocol};
 
 use super::execute::{Executor, VERSION};
@@ -78,7 +78,7 @@ impl Executor {
     /// Answers `stats`; the parser refuses its other kinds, as it does for the proxy.
     pub(super) fn tell(&self, out: &mut Vec<u8>, now: u64) {
         let (counters, store) = (&self.counters, self.store.stats());
-        Text.answer(&Asked::nobody(), &Answer::Stat("version", VERSION), out);
+        Text.answer(&Asked::nobody(), &Answer::Stat("version", &version(VERSION)), out);
         for (name, value) in [
             ("pid", u64::from(self.options.pid)),
             ("uptime", now.saturating_sub(self.started)),

@@ -61,7 +61,7 @@ fn skilled(config: &Config, out: &mut String) {
     if config.upstreams.iter().flat_map(|upstream| &upstream.servers).all(is_ours) {
         return;
     }
-    out.push_str("\nservers without meta commands (memcached before 1.6.10)\n");
+    out.push_str("\nservers without meta commands (memcached before 1.6.13)\n");
     for protocol in proto::PROTOCOLS {
         let names = protocol.commands().iter().filter(|row| row.skilled).map(|row| row.name);
         let names = names.collect::<Vec<&str>>().join(" ");

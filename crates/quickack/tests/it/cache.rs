@@ -225,6 +225,7 @@ fn a_cache_that_is_killed_is_started_again_empty() {
     let mut client = quickack.client();
     client.ask("set k 3 0 5\r\nhello\r\n", "STORED\r\n");
     client.ask("get k\r\n", "VALUE k 3 5\r\nhello\r\nEND\r\n");
+    let cas = cas_of(&mut client, "k");
     let caches = quickack.caches();
     assert_eq!(caches.len(), 1);
     send(caches[0], Signal::KILL);
@@ -240,6 +241,15 @@ fn a_cache_that_is_killed_is_started_again_empty() {
     }
     assert_ne!(quickack.caches(), caches);
     client.ask("set k 3 0 5\r\nagain\r\n", "STORED\r\n");
+    // Who still has the number of the item that is gone must not overwrite this one.
+    assert!(cas_of(&mut client, "k") > cas);
+}
+
+fn cas_of(client: &mut Client, key: &str) -> u64 {
+    client.send(format!("gets {key}\r\n"));
+    let text = client.read_until("END\r\n");
+    let line = text.lines().next().expect("it is there");
+    line.rsplit(' ').next().and_then(|cas| cas.parse().ok()).expect("a number")
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What a client is told: a server's words, and ours, as packets.
 
 use super::super::commands::{FLUSH_ALL, MA, MG};
-use super::super::reply;
+use super::super::{reply, version};
 use super::header::{self, Header, Reply};
 use super::opcodes::{self, Mode, Shape};
 use crate::scan;
@@ -20,7 +20,8 @@ const UNKNOWN: (u16, &[u8]) = (0x81, UNKNOWN_WORDS.as_bytes());
 pub(super) const UNKNOWN_WORDS: &str = "Unknown command";
 const NO_MEMORY: (u16, &[u8]) = (0x82, b"Out of memory");
 /// Not memcached's own, but its clients know them: "not supported", "internal error", and
-/// "temporary failure", at which libmemcached closes and others may try again.
+/// "temporary failure", at which libmemcached closes and others may try again: so never where a
+/// change may have been made.
 const NOT_SUPPORTED: u16 = 0x83;
 const INTERNAL: u16 = 0x84;
 const TEMPORARY: u16 = 0x86;
@@ -207,7 +208,7 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
         Answer::End => {}
         Answer::Miss => drop(to.miss(out)),
         Answer::Ok | Answer::Barrier | Answer::Bye => drop(to.done(0, out)),
-        Answer::Version(version) => to.say((OK, version.as_bytes()), out),
+        Answer::Version(ours) => to.say((OK, version(ours).as_bytes()), out),
         Answer::Stat(name, value) => {
             let total = name.len() + value.len();
             to.push(Reply { key: name.len(), total, ..Reply::default() }, out);
@@ -219,6 +220,7 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
         Answer::Refused(Refusal::Bad(why)) => to.say((INVALID, why.as_bytes()), out),
         Answer::Refused(Refusal::TooLarge) => to.say(TOO_LARGE, out),
         Answer::Failed(why) => to.say((TEMPORARY, why.as_bytes()), out),
+        Answer::Uncertain(why) => to.say((INTERNAL, why.as_bytes()), out),
         Answer::Error(line) => to.say(of_line(line), out),
         Answer::Mechanisms => to.say((OK, b"PLAIN"), out),
         Answer::LoggedIn => to.say((OK, b"Authenticated"), out),

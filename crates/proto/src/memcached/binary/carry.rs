@@ -77,13 +77,17 @@ impl<'a> Said<'a> {
         Said { header, shape: row.shape, quiet, head, key: header.key(head) }
     }
 
-    /// The classic form that means the same on every server. It tells no cas number, so it serves
-    /// where the client would see none: good news that a quiet request hides, and a `Delete`.
+    /// The classic form that means the same on every server. But for a read it tells no cas number,
+    /// so it serves where the client would see none: good news that a quiet request hides, and a
+    /// `Delete`.
     fn classic(&self) -> Option<u8> {
         let free = self.header.cas == 0;
         match self.shape {
             _ if !is_plain(self.key) => None,
             Shape::Delete if free => Some(DELETE),
+            // Not `mg`, though its answer would be shorter: of a stale item that takes the right to
+            // renew it, which nobody here could be told of.
+            Shape::Touch { .. } => Some(GATS_ONE),
             Shape::Store(_) if self.quiet && !free => Some(CAS),
             Shape::Store(mode) if self.quiet => Some(match mode {
                 Mode::Set => SET,
@@ -103,7 +107,6 @@ impl<'a> Said<'a> {
     /// The form for a server with these skills.
     fn other(&self, skills: Skills) -> Option<u8> {
         match self.shape {
-            Shape::Touch { .. } if !skills.meta && is_plain(self.key) => Some(GATS_ONE),
             _ if !skills.meta => None,
             Shape::Get { .. } | Shape::Touch { .. } => Some(MG),
             Shape::Store(_) | Shape::Concat { .. } => Some(MS),

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   Get GetQ GetK GetKQ   gets, merged        Delete         delete, or md with a cas number
-//!   GAT GATQ GATK GATKQ   gats                Touch          mg T
+//!   GAT GATQ GATK GATKQ   gats                Touch          gats
 //!   SetQ AddQ …           set add …           Increment      ma; quiet: incr
 //!   Set Add Append …      ms                  a key that text cannot carry: mg ms md ma with b
 //! ```
@@ -22,6 +22,7 @@ use crate::{
     Answer, Ask, Asked, Carry, Command, Item, Login, Parsed, Protocol, Request, Resume, Shown,
     Skills, Span, Upstream,
 };
+use header::Header;
 use opcodes::Shape;
 
 /// What the first byte of every request is.
@@ -33,10 +34,12 @@ Where the answers differ from those of memcached 1.6.18:
 
 * a key with a space, a control character or DEL in it has at most 186 bytes, else 0x04: it
   travels as base64, and only to servers with the meta commands, else 0x83;
+* a read of such a key that finds it stale takes the right to renew it, of which this protocol
+  cannot tell: keep such keys and stale marks apart;
 * an expiry past 2147483647 (the year 2038) is that second: text has no later one;
-* what the proxy refuses by name is answered 0x83 with the reason, and a fault 0x86 with the
-  server's name: libmemcached takes these for a broken connection, and neither aborts a program
-  as its `increment` does at 0x20 and 0x82;
+* what the proxy refuses by name is answered 0x83 with the reason; a fault 0x86 with the server's
+  name, but 0x84 where a change had been sent and may have been made: libmemcached takes these for
+  a broken connection, and none aborts a program as its `increment` does at 0x20 and 0x82;
 * of an unknown opcode the whole body is swallowed, where memcached takes a part of it for the
   next packet; a `GAT` with a value is malformed; what is no packet gets one answer, 0x04, before
   the end.
@@ -112,6 +115,10 @@ impl Protocol for Binary {
 
     fn open_fetch(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) {
         carry::open_fetch(request, head, out);
+    }
+
+    fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool {
+        Header::read(asked.head).is_some_and(|header| header.key(asked.head) == key)
     }
 
     fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {

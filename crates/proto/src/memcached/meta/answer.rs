@@ -8,6 +8,15 @@ use super::{Line, Verb, base64};
 use crate::scan::{Tokens, push_decimal};
 use crate::{Asked, Item, ItemKind, Quiet, Shown};
 
+/// Whether a request asked for this key.
+pub(in super::super) fn names(asked: &Asked<'_>, key: &[u8]) -> bool {
+    let Some(line) = Line::read(asked.head) else { return false };
+    match line.flags.has(b'b') {
+        true => base64::decoded(line.key, &mut base64::room()) == Some(key),
+        false => line.key == key,
+    }
+}
+
 /// Tells a server's item.
 pub(in super::super) fn translate(
     asked: &Asked<'_>,

@@ -78,7 +78,7 @@ impl Line<'_> {
             request.quiet = Quiet::Sparing;
         }
         match verb {
-            Verb::Get if flags.has(b'v') && flags.within(TOUCHING) => self.join_reads(flags),
+            Verb::Get if flags.has(b'v') && flags.within(TOUCHING) => self.merge_read(flags),
             Verb::Get => {
                 let writes = flags.has_any(b"NRTE");
                 request.class = Class::Single { writes };
@@ -97,7 +97,7 @@ impl Line<'_> {
     }
 
     /// A read that classic text can answer.
-    fn join_reads(&mut self, flags: &Flags) {
+    fn merge_read(&mut self, flags: &Flags) {
         let merge = flags.within(MERGEABLE);
         let command = match (merge, flags.has(b'c')) {
             (true, false) => commands::GET,
