@@ -107,7 +107,9 @@ fn keyed(maker: &mut Maker<'_>, row: &Opcode) -> Request {
     let key = maker.key(|key| match key.named {
         Named::Encoded => false,
         Named::Raw => raw && !counts,
-        Named::Plainly | Named::Both => key.counted || !counts,
+        Named::Plainly | Named::Both => {
+            (key.counted || !counts) && (key.taken || row.name != "Touch")
+        }
     });
     let mut request = Request::new(Wire::Binary, row.name, Some(key));
     if maker.keys[key].named == Named::Raw {

@@ -13,6 +13,9 @@ pub struct Key {
     /// holds that item; so what is then stored is chance. And a value of spaces only, or an empty
     /// one, is looked for a number behind its end.
     pub counted: bool,
+    /// Whether binary asks for it by what is an mg to the server, and so takes the win of a stale
+    /// item: then nobody makes it stale.
+    pub taken: bool,
 }
 
 /// By whom a key is named. memcached notes with an item whether it was stored under a base64 key, so
@@ -106,7 +109,9 @@ fn key(at: usize, kind: Kind, random: &mut Random) -> Key {
         }
     }
     let plain = raw.iter().all(|byte| *byte > b' ' && *byte != 0x7f);
-    Key { raw, plain, named, counted: !(at / LANES).is_multiple_of(3) }
+    let counted = !(at / LANES).is_multiple_of(3);
+    let taken = matches!(named, Named::Both | Named::Raw) || matches!(at / LANES, 1 | 4 | 6);
+    Key { raw, plain, named, counted, taken }
 }
 
 pub const KEY_MAX: usize = 250;

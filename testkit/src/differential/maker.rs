@@ -123,20 +123,17 @@ impl Maker<'_> {
         }
     }
 
-    /// A number, or what is nearly one. No minus sign: where a counter is above 2^63 memcached looks
-    /// for one also in what somebody else has left behind its end.
+    /// A number, or what is nearly one, and less than 2^63: in greater ones memcached looks for a
+    /// minus sign also behind their end, where there is what somebody else has left.
     pub fn odd_number(&mut self) -> Vec<u8> {
         let number = match self.random.below(6) {
-            0 => self.random.next(),
-            1 => u64::MAX - self.random.below(300) as u64,
+            0 => self.random.next() >> self.random.range(1, 40),
+            1 => (1 << 63) - 1 - self.random.below(300) as u64,
             _ => self.random.below(1 << 20) as u64,
         };
         let text = match self.random.below(3) {
-            0 => format!("{}{number}", self.random.pick(&[" ", "+", "0", "x", "000"])),
-            1 => format!(
-                "{number}{}",
-                self.random.pick(&[" ", "  ", "x", "\n1", "\t", "99999", "\0"])
-            ),
+            0 => format!("{}{number}", self.word(&[" ", "+", "0", "x", "000"])),
+            1 => format!("{number}{}", self.word(&[" ", "  ", "x", "\n1", "\t", "\0"])),
             _ => number.to_string(),
         };
         text.into_bytes()
