@@ -264,14 +264,21 @@ impl Desk {
     }
 
     /// The rest of such a value will not come. Its client can be told nothing any more: whatever
-    /// was said would be taken for a part of the value.
+    /// was said would be taken for a part of the value. It gets what it was told before, and is
+    /// closed.
     pub(crate) fn cut_off(&mut self, id: RowId) {
         let owner = self.rows[id].client;
-        if let Some(client) = self.clients.find(owner) {
-            self.pools[client.pool as usize].counters.add(Counter::CutOff, 1);
-            self.actions.push_back(Action::Close(owner));
-            self.drop_client(owner);
-        }
+        let Some(client) = self.clients.find_mut(owner) else { return };
+        client.state = ClientState::Leaving;
+        client.forget_input(&mut self.spares);
+        let counters = self.pools[client.pool as usize].counters;
+        counters.add(Counter::CutOff, 1);
+        counters.add(Counter::Abandoned, u64::from(client.depth));
+        let (head, barrier) = (client.head, std::mem::replace(&mut client.barrier, NONE));
+        (client.head, client.tail) = (NONE, NONE);
+        (client.depth, client.loud, client.rows_held) = (0, 0, 0);
+        self.forget_rows(head, barrier);
+        self.spoke(owner);
     }
 
     /// A key of a read has a value.
@@ -634,14 +641,21 @@ impl Desk {
         pool.counters.subtract(Counter::ClientsNow, 1);
         self.worker.subtract(Worker::ClientsNow, 1);
         pool.counters.add(Counter::Abandoned, u64::from(client.depth));
-        let mut row = client.head;
-        if client.barrier != NONE {
+        self.forget_rows(client.head, client.barrier);
+    }
+
+    /// Nobody waits for the requests of a pipeline any more; what is outstanding of them is settled
+    /// without their client.
+    fn forget_rows(&mut self, head: RowId, barrier: RowId) {
+        if barrier != NONE {
             // Nobody else would complete it.
-            self.rows[client.barrier].left = 0;
-            self.rows.set_done(client.barrier);
+            self.rows[barrier].left = 0;
+            self.rows.set_done(barrier);
         }
+        let mut row = head;
         while row != NONE {
             let next = self.rows[row].next;
+            self.rows[row].client = ConnId::NOBODY;
             if self.rows[row].state == State::Done {
                 self.free(row);
             }

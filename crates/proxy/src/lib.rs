@@ -91,7 +91,11 @@ pub enum Closed {
 pub struct Passed {
     /// The row of its pool.
     pub pool: u32,
+    /// What it speaks, by its place in [`proto::PROTOCOLS`]; None if it has said nothing yet.
+    pub protocol: Option<u8>,
     pub logged_in: bool,
+    /// What it has said instead of logging in.
+    pub strikes: u8,
 }
 
 /// What the driver must do.
@@ -223,7 +227,7 @@ impl Proxy {
     pub fn handle_adopted(&mut self, client: Passed, now: Time) -> Result<ConnId, Vec<u8>> {
         self.stir(now);
         let id = self.accept(client.pool, false)?;
-        self.desk.clients.find_mut(id).expect("it has just come").logged_in = client.logged_in;
+        self.desk.clients.find_mut(id).expect("it has just come").take_over(client);
         Ok(id)
     }
 

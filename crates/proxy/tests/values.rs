@@ -216,12 +216,32 @@ fn a_client_that_has_a_part_of_a_value_is_closed_with_its_link_and_no_other_is()
 }
 
 #[test]
+fn what_a_client_was_told_before_it_is_cut_off_reaches_it() {
+    let (mut stage, link, a, b) = streaming();
+    stage.says(a, "get y\r\nget x\r\nset y 0 0 1\r\n1\r\nset z 0 0 1 noreply\r\n1\r\n");
+    stage.says(b, "get z\r\n");
+    stage.turn(link);
+    stage.says(link, "VALUE y 0 1\r\n1\r\nVALUE x 0 12\r\nabcde");
+    stage.closes(link, Closed::Reset);
+    assert!(stage.closed.is_empty());
+    assert_eq!(stage.hears(a), "VALUE y 0 1\r\n1\r\nEND\r\nVALUE x 0 12\r\nabcde");
+    assert_eq!(stage.closed, [a]);
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), "get z\r\n");
+    stage.says(link, "END\r\n");
+    assert_eq!(stage.hears(b), "END\r\n");
+    stage.expect_rows(0);
+}
+
+#[test]
 fn a_value_with_a_wrong_end_closes_whoever_has_a_part_of_it() {
     let (mut stage, link, a, _) = streaming();
     stage.says(a, "get x\r\n");
     stage.turn(link);
     stage.says(link, "VALUE x 0 12\r\nabcde");
     stage.says(link, "fghijklmn");
+    assert_eq!(stage.closed, [link]);
+    assert_eq!(stage.hears(a), "VALUE x 0 12\r\nabcdefghijkl");
     assert_eq!(stage.closed, [link, a]);
     stage.expect_rows(0);
 }

@@ -190,8 +190,8 @@ impl Crew {
                 self.prepared.take_if(|prepared| prepared.epoch == epoch);
                 self.passed.clear();
             }
-            Message::Adopt { pool, logged_in } => {
-                out.push(Order::Adopt { client: Passed { pool, logged_in }, fds });
+            Message::Adopt { client } => {
+                out.push(Order::Adopt { client: client.into(), fds });
             }
             Message::Retire {} => out.push(Order::Retire),
             Message::Share { keep } => out.push(Order::Share { keep }),
@@ -416,11 +416,11 @@ impl event::Errands for Crew {
     }
 
     fn hand_over(&mut self, client: Passed, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
-        let Passed { pool, logged_in } = client;
+        let client = client.into();
         let mut rest: Vec<Rc<OwnedFd>> = fds.into_iter().map(Rc::new).collect();
         while !rest.is_empty() {
             let some = &rest[..rest.len().min(sys::channel::FDS_MAX)];
-            if self.channel.send(Message::Clients { pool, logged_in }, some).is_err() {
+            if self.channel.send(Message::Clients { client }, some).is_err() {
                 return Err(rest.into_iter().filter_map(Rc::into_inner).collect());
             }
             rest.drain(..some.len());

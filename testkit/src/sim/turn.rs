@@ -160,9 +160,8 @@ impl World {
         say!(self, "client {} is closed", client.number);
         if self.is_cut_off(&client) {
             self.summary.cut_off += 1;
-            if client.is_paused {
-                self.book.excuse(client.number);
-            }
+            // What it asked last may not have been looked at, or was held and dropped.
+            self.book.excuse(client.number);
             return;
         }
         if let Some(sent) = client.drained_at {
@@ -177,14 +176,18 @@ impl World {
         assert!(owed.is_none(), "client {} is closed without its answer", client.number);
     }
 
-    /// Whether it had a part of a value when its link was lost: it could not be told anything else.
+    /// Whether it has a part of a value, and since it asked something happened to a server: when
+    /// the rest was lost, it could not be told anything else.
     fn is_cut_off(&self, client: &Client) -> bool {
         let is_owed = |one: &&Expect| !one.is_quiet;
-        let first = client.expects.iter().take(client.arrived).find(is_owed);
-        let is_read = first
-            .is_some_and(|one| matches!(&one.asked, Asked::Read { keys, .. } if keys.len() == 1));
-        let lost = |server: &Server| server.trouble.any_time == self.now;
-        is_read && self.pools[client.pool].servers.iter().any(lost)
+        let Some(first) = client.expects.iter().take(client.arrived).find(is_owed) else {
+            return false;
+        };
+        let is_read = matches!(&first.asked, Asked::Read { keys, .. } if keys.len() == 1);
+        let lost = |server: &Server| server.trouble.any_time >= first.arrived_at;
+        is_read
+            && client.inbox.starts_with(b"VALUE ")
+            && self.pools[client.pool].servers.iter().any(lost)
     }
 
     /// What the proxy tells the operator is what it believes of its servers, and has a reason.

@@ -231,6 +231,7 @@ impl Proxy {
                 self.fail_batch(batch, server as u32, Fault::Dropped);
             }
             self.mark_dirty(id);
+            self.end_retiring(id);
         }
     }
 }
