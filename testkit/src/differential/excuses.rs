@@ -112,7 +112,7 @@ pub const SKIPS: &[(Skip, &str, &str)] = &[
     ),
     (
         Skip::StaleAndBinary,
-        "I of a key that binary touches, or reads in base64",
+        "I of a key that binary reads in base64",
         "that is an mg to the server, which takes the win of a stale item; binary itself does not",
     ),
 ];

@@ -110,7 +110,7 @@ fn key(at: usize, kind: Kind, random: &mut Random) -> Key {
     }
     let plain = raw.iter().all(|byte| *byte > b' ' && *byte != 0x7f);
     let counted = !(at / LANES).is_multiple_of(3);
-    let taken = matches!(named, Named::Both | Named::Raw) || matches!(at / LANES, 1 | 4 | 6);
+    let taken = matches!(named, Named::Both | Named::Raw);
     Key { raw, plain, named, counted, taken }
 }
 
