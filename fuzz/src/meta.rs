@@ -30,8 +30,7 @@ pub fn read(word: &[u8], rest: &[&[u8]]) -> Reading {
         _ => options.contains(&&b"b"[..]),
     };
     let decoded = if coded { decode(key) } else { Some(key.to_vec()) };
-    // A server would answer `me` with the key as it is.
-    if decoded.is_none_or(|key| word == b"me" && !clean(&key)) {
+    if decoded.is_none() {
         return kept;
     }
     let mut said = Said {
@@ -116,8 +115,11 @@ pub fn expected(said: &Said, meta: bool) -> Option<Said> {
     }
     if meta {
         let mut same = Said { quiet: false, ..said.clone() };
-        // A server may send such a key back as it is: it is not asked for it.
+        // A server may send such a key back as it is: it is not asked for it, which `me` cannot do.
         let hidden = given.contains(&b'b') && decode(&said.keys[0]).is_some_and(|key| !clean(&key));
+        if hidden && said.word == "me" {
+            return None;
+        }
         same.options.retain(|option| !hidden || option[0] != b'k');
         return Some(same);
     }

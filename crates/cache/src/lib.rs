@@ -25,10 +25,11 @@
 //! item, two more cache misses a hit, and an allocator beside it.
 //!
 //! One thing is added, since it is hits that count and not bytes: an item far below the mean size
-//! always enters `main`, with one to three rounds to live, and one far above it must have been asked
-//! for twice or three times to stay. Among items of like sizes nothing changes.
+//! always enters `main`, with one to three rounds to live, and one far above it must have been
+//! asked for twice or three times to stay. Among items of like sizes nothing changes.
 //!
-//! `docs/benchmarks.md` has the hits beside memcached's. `examples/hit_ratio.rs` compares, with 8 MiB and values of 100 bytes, in percent of hits:
+//! `docs/benchmarks.md` has the hits beside memcached's. `examples/hit_ratio.rs` compares, with
+//! 8 MiB and values of 100 bytes, in percent of hits:
 //!
 //! | trace | this store | LRU list, same bytes | memcached 1.6.18 `-m 8` |
 //! |---|---|---|---|

@@ -8,10 +8,10 @@
 
 use proto::{Protocol, Request, Resume};
 
-use crate::Time;
 use crate::buffer::{Outbox, Spares};
 use crate::limits::Limits;
 use crate::request::{NONE, RowId};
+use crate::{Passed, Time};
 
 /// One client.
 pub(crate) struct Client {
@@ -162,6 +162,27 @@ impl Client {
             batch_turn: 0,
             held: 0,
         }
+    }
+
+    /// What another worker has to know of it.
+    pub(crate) fn passed(&self, pool_row: u32) -> Passed {
+        let is_it = |one: &&dyn Protocol| one.name() == self.protocol.name();
+        let place = proto::PROTOCOLS.iter().position(is_it);
+        Passed {
+            pool: pool_row,
+            protocol: place.filter(|_| self.spoke).map(|place| place as u8),
+            logged_in: self.logged_in,
+            strikes: self.strikes,
+        }
+    }
+
+    /// Goes on where it was with another worker.
+    pub(crate) fn take_over(&mut self, client: Passed) {
+        if let Some(place) = client.protocol {
+            self.protocol = proto::PROTOCOLS[usize::from(place)];
+            self.spoke = true;
+        }
+        (self.logged_in, self.strikes) = (client.logged_in, client.strikes);
     }
 
     /// Nothing is asked, nothing is left to say.

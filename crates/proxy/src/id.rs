@@ -12,6 +12,9 @@ pub struct ConnId {
 const LINK_BIT: u32 = 1 << 31;
 
 impl ConnId {
+    /// A client that is never there.
+    pub(crate) const NOBODY: ConnId = ConnId { slot: LINK_BIT - 1, generation: u32::MAX };
+
     pub fn is_client(self) -> bool {
         self.slot & LINK_BIT == 0
     }

@@ -91,7 +91,11 @@ pub enum Closed {
 pub struct Passed {
     /// The row of its pool.
     pub pool: u32,
+    /// What it speaks, by its place in [`proto::PROTOCOLS`]; None if it has said nothing yet.
+    pub protocol: Option<u8>,
     pub logged_in: bool,
+    /// What it has said instead of logging in.
+    pub strikes: u8,
 }
 
 /// What the driver must do.
@@ -127,6 +131,8 @@ pub enum Event {
     /// So many logins of clients to a pool have failed since it was last told; that is at most once
     /// a second.
     LoginsFailed { pool: u32, count: u64 },
+    /// A server closes its links at words that it said it knows: it is not asked so any more.
+    Unskilled { server: u32 },
     /// The first request of a pool that has to do with marks: reads that would show them are not
     /// merged from here on.
     Marked { pool: u32 },
@@ -223,7 +229,7 @@ impl Proxy {
     pub fn handle_adopted(&mut self, client: Passed, now: Time) -> Result<ConnId, Vec<u8>> {
         self.stir(now);
         let id = self.accept(client.pool, false)?;
-        self.desk.clients.find_mut(id).expect("it has just come").logged_in = client.logged_in;
+        self.desk.clients.find_mut(id).expect("it has just come").take_over(client);
         Ok(id)
     }
 

@@ -2,9 +2,9 @@
 
 mod stage;
 
-use proxy::{Closed, ConnId};
+use proxy::{Closed, ConnId, Event};
 
-use stage::Stage;
+use stage::{S0, Stage};
 
 /// A packet of the binary protocol with this opaque; extras are zeros.
 fn packet(opcode: u8, extras: u8, key: &str, opaque: u8) -> Vec<u8> {
@@ -216,12 +216,32 @@ fn a_client_that_has_a_part_of_a_value_is_closed_with_its_link_and_no_other_is()
 }
 
 #[test]
+fn what_a_client_was_told_before_it_is_cut_off_reaches_it() {
+    let (mut stage, link, a, b) = streaming();
+    stage.says(a, "get y\r\nget x\r\nset y 0 0 1\r\n1\r\nset z 0 0 1 noreply\r\n1\r\n");
+    stage.says(b, "get z\r\n");
+    stage.turn(link);
+    stage.says(link, "VALUE y 0 1\r\n1\r\nVALUE x 0 12\r\nabcde");
+    stage.closes(link, Closed::Reset);
+    assert!(stage.closed.is_empty());
+    assert_eq!(stage.hears(a), "VALUE y 0 1\r\n1\r\nEND\r\nVALUE x 0 12\r\nabcde");
+    assert_eq!(stage.closed, [a]);
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), "get z\r\n");
+    stage.says(link, "END\r\n");
+    assert_eq!(stage.hears(b), "END\r\n");
+    stage.expect_rows(0);
+}
+
+#[test]
 fn a_value_with_a_wrong_end_closes_whoever_has_a_part_of_it() {
     let (mut stage, link, a, _) = streaming();
     stage.says(a, "get x\r\n");
     stage.turn(link);
     stage.says(link, "VALUE x 0 12\r\nabcde");
     stage.says(link, "fghijklmn");
+    assert_eq!(stage.closed, [link]);
+    assert_eq!(stage.hears(a), "VALUE x 0 12\r\nabcdefghijkl");
     assert_eq!(stage.closed, [link, a]);
     stage.expect_rows(0);
 }
@@ -271,4 +291,34 @@ fn a_client_that_does_not_read_its_megabyte_holds_up_nobody() {
     assert!((1_000_000..1_100_000).contains(&held), "{held} bytes are held");
     assert_eq!(stage.hears(slow).len(), "VALUE x 0 1000000\r\n\r\nEND\r\n".len() + 1_000_000);
     assert_eq!(stage.memory(), 0);
+}
+
+#[test]
+fn a_server_that_closes_at_meta_commands_is_soon_asked_none() {
+    let (mut stage, mut link) = Stage::of_one();
+    let client = stage.client();
+    for _ in 0..2 {
+        // Whatever it passes on without closing proves nothing about meta.
+        stage.greet(link);
+        stage.says(client, "mg k t\r\n");
+        assert_eq!(stage.turn(link), "mg k t\r\n");
+        stage.closes(link, Closed::Eof);
+        assert!(stage.hears(client).starts_with("SERVER_ERROR s0: connection lost"));
+        stage.says(client, "get k\r\n");
+        link = stage.connect(0);
+        assert_eq!(stage.turn(link), "get k\r\n");
+        stage.says(link, "END\r\n");
+        assert_eq!(stage.hears(client), "END\r\n");
+    }
+    assert_eq!(stage.events, [Event::Unskilled { server: S0 }]);
+    stage.says(client, "mg k t\r\n");
+    assert!(stage.hears(client).starts_with("CLIENT_ERROR refused by the proxy"));
+    assert_eq!(stage.turn(link), "");
+    stage.install(|_| {});
+    stage.closes(link, Closed::Eof);
+    stage.says(client, "mg k t\r\n");
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), "mg k t\r\n", "another plan gives it another chance");
+    stage.says(link, "HD t-1\r\n");
+    assert_eq!(stage.hears(client), "HD t-1\r\n");
 }

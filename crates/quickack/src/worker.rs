@@ -190,8 +190,8 @@ impl Crew {
                 self.prepared.take_if(|prepared| prepared.epoch == epoch);
                 self.passed.clear();
             }
-            Message::Adopt { pool, logged_in } => {
-                out.push(Order::Adopt { client: Passed { pool, logged_in }, fds });
+            Message::Adopt { client } => {
+                out.push(Order::Adopt { client: client.into(), fds });
             }
             Message::Retire {} => out.push(Order::Retire),
             Message::Share { keep } => out.push(Order::Share { keep }),
@@ -385,6 +385,14 @@ impl event::Errands for Crew {
                 };
                 (Level::Warning, format!("logins {pool}"), text)
             }
+            Event::Unskilled { server } => {
+                let text = format!(
+                    "{} closes its connections at meta commands: it is taken for a server without \
+                     them until the next reload",
+                    self.name(server)
+                );
+                (Level::Warning, format!("unskilled {server}"), text)
+            }
             Event::Marked { pool } => {
                 let text = format!(
                     "{} uses stale or win marks: its meta reads are not merged from here on",
@@ -416,11 +424,11 @@ impl event::Errands for Crew {
     }
 
     fn hand_over(&mut self, client: Passed, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
-        let Passed { pool, logged_in } = client;
+        let client = client.into();
         let mut rest: Vec<Rc<OwnedFd>> = fds.into_iter().map(Rc::new).collect();
         while !rest.is_empty() {
             let some = &rest[..rest.len().min(sys::channel::FDS_MAX)];
-            if self.channel.send(Message::Clients { pool, logged_in }, some).is_err() {
+            if self.channel.send(Message::Clients { client }, some).is_err() {
                 return Err(rest.into_iter().filter_map(Rc::into_inner).collect());
             }
             rest.drain(..some.len());

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::excuses::Behind;
 use super::reply::{Reply, Word};
 use crate::sim::random::Random;
 
@@ -37,20 +38,25 @@ impl Given {
 }
 
 /// What another side has given in their place.
-#[derive(Default)]
 pub struct Translated {
+    /// None: memcached itself, whose words they are.
+    behind: Option<Behind>,
     theirs: HashMap<u64, u64>,
     /// The other way round, where one server gives every number once.
     ours: Option<HashMap<u64, u64>>,
 }
 
 impl Translated {
-    pub fn new(is_one_server: bool) -> Translated {
-        Translated { theirs: HashMap::new(), ours: is_one_server.then(HashMap::new) }
+    pub fn new(behind: Option<Behind>) -> Translated {
+        let is_one_server = behind != Some(Behind::Four);
+        Translated { behind, theirs: HashMap::new(), ours: is_one_server.then(HashMap::new) }
     }
 
+    /// One of memcached's that this side has no word for, because it has answered less, must not be
+    /// taken for one of its own.
     pub fn own(&self, cas: u64) -> u64 {
-        self.theirs.get(&cas).copied().unwrap_or(cas)
+        let unknown = if self.behind.is_some() { cas | NOBODYS } else { cas };
+        self.theirs.get(&cas).copied().unwrap_or(unknown)
     }
 
     pub fn known(&self) -> usize {
@@ -95,6 +101,8 @@ fn same_time(direct: i64, ours: i64) -> bool {
     let near = direct != -1 && ours != -1 && direct.abs_diff(ours) <= SECONDS_APART;
     direct == ours || far || near
 }
+
+const NOBODYS: u64 = 1 << 60;
 
 /// Numbers of a key that are remembered.
 const KEPT: usize = 6;

@@ -42,12 +42,34 @@ pub const EXCUSES: &[Excuse] = &[
         accepts: |direct, ours| direct.len() == 2 && direct[1..] == *ours,
     },
     Excuse {
+        name: "a value of more than what memcached takes",
+        reason: "the embedded cache takes what item_size_max allows; memcached half of that",
+        applies: |request, behind| {
+            behind == Behind::Embedded && request.len().is_some_and(|len| len > PAGE - 600)
+        },
+        accepts: |direct, ours| {
+            let words: &[&[u8]] = &[b"SERVER_ERROR", b"NOT_STORED", b"NS"];
+            let refused = |reply: &Reply| {
+                matches!(reply.status(), Some(0x03 | 0x05)) || words.contains(&reply.first())
+            };
+            direct.first().is_some_and(refused) && direct.last() == ours.last()
+        },
+    },
+    Excuse {
         name: "flags newer than memcached 1.6.18",
         reason: "the embedded cache does what newer ones do",
         applies: |request, behind| behind == Behind::Embedded && request.has(Mark::NewerFlag),
-        accepts: |_, _| true,
+        accepts: |direct, ours| {
+            let known: &[&[u8]] = &[b"HD", b"VA", b"EN", b"NF", b"NS", b"EX", b"CLIENT_ERROR"];
+            let refused = direct.first().is_some_and(|reply| reply.first() == b"CLIENT_ERROR");
+            let (last, others) = ours.split_last().expect("a barrier is answered");
+            let answers = others.iter().all(|reply| known.contains(&reply.first()));
+            refused && answers && others.len() < 3 && direct.last() == Some(last)
+        },
     },
 ];
+
+const PAGE: usize = 1 << 20;
 
 /// Whether one packet says so, and then the barrier is answered.
 fn refused(status: u16, direct: &[Reply], ours: &[Reply]) -> bool {
@@ -55,12 +77,14 @@ fn refused(status: u16, direct: &[Reply], ours: &[Reply]) -> bool {
     first.status() == Some(status) && direct.last() == Some(barrier)
 }
 
-/// What is never asked: what memcached answers then is chance, or nobody's to imitate. The words, and
-/// the reason.
+/// What is never asked: what memcached answers then is chance, or nobody's to imitate. The words,
+/// and the reason.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Skip {
     EncodedKeyTold,
     BlankCounter,
+    CounterHit,
+    CounterExpiry,
     StaleAndBinary,
 }
 
@@ -68,8 +92,8 @@ pub const SKIPS: &[(Skip, &str, &str)] = &[
     (
         Skip::EncodedKeyTold,
         "k with b",
-        "memcached forgets that a key is base64 when an item is changed or made by N, and writes the \
-         bytes into the line",
+        "memcached forgets that a key is base64 when an item is changed or made by N, and \
+         writes the bytes into the line",
     ),
     (
         Skip::BlankCounter,
@@ -77,22 +101,32 @@ pub const SKIPS: &[(Skip, &str, &str)] = &[
         "it makes an empty value, behind whose end memcached looks for the number",
     ),
     (
+        Skip::CounterHit,
+        "h and I of a counter",
+        "a count makes a new item, neither hit nor stale, if an unsent answer holds the old one",
+    ),
+    (
+        Skip::CounterExpiry,
+        "t with T in ma",
+        "if a count makes a new item, memcached gives the expiry to the old one",
+    ),
+    (
         Skip::StaleAndBinary,
-        "I of a key of bytes that binary reads",
-        "such a read is an mg, which takes the win of a stale item; memcached's own binary get does not",
+        "I of a key that binary reads in base64",
+        "that is an mg to the server, which takes the win of a stale item; binary itself does not",
     ),
 ];
 
-/// The row for a request to such a side.
-pub fn of(request: &Request, behind: Behind) -> Option<&'static Excuse> {
-    EXCUSES.iter().find(|row| (row.applies)(request, behind))
+/// The rows for a request to such a side.
+pub fn of(request: &Request, behind: Behind) -> impl Iterator<Item = &'static Excuse> {
+    EXCUSES.iter().filter(move |row| (row.applies)(request, behind))
 }
 
 /// Whether it has to be asked alone: a side has a row for it, or memcached closes upon it, which
 /// loses answers that were on their way.
 pub fn is_odd(request: &Request) -> bool {
     let sides = [Behind::One, Behind::Four, Behind::Embedded];
-    request.closes() || sides.iter().any(|behind| of(request, *behind).is_some())
+    request.closes() || sides.iter().any(|behind| of(request, *behind).next().is_some())
 }
 
 impl Excuse {

@@ -74,6 +74,11 @@ impl Maker<'_> {
         }
     }
 
+    /// What a counter begins with.
+    pub fn initial(&mut self) -> u64 {
+        self.delta().max(1)
+    }
+
     pub fn cas(&mut self, key: usize) -> u64 {
         self.given.pick(key, self.random)
     }
@@ -90,12 +95,14 @@ impl Maker<'_> {
         }
         match self.random.below(10) {
             0 => {
-                let mut value = self.any_value(request);
+                // Of one in several pieces memcached says first that it is no number.
+                let mut value = self.bytes(20_000);
                 value.insert(0, b'v');
                 value
             }
             1 => self.word(&["word", "x1", "12x", "1000000x"]).into(),
-            _ => (self.random.next() >> self.random.range(8, 63)).to_string().into(),
+            // Not 0, which would be a leading one once something is appended.
+            _ => (self.random.next() >> self.random.range(8, 63)).max(1).to_string().into(),
         }
     }
 
@@ -123,20 +130,17 @@ impl Maker<'_> {
         }
     }
 
-    /// A number, or what is nearly one. No minus sign: where a counter is above 2^63 memcached looks
-    /// for one also in what somebody else has left behind its end.
+    /// A number, or what is nearly one, and less than 2^63: in greater ones memcached looks for a
+    /// minus sign also behind their end, where there is what somebody else has left.
     pub fn odd_number(&mut self) -> Vec<u8> {
         let number = match self.random.below(6) {
-            0 => self.random.next(),
-            1 => u64::MAX - self.random.below(300) as u64,
+            0 => self.random.next() >> self.random.range(1, 40),
+            1 => (1 << 63) - 1 - self.random.below(300) as u64,
             _ => self.random.below(1 << 20) as u64,
         };
         let text = match self.random.below(3) {
-            0 => format!("{}{number}", self.random.pick(&[" ", "+", "0", "x", "000"])),
-            1 => format!(
-                "{number}{}",
-                self.random.pick(&[" ", "  ", "x", "\n1", "\t", "99999", "\0"])
-            ),
+            0 => format!("{}{number}", self.word(&[" ", "+", "0", "x", "000"])),
+            1 => format!("{number}{}", self.word(&[" ", "  ", "x", "\n1", "\t", "\0"])),
             _ => number.to_string(),
         };
         text.into_bytes()

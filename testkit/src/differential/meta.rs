@@ -100,7 +100,7 @@ fn ma(maker: &mut Maker<'_>) -> Request {
     if maker.random.below(3) == 0 {
         push(&mut flags, &format!("N{}", maker.random.pick(&["0", "2000", "9000"])));
         if maker.random.below(2) == 0 {
-            push(&mut flags, &format!("J{}", maker.delta()));
+            push(&mut flags, &format!("J{}", maker.initial()));
         }
     }
     if maker.random.below(2) == 0 {
@@ -127,8 +127,8 @@ fn me(maker: &mut Maker<'_>) -> Request {
 fn key(maker: &mut Maker<'_>, name: &str) -> usize {
     maker.key(|key| match name {
         "ma" => key.named != Named::Raw && key.counted,
-        // It always tells the key.
-        "me" => key.named == Named::Plainly || key.named == Named::Encoded && key.plain,
+        // It always tells the key, and whether that was hit.
+        "me" => key.plain && matches!(key.named, Named::Plainly | Named::Encoded) && !key.counted,
         _ => key.named != Named::Raw,
     })
 }
@@ -142,15 +142,19 @@ fn finish(
     value: Option<Vec<u8>>,
 ) -> Request {
     let (name, key) = (request.name, request.key.expect("all of them have a key"));
-    let Key { named, counted, .. } = &maker.keys[key];
+    let Key { named, counted, taken, .. } = &maker.keys[key];
     if *named != Named::Plainly {
         push(&mut flags, "b");
     }
-    let (named, counted) = (*named, *counted);
+    let (named, counted, taken) = (*named, *counted, *taken);
+    let touches = flags.iter().any(|flag| flag.text.starts_with('T'));
     flags.retain(|flag| match flag.text.as_bytes() {
         b"k" => named == Named::Plainly || maker.skips(Skip::EncodedKeyTold),
         [b'N', ..] => name != "mg" || !counted || maker.skips(Skip::BlankCounter),
-        b"I" if name != "ma" => named != Named::Both || maker.skips(Skip::StaleAndBinary),
+        b"h" => !counted || maker.skips(Skip::CounterHit),
+        b"t" => name != "ma" || !touches || maker.skips(Skip::CounterExpiry),
+        b"I" if counted && name != "ma" => maker.skips(Skip::CounterHit),
+        b"I" if name != "ma" => !taken || maker.skips(Skip::StaleAndBinary),
         _ => true,
     });
     let raw = &maker.keys[key].raw;
@@ -166,7 +170,9 @@ fn finish(
         request.mark(Mark::QuietCreation);
     }
     // A mistake in the flags leaves the number alone; so does not finding it.
-    let shrinks = has('M') && !flags.iter().any(|flag| ["MI", "M+"].contains(&&flag.text[..]));
+    // And the expiry is given to the old item, when there is a new one.
+    let shrinks =
+        has('T') || has('M') && !flags.iter().any(|flag| ["MI", "M+"].contains(&&flag.text[..]));
     shuffle(maker, &mut flags);
     request.push(" ");
     request.push(if named == Named::Plainly { raw.clone() } else { base64(raw) });

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A **round** is one to three **lanes**: connections that are asked at the same time, each about
-//! keys of its own, a **burst** of pipelined requests each, cut into segments at random. A burst ends
-//! with a barrier, so that its last answer is known. Cas numbers are each side's own: those of
+//! keys of its own, a **burst** of pipelined requests each, cut into segments at random. A burst
+//! ends with a barrier, so that its last answer is known. Cas numbers are each side's own: those of
 //! memcached's answers are put into the side's words when a request repeats them. The same seed
 //! gives the same rounds as long as memcached gives the same numbers.
 
@@ -46,6 +46,8 @@ use crate::sim::random::Random;
 pub struct Settings {
     pub seed: u64,
     pub requests: usize,
+    /// Requests of the longest burst; 1 makes it plain who is answered what.
+    pub depth: usize,
     pub memcached: SocketAddr,
     /// Those that must say the same.
     pub sides: Vec<(Behind, SocketAddr)>,
@@ -59,6 +61,7 @@ struct Run {
     direct: Side,
     sides: Vec<Side>,
     tally: Tally,
+    depth: usize,
     /// The last requests about each key, for whoever looks into a difference.
     history: Vec<VecDeque<String>>,
 }
@@ -90,6 +93,7 @@ pub fn run(settings: &Settings) -> Result<Tally, String> {
         direct: Side::new(None, settings.memcached),
         sides: sides.collect(),
         tally: Tally::default(),
+        depth: settings.depth,
     };
     while run.tally.requests < settings.requests {
         let round = run.draw();
@@ -127,6 +131,7 @@ impl Run {
             4..9 => 1 + self.random.below(8),
             _ => 1 + self.random.below(60),
         };
+        let len = len.min(self.depth);
         let mut requests: Vec<Request> = Vec::new();
         for _ in 0..len {
             let mut maker = Maker {
@@ -194,8 +199,8 @@ impl Run {
         }
     }
 
-    /// Which key an answer is about: by its opaque, by the key that it names, or because nothing else
-    /// was asked.
+    /// Which key an answer is about: by its opaque, by the key that it names, or because nothing
+    /// else was asked.
     fn key_of(&self, burst: &Burst, reply: &Reply) -> Option<usize> {
         let asked = |opaque| burst.requests.iter().find(|asked| asked.opaque == Some(opaque));
         let by_opaque = reply.opaque().and_then(asked).and_then(|asked| asked.key);
@@ -217,18 +222,16 @@ impl Run {
     ) -> Result<(), String> {
         let side = &mut self.sides[at];
         let behind = side.behind.expect("memcached is not compared with itself");
-        let row = match &burst.requests[..] {
-            [request] => excuses::of(request, behind),
-            _ => None,
+        let rows: Vec<_> = match &burst.requests[..] {
+            [request] => excuses::of(request, behind).collect(),
+            _ => Vec::new(),
         };
         let (direct, ours) = match &burst.requests[..] {
             [request] if request.closes() => until_closed(direct, ours),
             _ => (direct, ours),
         };
         let Some(at) = side.translated.difference(direct, ours) else { return Ok(()) };
-        if let Some(row) = row
-            && row.accepts(direct, ours)
-        {
+        if let Some(row) = rows.iter().find(|row| row.accepts(direct, ours)) {
             self.tally.excuse(row.name, behind);
             return Ok(());
         }
@@ -238,7 +241,7 @@ impl Run {
             burst,
             at,
             (direct, ours),
-            row,
+            &rows,
             key.map(|key| &self.history[key]),
         ))
     }

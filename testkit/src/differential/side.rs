@@ -23,7 +23,7 @@ pub struct Side {
 impl Side {
     pub fn new(behind: Option<Behind>, address: SocketAddr) -> Side {
         let conns = || (0..LANES).map(|_| Conn::connect(address)).collect();
-        let translated = Translated::new(behind != Some(Behind::Four));
+        let translated = Translated::new(behind);
         Side { behind, translated, address, text: conns(), binary: conns() }
     }
 

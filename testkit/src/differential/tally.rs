@@ -86,7 +86,7 @@ pub(super) fn difference(
     burst: &Burst,
     at: usize,
     (direct, ours): (&[Reply], &[Reply]),
-    row: Option<&Excuse>,
+    rows: &[&Excuse],
     history: Option<&VecDeque<String>>,
 ) -> String {
     let shown = |replies: &[Reply]| match replies.get(at) {
@@ -95,7 +95,8 @@ pub(super) fn difference(
     };
     let asked = asker(burst, direct, at);
     let past: String = history.into_iter().flatten().map(|line| format!("    {line}\n")).collect();
-    let excuse = row.map_or(String::new(), |row| format!("not as the row says: {}\n", row.name));
+    let excuse: String =
+        rows.iter().map(|row| format!("not as the row says: {}\n", row.name)).collect();
     format!(
         "{behind:?} differs at answer {at} of {}\n{excuse}  request:   {}\n  memcached: {}\n  \
          quickack:  {}\n  lately about its key:\n{past}\n{}",

@@ -158,9 +158,8 @@ impl World {
         say!(self, "client {} is closed", client.number);
         if self.is_cut_off(&client) {
             self.summary.cut_off += 1;
-            if client.is_paused || self.proxy.is_awaiting(id) {
-                self.book.excuse(client.number);
-            }
+            // What it asked last may not have been looked at, or was held and dropped.
+            self.book.excuse(client.number);
             return;
         }
         if let Some(sent) = client.drained_at {
@@ -175,16 +174,20 @@ impl World {
         assert!(owed.is_none(), "client {} is closed without its answer", client.number);
     }
 
-    /// Whether it had a part of a value when its link was lost: it could not be told anything else.
+    /// Whether it has a part of a value, and since it asked something happened to a server: when
+    /// the rest was lost, it could not be told anything else.
     fn is_cut_off(&self, client: &Client) -> bool {
         let mut arrived = client.expects.iter().take(client.arrived);
-        // What is not owed may have been passed over.
+        let Some(first) = arrived.clone().find(|one| one.is_owed() || one.reads_one()) else {
+            return false;
+        };
+        // Of quiet ones some may have been passed over.
         let is_read = match client.has_forms {
             true => arrived.any(Expect::reads_one),
-            false => arrived.find(|one| one.is_owed()).is_some_and(Expect::reads_one),
+            false => first.reads_one() && client.inbox.starts_with(b"VALUE "),
         };
-        let lost = |server: &Server| server.trouble.any_time == self.now;
-        is_read && self.pools[client.pool].servers.iter().any(lost)
+        let lost = |server: &Server| server.trouble.any_time >= first.arrived_at;
+        is_read && !client.inbox.is_empty() && self.pools[client.pool].servers.iter().any(lost)
     }
 
     /// What the proxy tells the operator is what it believes of its servers, and has a reason.
@@ -194,6 +197,12 @@ impl World {
             Event::ServerBack { server } => (*server, false),
             // Whoever was refused judges that by what it read.
             Event::ClientsRefused { .. } | Event::Marked { .. } => return,
+            // Its links died again and again under what meta asks: it is believed to have none.
+            Event::Unskilled { server } => {
+                let (pool, at) = self.place(*server);
+                self.pools[pool].servers[at].ever_lacked = true;
+                return;
+            }
             Event::LoginsFailed { .. } => unreachable!("nobody logs in here"),
         };
         let (pool, at) = self.place(server);

@@ -7,7 +7,8 @@ use crate::{Ask, Credentials, Heard, Item, ItemKind, Parsed, Resume, Skills, Ups
 /// Longest line of a `gat` or `gats` that we send.
 const OTHER_LINE_MAX: usize = 1000;
 /// The first version whose meta commands can be relied on: 1.6.10 has them as they are since
-/// (`HD`, the length in `ms`, `b`), but until 1.6.12 some answers of theirs are wrong about `c`.
+/// (`HD`, the length in `ms`, `b`), but up to 1.6.12 `md` with a cas number never deletes, and `ms`
+/// tells a wrong one (memcached's issues 842 and 844).
 const META_SINCE: [u32; 3] = [1, 6, 13];
 const NO_VERSION: &str = "an error in answer to `version`";
 
@@ -20,6 +21,10 @@ pub struct Servers;
 impl Upstream for Servers {
     fn parse_reply(&self, ask: Ask, input: &[u8]) -> Parsed<Item> {
         reply::parse(ask, input)
+    }
+
+    fn needs(&self, ask: Ask) -> Skills {
+        Skills { meta: (commands::MG..=commands::ME).contains(&ask.command) }
     }
 
     fn fetch_max(&self, ask: Ask) -> usize {

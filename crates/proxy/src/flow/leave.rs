@@ -15,10 +15,7 @@ impl Proxy {
             is_reading && client.is_settled() && !client.is_mid_request()
         });
         let rows = &self.desk.pools;
-        let passed = |client: &Client| Passed {
-            pool: rows[client.pool as usize].plan.row,
-            logged_in: client.logged_in,
-        };
+        let passed = |client: &Client| client.passed(rows[client.pool as usize].plan.row);
         let leaving: Vec<(ConnId, Passed)> =
             clients.take(max).map(|(id, client)| (id, passed(client))).collect();
         leaving.iter().for_each(|(id, _)| self.desk.drop_client(*id));

@@ -1,8 +1,8 @@
 //! The embedded cache: what a process behind `servers: [embedded]` thinks.
 //!
-//! It speaks memcached's text, classic and meta, by the parser that the proxy uses: one reading of a
-//! line in the house. Like the proxy it is a [`Mind`]: bytes and the time go in, bytes and actions
-//! come.
+//! It speaks memcached's text, classic and meta, by the parser that the proxy uses: one reading of
+//! a line in the house. Like the proxy it is a [`Mind`]: bytes and the time go in, bytes and
+//! actions come.
 //!
 //! ```text
 //!   handle_received ─▶ intake.rs ─▶ execute.rs ─▶ cache::Store

@@ -40,77 +40,71 @@ impl Reader<'_> {
         &mut self,
         directive: &str,
         file: &Option<String>,
-        understand: fn(&str, &str, &mut dyn FnMut(String)) -> Option<T>,
+        understand: fn(&str) -> Result<T, Vec<String>>,
     ) -> Option<T> {
         let file = file.as_ref()?;
-        let spot = self.rules.spot_of(directive);
-        let mut tell = |message: String| {
-            self.findings.error(spot.clone(), format!("{directive}: {message}"));
+        let read = self.source.read(file).map_err(|why| vec![why]);
+        let understood = read.and_then(|text| {
+            let understood = understand(&text);
+            self.attachments.insert(file, text);
+            understood
+        });
+        let told = match understood {
+            Ok(understood) => return Some(understood),
+            Err(told) => told,
         };
-        match self.source.read(file) {
-            Ok(text) => {
-                let understood = understand(file, &text, &mut tell);
-                self.attachments.insert(file, text);
-                understood
-            }
-            Err(why) => {
-                tell(format!("`{file}`: {why}"));
-                None
-            }
+        for why in told {
+            let spot = self.rules.spot_of(directive);
+            self.findings.error(spot, format!("{directive}: `{file}`: {why}"));
         }
+        None
     }
 }
 
-fn users_of(file: &str, text: &str, tell: &mut dyn FnMut(String)) -> Option<Rc<Users>> {
-    let pairs = pairs(file, text, tell)?;
+fn users_of(text: &str) -> Result<Rc<Users>, Vec<String>> {
+    let pairs = pairs(text)?;
     match pairs.len() {
-        0 => tell(format!("`{file}` has no `name:password` line, so nobody could log in")),
-        1..=USERS_MAX => {}
-        more => tell(format!("`{file}` has {more} passwords; {USERS_MAX} are the most")),
+        0 => Err(vec!["no `name:password` line, so nobody could log in".to_string()]),
+        1..=USERS_MAX => {
+            let users = Users::new(pairs).expect("each line was found short enough");
+            Ok(Rc::new(users))
+        }
+        more => Err(vec![format!("{more} passwords; {USERS_MAX} are the most")]),
     }
-    Users::new(pairs).map(Rc::new)
 }
 
-fn credentials_of(file: &str, text: &str, tell: &mut dyn FnMut(String)) -> Option<Credentials> {
-    let pairs = pairs(file, text, tell)?;
+fn credentials_of(text: &str) -> Result<Credentials, Vec<String>> {
+    let pairs = pairs(text)?;
     let [(name, password)] = pairs[..] else {
         let count = pairs.len();
-        tell(format!("`{file}` has {count} `name:password` lines, not the one that is used"));
-        return None;
+        return Err(vec![format!("{count} `name:password` lines, not the one that is used")]);
     };
     if password.contains(char::is_whitespace) {
-        tell(format!("`{file}`: to a server a password ends at its first space"));
-        return None;
+        return Err(vec!["to a server a password ends at its first space".to_string()]);
     }
-    Some(Credentials { name: name.to_string(), password: password.to_string() })
+    Ok(Credentials { name: name.to_string(), password: password.to_string() })
 }
 
-/// The pairs of a file. None, and what is wrong told line by line, if there are others in it.
-fn pairs<'t>(
-    file: &str,
-    text: &'t str,
-    tell: &mut dyn FnMut(String),
-) -> Option<Vec<(&'t str, &'t str)>> {
+/// The pairs of a file, or what is wrong with its lines.
+fn pairs(text: &str) -> Result<Vec<(&str, &str)>, Vec<String>> {
     let mut pairs = Vec::new();
-    let mut wrong = 0;
+    let mut wrong = Vec::new();
     for (at, line) in text.lines().enumerate() {
         if line.trim().is_empty() || line.starts_with('#') {
             continue;
         }
         match pair(line) {
             Ok(pair) => pairs.push(pair),
-            Err(why) => {
-                wrong += 1;
-                if wrong <= TOLD_MAX {
-                    tell(format!("`{file}`, line {}: {why}", at + 1));
-                }
-            }
+            Err(why) => wrong.push(format!("line {}: {why}", at + 1)),
         }
     }
-    if wrong > TOLD_MAX {
-        tell(format!("`{file}`: {} more lines are wrong", wrong - TOLD_MAX));
+    if wrong.is_empty() {
+        return Ok(pairs);
     }
-    (wrong == 0).then_some(pairs)
+    let more = wrong.len().saturating_sub(TOLD_MAX);
+    wrong.truncate(TOLD_MAX);
+    wrong.extend((more > 0).then(|| format!("{more} more lines are wrong")));
+    Err(wrong)
 }
 
 fn pair(line: &str) -> Result<(&str, &str), &'static str> {
@@ -136,19 +130,16 @@ const TOLD_MAX: usize = 5;
 mod tests {
     use super::*;
 
-    /// What is told about a text, in the end how many users and passwords it has.
+    /// How many users and passwords a text has, or what is told about it.
     fn check(text: &str) -> String {
-        let mut told = Vec::new();
-        let users = users_of("f", text, &mut |message| told.push(message));
-        told.extend(users.map(|users| users.to_string()));
-        told.join("; ")
+        users_of(text).map_or_else(|told| told.join("; "), |users| users.to_string())
     }
 
     #[test]
     fn lines_are_pairs_but_for_comments_and_blank_ones() {
         let text = "# Ours.\n\nanna:old\r\nanna:new:er\n   \nbob:two words # no comment\n";
         assert_eq!(check(text), "2 users with 3 passwords");
-        let users = users_of("f", text, &mut |_| ()).unwrap();
+        let users = users_of(text).unwrap();
         for (name, password) in
             [("anna", "old"), ("anna", "new:er"), ("bob", "two words # no comment")]
         {
@@ -159,17 +150,16 @@ mod tests {
     #[test]
     fn a_login_to_servers_is_one_line_without_spaces() {
         let check = |text: &str| {
-            let mut told = String::new();
-            let found = credentials_of("f", text, &mut |message| told += &message);
-            found.map(|it| (it.name, it.password)).ok_or(told)
+            let found = credentials_of(text).map(|it| (it.name, it.password));
+            found.map_err(|told| told.join("; "))
         };
         let expected = ("anna".to_string(), "a:b".to_string());
         assert_eq!(check("# Ours.\nanna:a:b\n"), Ok(expected));
         for (text, told) in [
-            ("", "has 0 `name:password` lines"),
-            ("a:secret\nb:secret\n", "has 2 `name:password` lines"),
+            ("", "0 `name:password` lines"),
+            ("a:secret\nb:secret\n", "2 `name:password` lines"),
             ("a:se cret\n", "ends at its first space"),
-            ("secret\n", "`f`, line 1: no colon"),
+            ("secret\n", "line 1: no colon"),
         ] {
             let message = check(text).unwrap_err();
             assert!(message.contains(told) && !message.contains("cret"), "{message}");
@@ -189,7 +179,7 @@ mod tests {
             (long.as_str(), "longer than 256 bytes"),
         ] {
             let message = check(&format!("fine:fine\n#\n{line}\n"));
-            assert!(message.starts_with("`f`, line 3: "), "{message}");
+            assert!(message.starts_with("line 3: "), "{message}");
             assert!(message.contains(told), "{message}");
             assert!(!message.contains("secret") && !message.contains("ppp"), "{message}");
         }
@@ -197,7 +187,7 @@ mod tests {
         assert!(check(&"a:b\n".repeat(1001)).contains("1001 passwords; 1000 are"));
         assert!(
             check(&"ab\n".repeat(9))
-                .ends_with("line 5: no colon: write `name:password`; `f`: 4 more lines are wrong")
+                .ends_with("line 5: no colon: write `name:password`; 4 more lines are wrong")
         );
     }
 }

@@ -1,7 +1,31 @@
 //! THE table of channel messages: who sends it, its fields, one sentence. The enum, the reference
 //! page and what may travel are all made from these rows.
 
+use proxy::Passed;
 use serde::{Deserialize, Serialize};
+
+/// A client on its way to another worker, beside its connection: what [`Passed`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guest {
+    pub pool: u32,
+    pub protocol: Option<u8>,
+    pub logged_in: bool,
+    pub strikes: u8,
+}
+
+impl From<Passed> for Guest {
+    fn from(client: Passed) -> Guest {
+        let Passed { pool, protocol, logged_in, strikes } = client;
+        Guest { pool, protocol, logged_in, strikes }
+    }
+}
+
+impl From<Guest> for Passed {
+    fn from(client: Guest) -> Passed {
+        let Guest { pool, protocol, logged_in, strikes } = client;
+        Passed { pool, protocol, logged_in, strikes }
+    }
+}
 
 /// Who sends a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,10 +99,10 @@ messages! {
         "Others have fewer: hand over clients that have nothing outstanding until so many are left."
     Worker Leaving {}
         "Somebody else has told it to end: it drains."
-    Worker Clients { pool: u32, logged_in: bool }
+    Worker Clients { client: Guest }
         "Connections of clients that have nothing outstanding, one descriptor each, to be given to \
-         other workers. Whether they have logged in goes with them."
-    Master Adopt { pool: u32, logged_in: bool }
+         other workers. They are all alike: of a pool, of a protocol, logged in or not."
+    Master Adopt { client: Guest }
         "Connections of clients from another worker, one descriptor each."
     Master Drain { timeout_us: u64 }
         "Take no more clients, answer what was asked, close at a request boundary, and end."

@@ -5,13 +5,13 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use proxy::Passed;
 use rustix::process::Signal;
 
 use super::events::Source;
 use super::workers::Slot;
 use super::{Master, say};
 use crate::ipc::Message;
+use crate::ipc::message::Guest;
 use crate::log::Level;
 
 impl Master {
@@ -84,7 +84,7 @@ impl Master {
 
     /// Clients that a worker hands over, each for the serving worker that has the fewest. While
     /// nobody serves, or is told so much that it would be taken for deaf, they wait here.
-    pub(super) fn pass_clients(&mut self, client: Passed, fds: Vec<OwnedFd>) {
+    pub(super) fn pass_clients(&mut self, client: Guest, fds: Vec<OwnedFd>) {
         for fd in fds {
             let given = |number: usize| self.handed.get(&number).copied().unwrap_or(0);
             let listens = |number: &usize| {
@@ -102,8 +102,7 @@ impl Master {
             if let Some(worker) = self.slots[number].worker.as_mut() {
                 // One by one: a worker may have as many descriptors as its limit allows, and one
                 // more that it has no room for must not take others with it.
-                let Passed { pool, logged_in } = client;
-                worker.send(Message::Adopt { pool, logged_in }, &[Rc::new(fd)]);
+                worker.send(Message::Adopt { client }, &[Rc::new(fd)]);
             }
         }
     }

@@ -42,7 +42,6 @@ use std::process::{Child, ExitCode};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use proxy::Passed;
 use rustix::process::Signal;
 use sys::kernel::Kernel;
 use sys::signal::Signals;
@@ -53,6 +52,7 @@ use crate::event::{self, Choice};
 
 use crate::ipc::Message;
 use crate::ipc::installation::{self, AcceptMode, Installation, ListenerEntry, PoolRows};
+use crate::ipc::message::Guest;
 use crate::log::{Fact, From, Level, Log, Now};
 
 use caches::Caches;
@@ -110,7 +110,7 @@ struct Master {
     /// Clients that were given to workers since the last look, by slot.
     handed: BTreeMap<usize, u32>,
     /// Clients that were handed over while nobody served: they wait for the next who does.
-    waiting_clients: Vec<(Passed, OwnedFd)>,
+    waiting_clients: Vec<(Guest, OwnedFd)>,
     /// Children that were killed and take their time.
     graves: Vec<Child>,
     /// Of the last change that was tried, whether it holds or not.
@@ -321,9 +321,7 @@ impl Master {
                 say(&mut self.log, Level::Warning, &text);
             }
             Message::Leaving {} => self.note_leaving(number),
-            Message::Clients { pool, logged_in } => {
-                self.pass_clients(Passed { pool, logged_in }, fds);
-            }
+            Message::Clients { client } => self.pass_clients(client, fds),
             other => {
                 let text = format!("worker {number} said what only a master says: {other:?}");
                 say(&mut self.log, Level::Error, &text);

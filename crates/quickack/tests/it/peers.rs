@@ -1,6 +1,7 @@
 //! Real clients in front, real memcached behind: what they say to each other alone, they say
 //! through the proxy.
 
+mod binary;
 mod clients;
 
 use std::path::{Path, PathBuf};

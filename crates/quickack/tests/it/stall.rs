@@ -7,6 +7,7 @@
 
 mod capture;
 mod clients;
+mod segments;
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};

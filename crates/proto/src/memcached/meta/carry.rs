@@ -7,10 +7,19 @@ use super::{Line, Verb, base64};
 use crate::scan::{Tokens, push_decimal};
 use crate::{Ask, Carry, Refusal, Request, Skills, Span};
 
+/// The server would answer with the key as it is.
+const HIDDEN: &str = "refused by the proxy: a line cannot hold this key";
 const NO_META: &str = "refused by the proxy: this needs the meta commands, which the server lacks";
 
 /// The form of a single request for a server with these skills.
 pub(in super::super) fn carry(request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
+    if request.command == commands::ME && !request.arguments.is_empty() {
+        let mut tokens = Tokens::new(head);
+        let key = tokens.nth(1).map_or(&b""[..], |key| tokens.text(key));
+        if is_hidden(key) {
+            return Carry::Refused(Refusal::ByName(HIDDEN));
+        }
+    }
     match skills {
         None => Carry::Unknown,
         Some(skills) if skills.meta => Carry::Ask(Ask { command: request.command }),

@@ -9,8 +9,6 @@ use crate::{Ask, Class, Marks, Parsed, Quiet, Refusal, Request, Span};
 
 /// The flags of a read that `get` and `gets` can answer, if a value is wanted at all.
 const MERGEABLE: &[u8] = b"vfcksOqPL";
-/// The server would answer with the key as it is.
-const HIDDEN: &str = "refused by the proxy: a line cannot hold this key";
 /// Those that `gat` and `gats` can answer.
 const TOUCHING: &[u8] = b"vfcksOqPLT";
 
@@ -62,9 +60,6 @@ impl Line<'_> {
         let coded = !self.request.arguments.is_empty();
         if !self.tokens.are_clean() || coded && !base64::is_valid(self.tokens.text(key)) {
             return self.refuse(Refusal::Bad(BAD_LINE));
-        }
-        if coded && is_hidden(self.tokens.text(key)) {
-            return self.refuse(Refusal::ByName(HIDDEN));
         }
         self.request.keep = true;
         self.keys.push(key);
