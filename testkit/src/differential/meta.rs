@@ -80,7 +80,8 @@ fn ms(maker: &mut Maker<'_>) -> Request {
     push_some(maker, &mut flags, &[(4, "c"), (3, "k"), (1, "I")]);
     let key = key(maker, "ms");
     let mut request = Request::line("ms", Some(key), "ms");
-    let value = maker.value(key, &mut request);
+    let joined = flags.iter().any(|flag| ["MA", "MP", "Ma", "Mp"].contains(&&flag.text[..]));
+    let value = maker.value(key, joined, &mut request);
     finish(maker, request, flags, Some(value))
 }
 
