@@ -1,5 +1,6 @@
-//! What tests are made of: real processes on loopback, a client load that checks every reply, random
-//! requests that are compared with memcached's own answers, and the seeded simulator over `proxy`.
+//! What tests are made of: real processes on loopback, a client load that checks every reply,
+//! random requests that are compared with memcached's own answers, and the seeded simulator over
+//! `proxy`.
 
 pub mod differential;
 pub mod load;

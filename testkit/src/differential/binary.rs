@@ -107,9 +107,7 @@ fn keyed(maker: &mut Maker<'_>, row: &Opcode) -> Request {
     let key = maker.key(|key| match key.named {
         Named::Encoded => false,
         Named::Raw => raw && !counts,
-        Named::Plainly | Named::Both => {
-            (key.counted || !counts) && (key.taken || row.name != "Touch")
-        }
+        Named::Plainly | Named::Both => key.counted || !counts,
     });
     let mut request = Request::new(Wire::Binary, row.name, Some(key));
     if maker.keys[key].named == Named::Raw {
@@ -126,7 +124,7 @@ fn keyed(maker: &mut Maker<'_>, row: &Opcode) -> Request {
         Shape::Extend => value = maker.value(key, &mut request),
         Shape::Count => {
             extras.extend_from_slice(&maker.delta().to_be_bytes());
-            extras.extend_from_slice(&maker.delta().to_be_bytes());
+            extras.extend_from_slice(&maker.initial().to_be_bytes());
             let expiry = if maker.random.below(2) == 0 { [0xff; 4] } else { expiry(maker) };
             extras.extend_from_slice(&expiry);
         }

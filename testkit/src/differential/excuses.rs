@@ -43,7 +43,7 @@ pub const EXCUSES: &[Excuse] = &[
     },
     Excuse {
         name: "a value of more than what memcached takes",
-        reason: "the embedded cache takes what item_size_max allows; memcached a page, less its words",
+        reason: "the embedded cache takes what item_size_max allows; memcached half of that",
         applies: |request, behind| {
             behind == Behind::Embedded && request.len().is_some_and(|len| len > PAGE - 600)
         },
@@ -77,8 +77,8 @@ fn refused(status: u16, direct: &[Reply], ours: &[Reply]) -> bool {
     first.status() == Some(status) && direct.last() == Some(barrier)
 }
 
-/// What is never asked: what memcached answers then is chance, or nobody's to imitate. The words, and
-/// the reason.
+/// What is never asked: what memcached answers then is chance, or nobody's to imitate. The words,
+/// and the reason.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Skip {
     EncodedKeyTold,
@@ -92,8 +92,8 @@ pub const SKIPS: &[(Skip, &str, &str)] = &[
     (
         Skip::EncodedKeyTold,
         "k with b",
-        "memcached forgets that a key is base64 when an item is changed or made by N, and writes the \
-         bytes into the line",
+        "memcached forgets that a key is base64 when an item is changed or made by N, and \
+         writes the bytes into the line",
     ),
     (
         Skip::BlankCounter,
@@ -112,7 +112,7 @@ pub const SKIPS: &[(Skip, &str, &str)] = &[
     ),
     (
         Skip::StaleAndBinary,
-        "I of a key that binary touches, or reads in base64",
+        "I of a key that binary reads in base64",
         "that is an mg to the server, which takes the win of a stale item; binary itself does not",
     ),
 ];

@@ -7,19 +7,19 @@ pub struct Key {
     /// Whether it may stand in a line of text as it is.
     pub plain: bool,
     pub named: Named,
-    /// Whether it is ever counted up and down. Then its value is a plain number or nothing like one,
-    /// and it is deleted where a count may have made it shorter: memcached writes the new number
-    /// into the old item, with spaces behind it, unless an answer that has not been sent yet still
-    /// holds that item; so what is then stored is chance. And a value of spaces only, or an empty
-    /// one, is looked for a number behind its end.
+    /// Whether it is ever counted up and down. Then its value is a plain number or nothing like
+    /// one, and it is deleted where a count may have made it shorter: memcached writes the new
+    /// number into the old item, with spaces behind it, unless an answer that has not been sent yet
+    /// still holds that item; so what is then stored is chance. And a value of spaces only, or an
+    /// empty one, is looked for a number behind its end.
     pub counted: bool,
     /// Whether binary asks for it by what is an mg to the server, and so takes the win of a stale
     /// item: then nobody makes it stale.
     pub taken: bool,
 }
 
-/// By whom a key is named. memcached notes with an item whether it was stored under a base64 key, so
-/// each key is stored in one way, but for `Both`.
+/// By whom a key is named. memcached notes with an item whether it was stored under a base64 key,
+/// so each key is stored in one way, but for `Both`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Named {
     /// By everybody, as it is.
@@ -110,7 +110,7 @@ fn key(at: usize, kind: Kind, random: &mut Random) -> Key {
     }
     let plain = raw.iter().all(|byte| *byte > b' ' && *byte != 0x7f);
     let counted = !(at / LANES).is_multiple_of(3);
-    let taken = matches!(named, Named::Both | Named::Raw) || matches!(at / LANES, 1 | 4 | 6);
+    let taken = matches!(named, Named::Both | Named::Raw);
     Key { raw, plain, named, counted, taken }
 }
 

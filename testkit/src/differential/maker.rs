@@ -74,6 +74,11 @@ impl Maker<'_> {
         }
     }
 
+    /// What a counter begins with.
+    pub fn initial(&mut self) -> u64 {
+        self.delta().max(1)
+    }
+
     pub fn cas(&mut self, key: usize) -> u64 {
         self.given.pick(key, self.random)
     }
@@ -90,12 +95,14 @@ impl Maker<'_> {
         }
         match self.random.below(10) {
             0 => {
-                let mut value = self.any_value(request);
+                // Of one in several pieces memcached says first that it is no number.
+                let mut value = self.bytes(20_000);
                 value.insert(0, b'v');
                 value
             }
             1 => self.word(&["word", "x1", "12x", "1000000x"]).into(),
-            _ => (self.random.next() >> self.random.range(8, 63)).to_string().into(),
+            // Not 0, which would be a leading one once something is appended.
+            _ => (self.random.next() >> self.random.range(8, 63)).max(1).to_string().into(),
         }
     }
 

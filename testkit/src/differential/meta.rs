@@ -100,7 +100,7 @@ fn ma(maker: &mut Maker<'_>) -> Request {
     if maker.random.below(3) == 0 {
         push(&mut flags, &format!("N{}", maker.random.pick(&["0", "2000", "9000"])));
         if maker.random.below(2) == 0 {
-            push(&mut flags, &format!("J{}", maker.delta()));
+            push(&mut flags, &format!("J{}", maker.initial()));
         }
     }
     if maker.random.below(2) == 0 {

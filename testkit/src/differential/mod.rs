@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A **round** is one to three **lanes**: connections that are asked at the same time, each about
-//! keys of its own, a **burst** of pipelined requests each, cut into segments at random. A burst ends
-//! with a barrier, so that its last answer is known. Cas numbers are each side's own: those of
+//! keys of its own, a **burst** of pipelined requests each, cut into segments at random. A burst
+//! ends with a barrier, so that its last answer is known. Cas numbers are each side's own: those of
 //! memcached's answers are put into the side's words when a request repeats them. The same seed
 //! gives the same rounds as long as memcached gives the same numbers.
 
@@ -199,8 +199,8 @@ impl Run {
         }
     }
 
-    /// Which key an answer is about: by its opaque, by the key that it names, or because nothing else
-    /// was asked.
+    /// Which key an answer is about: by its opaque, by the key that it names, or because nothing
+    /// else was asked.
     fn key_of(&self, burst: &Burst, reply: &Reply) -> Option<usize> {
         let asked = |opaque| burst.requests.iter().find(|asked| asked.opaque == Some(opaque));
         let by_opaque = reply.opaque().and_then(asked).and_then(|asked| asked.key);

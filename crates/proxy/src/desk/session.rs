@@ -77,8 +77,8 @@ impl Desk {
         }
     }
 
-    /// A client goes, and has not said goodbye: it does not wait for answers any more. What it asked
-    /// and needs no answer stays asked.
+    /// A client goes, and has not said goodbye: it does not wait for answers any more. What it
+    /// asked and needs no answer stays asked.
     pub(super) fn abandon(&mut self, id: ConnId) {
         let Some(client) = self.clients.find_mut(id).filter(|client| !client.quits) else { return };
         client.has_left = true;

@@ -11,8 +11,8 @@ pub struct Ebb {
 }
 
 impl Ebb {
-    /// Whether the tide has fallen so far that it is worth a walk through the heap. `held`: bytes in
-    /// buffers, as last summed up.
+    /// Whether the tide has fallen so far that it is worth a walk through the heap. `held`: bytes
+    /// in buffers, as last summed up.
     pub fn has_fallen(&mut self, held: u64, now: Time) -> bool {
         self.high = self.high.max(held);
         let fallen = self.high - held >= WORTH && held <= self.high / 2;

@@ -2,7 +2,8 @@
 //! through quickack too, in front of one memcached, of four, and of the embedded cache.
 //!
 //! A failure names its seed; `QUICKACK_SEED=N cargo test -p quickack --test it differential` plays
-//! it again, `QUICKACK_DEPTH=1` with one request at a time. `docs/long-tests.md` has the last result of the long run.
+//! it again, `QUICKACK_DEPTH=1` with one request at a time. `docs/long-tests.md` has the last
+//! result of the long run.
 
 use testkit::differential::{Behind, Settings, Tally, run};
 use testkit::process::{Memcached, Quickack};
@@ -47,7 +48,8 @@ fn check(seed: u64, requests: usize) {
     let four = Quickack::start(QUICKACK, &config(&addresses[2..6], &allow));
     let embedded = Quickack::start(
         QUICKACK,
-        "alpha:\n  listen: 127.0.0.1:0\n  allow: [flush_all]\n  memory: 512m\n  item_size_max: 2m\n  timeout: 20s\n  \
+        "alpha:\n  listen: 127.0.0.1:0\n  allow: [flush_all]\n  memory: 512m\n  \
+         item_size_max: 2m\n  timeout: 20s\n  \
          servers: [embedded]\n",
     );
     let settings = Settings {

@@ -1,19 +1,30 @@
-//! What binary is good for, over four memcacheds: misses that say nothing.
+//! Stories of binary, beside text, over real memcacheds and over the embedded cache.
 
 use std::io::Read;
 
+use testkit::process::{Client, Memcached, Quickack};
+
+use super::super::QUICKACK;
 use super::field;
 
 fn packet(opcode: u8, opaque: u32, key: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0x80, opcode, 0, key.len() as u8, 0, 0, 0, 0, 0, 0, 0, key.len() as u8];
+    with_extras(opcode, opaque, b"", key)
+}
+
+fn with_extras(opcode: u8, opaque: u32, extras: &[u8], key: &[u8]) -> Vec<u8> {
+    let body = (extras.len() + key.len()) as u8;
+    let mut bytes =
+        vec![0x80, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0, 0, 0, 0, body];
     bytes.extend_from_slice(&opaque.to_be_bytes());
     bytes.extend_from_slice(&[0; 8]);
+    bytes.extend_from_slice(extras);
     bytes.extend_from_slice(key);
     bytes
 }
 
 const GETKQ: u8 = 0x0d;
 const NOOP: u8 = 0x0a;
+const TOUCH: u8 = 0x1c;
 
 /// One packet, and one segment: what is there at the first look is all there is.
 #[test]
@@ -36,4 +47,49 @@ fn five_hundred_silent_misses_over_four_memcacheds_are_one_packet() {
     for memcached in &memcacheds {
         assert!(memcached.stat("get_misses") > 1_000, "the ring leaves a server out");
     }
+}
+
+/// memcached itself, quickack before it, and quickack before the embedded cache.
+fn everywhere(story: impl Fn(&dyn Fn() -> Client)) {
+    let memcached = Memcached::start();
+    story(&|| memcached.client());
+    memcached.client().ask("flush_all\r\n", "OK\r\n");
+    let quickack = super::super::quickack(&[memcached.address], &[]);
+    story(&|| quickack.client());
+    let embedded = "alpha:\n  listen: 127.0.0.1:0\n  servers: [embedded]\n";
+    let quickack = Quickack::start(QUICKACK, embedded);
+    story(&|| quickack.client());
+}
+
+/// The right to renew a stale item goes to one meta client; who only touches it takes nothing.
+#[test]
+fn a_binary_touch_does_not_take_the_win_of_a_stale_item() {
+    everywhere(|connect| {
+        let (mut text, mut binary) = (connect(), connect());
+        text.ask("ms k 1\r\nx\r\nmd k I\r\n", "HD\r\nHD\r\n");
+        binary.send(with_extras(TOUCH, 7, &100u32.to_be_bytes(), b"k"));
+        let mut reply = [0; 28];
+        binary.stream.read_exact(&mut reply).expect("an answer in time");
+        assert_eq!(&reply[..8], b"\x81\x1c\0\0\x04\0\0\0");
+        text.ask("mg k v t\r\n", "VA 1 t100 X W\r\nx\r\n");
+        connect().ask("mg k v t\r\n", "VA 1 t100 Z X\r\nx\r\n");
+    });
+}
+
+/// The same for a key of bytes, which only base64 can name in text.
+#[test]
+fn a_stale_item_under_a_key_of_bytes_is_won_once() {
+    everywhere(|connect| {
+        let mut text = connect();
+        // "a", a line's end, "b".
+        text.ask("ms YQ0KYg== 1 b\r\nx\r\nmd YQ0KYg== b I\r\n", "HD\r\nHD\r\n");
+        text.ask("mg YQ0KYg== b v\r\n", "VA 1 X W\r\nx\r\n");
+        connect().ask("mg YQ0KYg== b v\r\n", "VA 1 Z X\r\nx\r\n");
+        text.ask("ms YQ0KYg== 1 b\r\ny\r\n", "HD\r\n");
+        let mut binary = connect();
+        binary.send(packet(0x00, 9, b"a\r\nb"));
+        let mut reply = [0; 29];
+        binary.stream.read_exact(&mut reply).expect("an answer in time");
+        assert_eq!((&reply[6..8], reply[28]), (&b"\0\0"[..], b'y'));
+    });
 }
