@@ -355,6 +355,7 @@ impl Server {
         self.trouble.any = place.book.event();
         if place.random.permille(500) {
             conn.is_unskilled = true;
+            self.ever_lacked = true;
             return say(conn, "ERROR");
         }
         let start = conn.output.len();

@@ -2,7 +2,7 @@
 
 use proxy::{Action, Closed, ConnId, Event, Side, Slices, limits};
 
-use super::client::Client;
+use super::client::{Client, Expect};
 use super::conn::Conn;
 use super::server::{Server, Trick};
 use super::silence::GREETING;
@@ -178,15 +178,16 @@ impl World {
     /// the rest was lost, it could not be told anything else.
     fn is_cut_off(&self, client: &Client) -> bool {
         let mut arrived = client.expects.iter().take(client.arrived);
-        // What is not owed may have been passed over.
-        let first = match client.has_forms {
-            true => arrived.find(|one| one.reads_one()),
-            false => arrived.find(|one| one.is_owed()).filter(|one| one.reads_one()),
+        let Some(first) = arrived.clone().find(|one| one.is_owed() || one.reads_one()) else {
+            return false;
         };
-        let Some(first) = first else { return false };
+        // Of quiet ones some may have been passed over.
+        let is_read = match client.has_forms {
+            true => arrived.any(Expect::reads_one),
+            false => first.reads_one() && client.inbox.starts_with(b"VALUE "),
+        };
         let lost = |server: &Server| server.trouble.any_time >= first.arrived_at;
-        let has_begun = client.has_forms || client.inbox.starts_with(b"VALUE ");
-        has_begun && self.pools[client.pool].servers.iter().any(lost)
+        is_read && !client.inbox.is_empty() && self.pools[client.pool].servers.iter().any(lost)
     }
 
     /// What the proxy tells the operator is what it believes of its servers, and has a reason.
@@ -195,7 +196,13 @@ impl World {
             Event::ServerDown { server, .. } | Event::Poisoned { server, .. } => (*server, true),
             Event::ServerBack { server } => (*server, false),
             // Whoever was refused judges that by what it read.
-            Event::ClientsRefused { .. } | Event::Marked { .. } | Event::Unskilled { .. } => return,
+            Event::ClientsRefused { .. } | Event::Marked { .. } => return,
+            // Its links died again and again under what meta asks: it is believed to have none.
+            Event::Unskilled { server } => {
+                let (pool, at) = self.place(*server);
+                self.pools[pool].servers[at].ever_lacked = true;
+                return;
+            }
             Event::LoginsFailed { .. } => unreachable!("nobody logs in here"),
         };
         let (pool, at) = self.place(server);

@@ -82,6 +82,8 @@ impl Desk {
     pub(super) fn abandon(&mut self, id: ConnId) {
         let Some(client) = self.clients.find_mut(id).filter(|client| !client.quits) else { return };
         client.has_left = true;
+        // Whoever goes while a part of what he sent has not been looked at was waiting.
+        let is_unread = !client.partial.is_empty();
         let (mut row, mut last_loud) = (client.head, NONE);
         while row != NONE {
             if self.rows[row].question.quiet == Quiet::Loud {
@@ -90,11 +92,11 @@ impl Desk {
             row = self.rows[row].next;
         }
         row = client.head;
-        let mut is_waited_for = last_loud != NONE;
+        let mut is_waited_for = is_unread || last_loud != NONE;
         while row != NONE {
             let entry = &mut self.rows[row];
             entry.abandoned = is_waited_for || !entry.writes;
-            is_waited_for &= row != last_loud;
+            is_waited_for &= is_unread || row != last_loud;
             row = entry.next;
         }
     }

@@ -93,6 +93,19 @@ impl Proxy {
         Ok(())
     }
 
+    /// A server can do less than it could. What waits for its links to be up, or to be written for
+    /// the first time, was written for one that could do more.
+    fn close_unfit(&mut self, pool: usize, server: usize, now: Time) {
+        for id in self.links_of(pool, server) {
+            let link = self.links.find_mut(id).expect("it has just been listed");
+            if link.sent == 0 && !link.flights.is_empty() {
+                // Its server is well, but another one.
+                link.proven = true;
+                self.close_link(id, Fault::LinkLost, now);
+            }
+        }
+    }
+
     /// A server has answered: if it was asked something that needs a skill, it has it.
     pub(super) fn prove(&mut self, pool: usize, server: usize, ask: Ask) {
         let upstream = self.desk.pools[pool].upstream;
@@ -120,19 +133,6 @@ impl Proxy {
             entry.skills = Some(Skills::default());
             let event = Event::Unskilled { server: entry.plan.row };
             self.desk.actions.push_back(Action::Log(event));
-        }
-    }
-
-    /// A server can do less than it could. What waits for its links to be up, or to be written for
-    /// the first time, was written for one that could do more.
-    fn close_unfit(&mut self, pool: usize, server: usize, now: Time) {
-        for id in self.links_of(pool, server) {
-            let link = self.links.find_mut(id).expect("it has just been listed");
-            if link.sent == 0 && !link.flights.is_empty() {
-                // Its server is well, but another one.
-                link.proven = true;
-                self.close_link(id, Fault::LinkLost, now);
-            }
         }
     }
 }

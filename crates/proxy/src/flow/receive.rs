@@ -333,7 +333,7 @@ impl Proxy {
         if body.end.is(body.request.trailer) {
             let way = self.way(id, &body.request, &body.head, now);
             if let Some(Way::Wait(server)) = way {
-                self.put_back(id, body, server);
+                self.put_back(id, *body, server);
                 return used;
             }
             self.admit(id, &body.request, &body.head, Data::Held(body.data), way, now);
@@ -346,7 +346,7 @@ impl Proxy {
 
     /// A request whose data has come belongs, by now, to a server of which nothing is known: it is
     /// read again when something is.
-    fn put_back(&mut self, id: ConnId, mut body: Box<Body>, server: usize) {
+    fn put_back(&mut self, id: ConnId, mut body: Body, server: usize) {
         let mut whole = std::mem::take(&mut body.head);
         while !body.data.is_empty() {
             let before = whole.len();
