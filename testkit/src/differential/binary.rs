@@ -119,9 +119,9 @@ fn keyed(maker: &mut Maker<'_>, row: &Opcode) -> Request {
         Shape::Store => {
             extras.extend_from_slice(&maker.flags().to_be_bytes());
             extras.extend_from_slice(&expiry(maker));
-            value = maker.value(key, &mut request);
+            value = maker.value(key, false, &mut request);
         }
-        Shape::Extend => value = maker.value(key, &mut request),
+        Shape::Extend => value = maker.value(key, true, &mut request),
         Shape::Count => {
             extras.extend_from_slice(&maker.delta().to_be_bytes());
             extras.extend_from_slice(&maker.initial().to_be_bytes());

@@ -54,7 +54,7 @@ fn store(maker: &mut Maker<'_>, name: &'static str) -> Request {
     let key = maker.key(|key| key.named == Named::Plainly);
     let mut request = Request::line(name, Some(key), name);
     push_key(maker, key, &mut request);
-    let value = maker.value(key, &mut request);
+    let value = maker.value(key, name.ends_with("pend"), &mut request);
     request.push(format!(" {} {} {}", maker.flags(), maker.exptime(), value.len()));
     if name == "cas" {
         request.push(" ");

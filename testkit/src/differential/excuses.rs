@@ -43,7 +43,7 @@ pub const EXCUSES: &[Excuse] = &[
     },
     Excuse {
         name: "a value of more than what memcached takes",
-        reason: "the embedded cache takes what item_size_max allows; memcached half of that",
+        reason: "the embedded cache takes what item_size_max allows",
         applies: |request, behind| {
             behind == Behind::Embedded && request.len().is_some_and(|len| len > PAGE - 600)
         },
@@ -77,8 +77,7 @@ fn refused(status: u16, direct: &[Reply], ours: &[Reply]) -> bool {
     first.status() == Some(status) && direct.last() == Some(barrier)
 }
 
-/// What is never asked: what memcached answers then is chance, or nobody's to imitate. The words,
-/// and the reason.
+/// What is never asked: what memcached answers then is chance, or nobody's to imitate.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Skip {
     EncodedKeyTold,
@@ -88,11 +87,12 @@ pub enum Skip {
     StaleAndBinary,
 }
 
+/// Their words, and the reasons.
 pub const SKIPS: &[(Skip, &str, &str)] = &[
     (
         Skip::EncodedKeyTold,
-        "k with b",
-        "memcached forgets that a key is base64 when an item is changed or made by N, and \
+        "k with b of a key that is no text",
+        "memcached forgets that a key is base64 when an item is changed or made by N, and then \
          writes the bytes into the line",
     ),
     (
@@ -102,8 +102,8 @@ pub const SKIPS: &[(Skip, &str, &str)] = &[
     ),
     (
         Skip::CounterHit,
-        "h and I of a counter",
-        "a count makes a new item, neither hit nor stale, if an unsent answer holds the old one",
+        "h, R and I of a counter",
+        "a count makes a new item, without marks, if an unsent answer holds the old one",
     ),
     (
         Skip::CounterExpiry,

@@ -69,7 +69,7 @@ impl Maker<'_> {
 
     pub fn delta(&mut self) -> u64 {
         match self.random.below(4) {
-            0 => self.random.next() >> self.random.range(14, 63),
+            0 => self.random.next() >> self.random.range(34, 63),
             _ => self.random.below(200) as u64,
         }
     }
@@ -88,8 +88,8 @@ impl Maker<'_> {
         *self.opaque
     }
 
-    /// A value for a key; a huge one marks its request.
-    pub fn value(&mut self, key: usize, request: &mut Request) -> Vec<u8> {
+    /// A value for a key, to be joined to what is there or not; a huge one marks its request.
+    pub fn value(&mut self, key: usize, joined: bool, request: &mut Request) -> Vec<u8> {
         if !self.keys[key].counted {
             return self.any_value(request);
         }
@@ -101,8 +101,11 @@ impl Maker<'_> {
                 value
             }
             1 => self.word(&["word", "x1", "12x", "1000000x"]).into(),
+            6.. if joined => self.word(&["x", "word"]).into(),
+            // Numbers stay far below 2^63.
+            2..6 if joined => self.random.range(1, 9).to_string().into(),
             // Not 0, which would be a leading one once something is appended.
-            _ => (self.random.next() >> self.random.range(8, 63)).max(1).to_string().into(),
+            _ => (self.random.next() >> self.random.range(34, 63)).max(1).to_string().into(),
         }
     }
 

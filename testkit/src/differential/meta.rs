@@ -80,7 +80,8 @@ fn ms(maker: &mut Maker<'_>) -> Request {
     push_some(maker, &mut flags, &[(4, "c"), (3, "k"), (1, "I")]);
     let key = key(maker, "ms");
     let mut request = Request::line("ms", Some(key), "ms");
-    let value = maker.value(key, &mut request);
+    let joined = flags.iter().any(|flag| ["MA", "MP", "Ma", "Mp"].contains(&&flag.text[..]));
+    let value = maker.value(key, joined, &mut request);
     finish(maker, request, flags, Some(value))
 }
 
@@ -142,16 +143,16 @@ fn finish(
     value: Option<Vec<u8>>,
 ) -> Request {
     let (name, key) = (request.name, request.key.expect("all of them have a key"));
-    let Key { named, counted, taken, .. } = &maker.keys[key];
+    let Key { named, counted, taken, plain, .. } = &maker.keys[key];
     if *named != Named::Plainly {
         push(&mut flags, "b");
     }
-    let (named, counted, taken) = (*named, *counted, *taken);
+    let (named, counted, taken, plain) = (*named, *counted, *taken, *plain);
     let touches = flags.iter().any(|flag| flag.text.starts_with('T'));
     flags.retain(|flag| match flag.text.as_bytes() {
-        b"k" => named == Named::Plainly || maker.skips(Skip::EncodedKeyTold),
+        b"k" => named == Named::Plainly || plain || maker.skips(Skip::EncodedKeyTold),
         [b'N', ..] => name != "mg" || !counted || maker.skips(Skip::BlankCounter),
-        b"h" => !counted || maker.skips(Skip::CounterHit),
+        b"h" | [b'R', ..] => !counted || maker.skips(Skip::CounterHit),
         b"t" => name != "ma" || !touches || maker.skips(Skip::CounterExpiry),
         b"I" if counted && name != "ma" => maker.skips(Skip::CounterHit),
         b"I" if name != "ma" => !taken || maker.skips(Skip::StaleAndBinary),

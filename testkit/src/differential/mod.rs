@@ -236,14 +236,10 @@ impl Run {
             return Ok(());
         }
         let key = direct.get(at).and_then(|reply| self.key_of(burst, reply));
-        Err(tally::difference(
-            behind,
-            burst,
-            at,
-            (direct, ours),
-            &rows,
-            key.map(|key| &self.history[key]),
-        ))
+        let all = burst.requests.iter().filter_map(|request| request.key).take(6);
+        let keys: Vec<usize> = key.map_or_else(|| all.collect(), |key| vec![key]);
+        let past = keys.iter().flat_map(|key| &self.history[*key]);
+        Err(tally::difference(behind, burst, at, (direct, ours), &rows, past))
     }
 
     /// Nobody has the key of that request any more.

@@ -1,6 +1,6 @@
 //! What a run has met, and how a difference is shown.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::Burst;
@@ -81,25 +81,25 @@ impl fmt::Display for Tally {
     }
 }
 
-pub(super) fn difference(
+pub(super) fn difference<'a>(
     behind: Behind,
     burst: &Burst,
     at: usize,
     (direct, ours): (&[Reply], &[Reply]),
     rows: &[&Excuse],
-    history: Option<&VecDeque<String>>,
+    past: impl Iterator<Item = &'a String>,
 ) -> String {
     let shown = |replies: &[Reply]| match replies.get(at) {
         Some(reply) => reply.shown(),
         None => "nothing".to_string(),
     };
     let asked = asker(burst, direct, at);
-    let past: String = history.into_iter().flatten().map(|line| format!("    {line}\n")).collect();
+    let past: String = past.map(|line| format!("    {line}\n")).collect();
     let excuse: String =
         rows.iter().map(|row| format!("not as the row says: {}\n", row.name)).collect();
     format!(
         "{behind:?} differs at answer {at} of {}\n{excuse}  request:   {}\n  memcached: {}\n  \
-         quickack:  {}\n  lately about its key:\n{past}\n{}",
+         quickack:  {}\n  lately about its key, or about those of the burst:\n{past}\n{}",
         direct.len(),
         asked.map_or("?".into(), |request| request.shown()),
         shown(direct),

@@ -18,7 +18,7 @@ fn random_requests_are_answered_as_by_memcached() {
 #[test]
 #[ignore = "takes minutes; `cargo xtask test --long` runs it"]
 fn soak_random_requests_are_answered_as_by_memcached() {
-    check(2, 200_000);
+    check(from_environment("QUICKACK_SEED").unwrap_or(2), 200_000);
 }
 
 /// The test of the test: two memcacheds say the same.
@@ -49,8 +49,7 @@ fn check(seed: u64, requests: usize) {
     let embedded = Quickack::start(
         QUICKACK,
         "alpha:\n  listen: 127.0.0.1:0\n  allow: [flush_all]\n  memory: 512m\n  \
-         item_size_max: 2m\n  timeout: 20s\n  \
-         servers: [embedded]\n",
+         item_size_max: 2m\n  timeout: 20s\n  servers: [embedded]\n",
     );
     let settings = Settings {
         seed,

@@ -38,7 +38,7 @@ pub fn field(mode: &str) -> (Memcached, Quickack) {
 }
 
 /// Each op's result is the direct one, and each op is cured in one of three runs: a stall is in
-/// all.
+/// all of them.
 fn check_cured(ops: impl Fn(SocketAddr) -> Vec<Row>) {
     let direct = ops(Memcached::start().address);
     let mut stalling: Vec<Row> = Vec::new();
