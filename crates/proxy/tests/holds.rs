@@ -97,6 +97,18 @@ fn what_a_client_asks_again_and_again_is_done_once() {
     }
 }
 
+/// Seed 2108: what came in the turn in which the hold ended was not known to be held.
+#[test]
+fn what_comes_and_is_given_up_in_the_turn_in_which_the_server_speaks_is_dropped() {
+    let (mut stage, link) = silent();
+    let client = stage.client();
+    stage.says(client, "append x 0 0 1\r\nX\r\n");
+    stage.closes(client, Closed::Eof);
+    stage.says(link, "5\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.expect_count(Server::Dropped, 1);
+}
+
 #[test]
 fn a_client_that_has_closed_its_half_is_told_that_its_request_was_dropped() {
     let (mut stage, link) = silent();

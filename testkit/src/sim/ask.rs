@@ -91,7 +91,8 @@ impl Asker<'_> {
         if self.client.is_binary {
             return self.read_all_binary();
         }
-        let keys = (0..self.keys.len() as u8).collect();
+        let is_plain = |key: &u8| !self.keys[usize::from(*key)].is_foreign;
+        let keys = (0..self.keys.len() as u8).filter(is_plain).collect();
         self.read_keys("get", keys);
     }
 
@@ -106,7 +107,9 @@ impl Asker<'_> {
     pub fn key(&mut self) -> usize {
         // Few hot keys, so that clients meet on them.
         let last = if self.random.permille(600) { 3 } else { self.keys.len() - 1 };
-        self.random.range(0, last)
+        let key = self.random.range(0, last);
+        let may_ask = self.client.is_binary || !self.keys[key].is_foreign;
+        if may_ask { key } else { self.random.range(0, 3) }
     }
 
     fn read(&mut self, word: &str, count: usize) {

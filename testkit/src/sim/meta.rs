@@ -66,7 +66,7 @@ impl Server {
         place: &mut Place<'_>,
     ) {
         let text = frame.words[1];
-        let key = place.key(text);
+        let key = place.key(&frame.key());
         let at = (place.pool, place.server, Some(key));
         let found = self.store.value(key).cloned();
         let event = match flags.number('N') {
@@ -131,7 +131,7 @@ impl Server {
         place: &mut Place<'_>,
     ) {
         let text = frame.words[1];
-        let key = place.key(text);
+        let key = place.key(&frame.key());
         let word = match flags.of('M') {
             Some("E") => "add",
             Some("R") => "replace",
@@ -168,7 +168,7 @@ impl Server {
         place: &mut Place<'_>,
     ) {
         let text = frame.words[1];
-        let key = place.key(text);
+        let key = place.key(&frame.key());
         let old = self.store.value(key).cloned();
         let back = flags.back(text, None);
         let code = if old.is_some() { "HD" } else { "NF" };
@@ -199,7 +199,7 @@ impl Server {
         place: &mut Place<'_>,
     ) {
         let text = frame.words[1];
-        let key = place.key(text);
+        let key = place.key(&frame.key());
         let id = flags.number('D').expect("a delta");
         let word = if flags.of('M') == Some("D") { "decr" } else { "incr" };
         let outcome = self.book_count(word, key, id, conn, place);

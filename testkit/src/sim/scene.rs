@@ -82,6 +82,8 @@ const ALL_FAULTS: &[FaultKind] = &[
 /// One key of a pool; its place in the list is written in its first two bytes.
 pub struct Key {
     pub text: String,
+    /// Text cannot carry it: only clients that speak binary ask for it.
+    pub is_foreign: bool,
 }
 
 impl Scene {
@@ -210,16 +212,18 @@ pub fn timeouts(random: &mut Random, calm: bool) -> Timeouts {
 pub fn keys(random: &mut Random, plan: &PoolPlan) -> Vec<Key> {
     let count = random.range(4, 40);
     let long = random.permille(200);
+    let foreign_permille = *random.pick(&[0, 0, 300]);
     let pad = |random: &mut Random| match random.below(10) {
         0 if long => 200,
         0..5 if long => random.range(50, 240),
         _ => random.below(12),
     };
-    let texts: Vec<String> = (0..count)
-        .map(|at| {
-            let pad = pad(random);
-            format!("{at:02}{}:{}", &plan.name, "k".repeat(pad))
-        })
-        .collect();
-    texts.into_iter().map(|text| Key { text }).collect()
+    let key = |at: usize| {
+        let pad = pad(random);
+        // The hot ones are everybody's.
+        let is_foreign = at > 3 && pad < 50 && random.permille(foreign_permille);
+        let end = if is_foreign { " \r\n\u{7f}" } else { "" };
+        Key { text: format!("{at:02}{}:{}{end}", &plan.name, "k".repeat(pad)), is_foreign }
+    };
+    (0..count).map(key).collect()
 }

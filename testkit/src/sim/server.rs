@@ -3,6 +3,7 @@
 //! It is stricter than memcached: the proxy must send canonical commands with keys that somebody
 //! asked for, and never a `noreply`. Each of these is asserted where the command is read.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use proxy::plan::ServerPlan;
@@ -93,6 +94,15 @@ pub struct Frame<'a> {
     line_len: usize,
     pub data: &'a [u8],
     len: usize,
+}
+
+impl Frame<'_> {
+    /// The only key: what it stands for, where it is written in base64.
+    pub fn key(&self) -> Cow<'_, str> {
+        let text = self.words[1];
+        let is_coded = self.words[0].starts_with('m') && self.words[2..].contains(&"b");
+        if is_coded { Cow::Owned(decoded(text)) } else { Cow::Borrowed(text) }
+    }
 }
 
 impl Server {
@@ -336,12 +346,13 @@ impl Server {
             let count = place.random.below(frame.words.len() - first);
             self.fetch(frame, count, conn, place);
         }
-        let words = match word {
-            "flush_all" => &[],
-            _ if is_read => &frame.words[first..],
-            _ => &frame.words[1..2],
+        let keys = match word {
+            "flush_all" => 0,
+            _ if is_read => {
+                frame.words[first..].iter().fold(0, |keys, text| keys | 1 << place.key(text))
+            }
+            _ => 1 << place.key(&frame.key()),
         };
-        let keys = words.iter().fold(0, |keys, text| keys | 1 << place.key(text));
         let alone = alone || !is_read;
         place.book.injected.push(Injected { pool: place.pool, keys, alone });
         // Any server may be told that a command was not executed by such a line.
@@ -478,6 +489,22 @@ fn frame(input: &[u8]) -> Option<Frame<'_>> {
 /// The length of the first command, if it is whole.
 pub fn frame_len(input: &[u8]) -> Option<usize> {
     frame(input).map(|frame| frame.len)
+}
+
+/// What base64 stands for.
+fn decoded(text: &str) -> String {
+    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let (mut out, mut bits, mut held) = (Vec::new(), 0u32, 0);
+    for letter in text.trim_end_matches('=').bytes() {
+        let at = LETTERS.iter().position(|one| *one == letter).expect("a letter of base64");
+        bits = bits << 6 | at as u32;
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            out.push((bits >> held) as u8);
+        }
+    }
+    String::from_utf8(out).expect("keys are ASCII here")
 }
 
 /// The number of an update, which its data begins with.

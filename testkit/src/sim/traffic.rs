@@ -6,7 +6,7 @@ use proxy::{Closed, ConnId, Slices};
 
 use super::ask::Asker;
 use super::client::{Client, Expect};
-use super::server::{Place, Trick};
+use super::server::{Place, Server, Trick};
 use super::world::{BLOCK_LEN, World, say};
 
 impl World {
@@ -142,6 +142,11 @@ impl World {
         self.carry_out();
         let Some(client) = self.clients[id.index()].as_ref() else { return };
         // Behind the end of the conversation, and while it is paused, nothing is looked at.
+        // Whoever has a part of a value whose rest was lost is closed when he has read it.
+        let lost = |server: &Server| server.trouble.any > 0;
+        if client.is_full && self.pools[client.pool].servers.iter().any(lost) {
+            return;
+        }
         // A request that its server has no words for was answered when its head came.
         let lacked = client.has_forms
             && self.pools[client.pool].servers.iter().any(|server| server.ever_lacked);

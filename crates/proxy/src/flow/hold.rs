@@ -206,12 +206,18 @@ impl Proxy {
     }
 
     fn end_hold(&mut self, pool: usize, server: usize) {
-        let entry = &mut self.desk.pools[pool].servers[server];
-        if entry.silence.hold == Hold::On {
-            entry.silence.hold = Hold::Ending;
-            entry.counters.set(Counter::HeldNow, 0);
-            self.waking.push((pool as u32, server as u32));
+        if self.desk.pools[pool].servers[server].silence.hold != Hold::On {
+            return;
         }
+        // What has come in this turn was held as well.
+        for id in self.links_of(pool, server) {
+            let link = self.links.find_mut(id).expect("it has just been listed");
+            Proxy::note_held(link, &self.desk.pools[pool].servers[server]);
+        }
+        let entry = &mut self.desk.pools[pool].servers[server];
+        entry.silence.hold = Hold::Ending;
+        entry.counters.set(Counter::HeldNow, 0);
+        self.waking.push((pool as u32, server as u32));
     }
 
     pub(super) fn links_of(&self, pool: usize, server: usize) -> Vec<ConnId> {
@@ -224,6 +230,7 @@ impl Proxy {
         if bug!(KeepAbandoned) {
             return;
         }
+        let (now, hold_after) = (self.desk.now, self.desk.pools[pool].plan.hold_after);
         for id in self.links_of(pool, server) {
             let link = self.links.find_mut(id).expect("it has just been listed");
             let rows = &self.desk.rows;
@@ -233,7 +240,9 @@ impl Proxy {
                 Cargo::Single(row) => flight.held && is_it(*row),
                 Cargo::Fetch(batch) => flight.held && all(batch),
             });
-            let gathering = link.batch.take_if(|batch| all(batch));
+            let late =
+                |batch: &Batch| hold_after.is_some_and(|time| now >= batch.since.after(time));
+            let gathering = link.batch.take_if(|batch| late(batch) && all(batch));
             let count = dropped.len() + usize::from(gathering.is_some());
             if count == 0 {
                 continue;
