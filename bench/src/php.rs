@@ -1,6 +1,6 @@
-//! What php-memcached does in binary for a key that is not there: GETKQ in one write and NOOP in the
-//! next, Nagle on. A quiet miss is not answered, so the NOOP waits for the ACK of the GETKQ, which
-//! a server delays by 40 ms.
+//! What php-memcached does in binary for a key that is not there: GETKQ in one write and NOOP in
+//! the next, Nagle on. A quiet miss is not answered, so the NOOP waits for the ACK of the GETKQ,
+//! which a server delays by 40 ms.
 //!
 //! A model of that client, so that no interpreter's time is in the figures.
 

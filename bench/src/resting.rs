@@ -159,14 +159,17 @@ fn peak_kb(endpoint: &Endpoint, again: bool) -> Result<u64, String> {
     Ok(sum)
 }
 
-const RESTING: &str = "10,000 connections open at once, each of which has got one value of 10 KB: PSS of all processes, with
-the connections open and after them.
+const RESTING: &str = "\
+10,000 connections open at once, each of which has got one value of 10 KB: PSS of all processes,
+with the connections open and after them.
 
 | clients | before KB | with them KB | after KB | bytes a client | bar | |
 |---|---|---|---|---|---|---|
 ";
-const LARGE: &str = "One get of 1 MB, by a client that reads nothing until the proxy has stopped growing, and by one that
-reads: the worker's peak (VmHWM) beside what it held before.
+const LARGE: &str = "\
+One get of 1 MB, by a client that reads nothing until the proxy has stopped growing (what it does
+not read waits in the kernel, which takes 4 MB), and by one that reads: the worker's peak (VmHWM)
+beside what it held before.
 
 | client | its answer is | before KB | peak KB | MB above | bar | |
 |---|---|---|---|---|---|---|

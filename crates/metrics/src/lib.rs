@@ -128,7 +128,7 @@ table! {
         LoginsFailed "logins_failed_total" "Logins with a wrong name or password.",
         Failed "requests_failed_total" "Requests that met a fault.",
         Abandoned "requests_abandoned_total" "Answers thrown away because their client had left.",
-        CutOff "clients_cut_off_total" "Clients closed in the middle of a value whose server was lost.",
+        CutOff "clients_cut_off_total" "Clients closed inside a value whose server was lost.",
         Marks "requests_marking_total" "Requests that ask for stale or win marks, or leave them.",
         Paused "clients_paused_total" "Times a client with too much outstanding was paused.",
         AcksFlushed "acks_flushed_total" "ACKs sent at once: a request in pieces, or quiet.",

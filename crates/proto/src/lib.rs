@@ -125,6 +125,9 @@ pub trait Upstream: Sync {
     /// a reply to `ask` is `Malformed`: the caller must not believe anything after it.
     fn parse_reply(&self, ask: Ask, input: &[u8]) -> Parsed<Item>;
 
+    /// What a server must be able to do to be asked so.
+    fn needs(&self, ask: Ask) -> Skills;
+
     /// The longest message of such a read that every server takes, bytes.
     fn fetch_max(&self, ask: Ask) -> usize;
 

@@ -212,7 +212,8 @@ impl Outbox {
         self.tidy();
     }
 
-    /// Takes the bytes from here to there out, of places in their order: what will not be sent after all.
+    /// Takes the bytes from here to there out, of places in their order: what will not be sent
+    /// after all.
     pub(crate) fn cut(&mut self, parts: &[(usize, usize)]) {
         let mut flat = Vec::with_capacity(self.len());
         let mut rest = std::mem::take(self);

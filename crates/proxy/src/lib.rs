@@ -131,6 +131,8 @@ pub enum Event {
     /// So many logins of clients to a pool have failed since it was last told; that is at most once
     /// a second.
     LoginsFailed { pool: u32, count: u64 },
+    /// A server closes its links at words that it said it knows: it is not asked so any more.
+    Unskilled { server: u32 },
     /// The first request of a pool that has to do with marks: reads that would show them are not
     /// merged from here on.
     Marked { pool: u32 },

@@ -102,6 +102,8 @@ pub const HOLD_AFTER_DEFAULT_US: u64 = 30_000;
 pub const BACKOFF_FIRST_US: u64 = 50_000;
 /// A link that has stood for so long was no failure to connect, whether it was used or not.
 pub const LINK_STOOD_US: u64 = 1_000_000;
+/// Links lost while something waited that needs a skill, before the skill is not believed in.
+pub const DOUBTS_MAX: u8 = 2;
 /// How long the clients of a pool that has left the plan may take for their last answers.
 pub const RETIRE_US: u64 = 10_000_000;
 /// How long what is "now" may be out of date in the book of counters.

@@ -58,6 +58,8 @@ pub(crate) struct Server {
     pub(crate) health: Health,
     /// What it can do, as its last link has learnt.
     pub(crate) skills: Option<Skills>,
+    /// Whether what it was asked has borne out what it said of its skills.
+    pub(crate) proof: Proof,
     /// Decided outside: not in the ring.
     pub(crate) ejected: bool,
     /// Failures since it last answered a request.
@@ -134,6 +136,18 @@ pub(crate) enum Hold {
     /// Until the end of this turn; then what nobody waits for any more is dropped, and the rest is
     /// sent.
     Ending,
+}
+
+/// Whether a server can do what its greeting taught. A proxy of another kind may pass on what the
+/// server behind it says, and close at the first word that needs the skill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// Not known: so many links were lost while such a word waited for its answer.
+    Open(u8),
+    /// It has answered one.
+    Proven,
+    /// It is not asked so any more, until the next plan.
+    Disproved,
 }
 
 /// What a server has now, as it is summed up.
@@ -231,6 +245,7 @@ impl Server {
             stage: Stage::Planned,
             health: Health::Ready,
             skills: None,
+            proof: Proof::Open(0),
             ejected: false,
             failures: 0,
             pause: limits::BACKOFF_FIRST_US,

@@ -1,5 +1,5 @@
-//! Stories of hold and drop: a silent server is sent nothing more, what nobody waits for is dropped,
-//! and the rest is sent when the server wakes. The rule stands in `flow/hold.rs`.
+//! Stories of hold and drop: a silent server is sent nothing more, what nobody waits for is
+//! dropped, and the rest is sent when the server wakes. The rule stands in `flow/hold.rs`.
 
 mod stage;
 

@@ -2,9 +2,9 @@
 
 mod stage;
 
-use proxy::{Closed, ConnId};
+use proxy::{Closed, ConnId, Event};
 
-use stage::Stage;
+use stage::{S0, Stage};
 
 /// A packet of the binary protocol with this opaque; extras are zeros.
 fn packet(opcode: u8, extras: u8, key: &str, opaque: u8) -> Vec<u8> {
@@ -291,4 +291,34 @@ fn a_client_that_does_not_read_its_megabyte_holds_up_nobody() {
     assert!((1_000_000..1_100_000).contains(&held), "{held} bytes are held");
     assert_eq!(stage.hears(slow).len(), "VALUE x 0 1000000\r\n\r\nEND\r\n".len() + 1_000_000);
     assert_eq!(stage.memory(), 0);
+}
+
+#[test]
+fn a_server_that_closes_at_meta_commands_is_soon_asked_none() {
+    let (mut stage, mut link) = Stage::of_one();
+    let client = stage.client();
+    for _ in 0..2 {
+        // Whatever it passes on without closing proves nothing about meta.
+        stage.greet(link);
+        stage.says(client, "mg k t\r\n");
+        assert_eq!(stage.turn(link), "mg k t\r\n");
+        stage.closes(link, Closed::Eof);
+        assert!(stage.hears(client).starts_with("SERVER_ERROR s0: connection lost"));
+        stage.says(client, "get k\r\n");
+        link = stage.connect(0);
+        assert_eq!(stage.turn(link), "get k\r\n");
+        stage.says(link, "END\r\n");
+        assert_eq!(stage.hears(client), "END\r\n");
+    }
+    assert_eq!(stage.events, [Event::Unskilled { server: S0 }]);
+    stage.says(client, "mg k t\r\n");
+    assert!(stage.hears(client).starts_with("CLIENT_ERROR refused by the proxy"));
+    assert_eq!(stage.turn(link), "");
+    stage.install(|_| {});
+    stage.closes(link, Closed::Eof);
+    stage.says(client, "mg k t\r\n");
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), "mg k t\r\n", "another plan gives it another chance");
+    stage.says(link, "HD t-1\r\n");
+    assert_eq!(stage.hears(client), "HD t-1\r\n");
 }

@@ -385,6 +385,14 @@ impl event::Errands for Crew {
                 };
                 (Level::Warning, format!("logins {pool}"), text)
             }
+            Event::Unskilled { server } => {
+                let text = format!(
+                    "{} closes its connections at meta commands: it is taken for a server without \
+                     them until the next reload",
+                    self.name(server)
+                );
+                (Level::Warning, format!("unskilled {server}"), text)
+            }
             Event::Marked { pool } => {
                 let text = format!(
                     "{} uses stale or win marks: its meta reads are not merged from here on",

@@ -286,8 +286,10 @@ impl Server {
     /// Answers by an error line without executing; of a read of several keys some may be answered.
     fn refuse(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         let line = place.book.injected.len();
-        conn.is_unskilled |= frame.words[0] == "version";
         let word = frame.words[0];
+        if word == "version" {
+            return self.refuse_greeting(conn, place);
+        }
         let first = if word.starts_with("gat") { 2 } else { 1 };
         let is_read = word.starts_with("ge") || word.starts_with("gat");
         let alone = frame.words.len() == first + 1;
@@ -296,7 +298,7 @@ impl Server {
             self.fetch(frame, count, conn, place);
         }
         let words = match word {
-            "version" | "flush_all" => &[],
+            "flush_all" => &[],
             _ if is_read => &frame.words[first..],
             _ => &frame.words[1..2],
         };
@@ -306,6 +308,19 @@ impl Server {
         // Any server may be told that a command was not executed by such a line.
         self.trouble.any = place.book.event();
         say(conn, &format!("SERVER_ERROR injected {line}"));
+    }
+
+    /// Whoever does not know `version` knows the classic words; any other error must not be taken
+    /// for a greeting.
+    fn refuse_greeting(&mut self, conn: &mut Conn, place: &mut Place<'_>) {
+        self.trouble.any = place.book.event();
+        if place.random.permille(500) {
+            conn.is_unskilled = true;
+            return say(conn, "ERROR");
+        }
+        let start = conn.output.len();
+        say(conn, "SERVER_ERROR injected");
+        conn.poison = conn.poison.or(Some((start, conn.output.len())));
     }
 }
 

@@ -196,7 +196,7 @@ impl World {
             Event::ServerDown { server, .. } | Event::Poisoned { server, .. } => (*server, true),
             Event::ServerBack { server } => (*server, false),
             // Whoever was refused judges that by what it read.
-            Event::ClientsRefused { .. } | Event::Marked { .. } => return,
+            Event::ClientsRefused { .. } | Event::Marked { .. } | Event::Unskilled { .. } => return,
             Event::LoginsFailed { .. } => unreachable!("nobody logs in here"),
         };
         let (pool, at) = self.place(server);

@@ -96,19 +96,15 @@ impl<'a> Value<'a> {
 
 /// Flags and cas number of a head that `parse` has taken, in one pass.
 pub(super) fn numbers(item: &Item, head: &[u8]) -> (u32, u64) {
-    let mut numbers = [0_u64; 3];
-    let mut at = 0;
-    for byte in head.get(item.key.end as usize + 1..).unwrap_or_default() {
-        match byte {
-            b'0'..=b'9' => {
-                let digit = u64::from(byte - b'0');
-                numbers[at] = numbers[at].wrapping_mul(10).wrapping_add(digit);
-            }
-            b' ' if at + 1 < numbers.len() => at += 1,
-            _ => break,
-        }
-    }
-    (numbers[0] as u32, numbers[2])
+    let mut rest = head.get(item.key.end as usize + 1..).unwrap_or_default();
+    let mut next = || {
+        let (value, len) = digits(rest);
+        rest = rest.get(len + 1..).unwrap_or_default();
+        value
+    };
+    let (flags, _len) = (next(), next());
+    // Where there is none, a line feed is next.
+    (flags as u32, next())
 }
 
 /// Tells a value to a classic read as it came, but for a cas number that this one did not ask for:
@@ -146,23 +142,16 @@ impl Cursor<'_> {
     /// A space and a decimal of at most `max`.
     fn number(&mut self, max: u64) -> Option<u64> {
         self.literal(b' ')?;
-        let start = self.at;
-        let mut value: u64 = 0;
-        while let Some(digit) = self.input.get(self.at).map(|byte| byte.wrapping_sub(b'0'))
-            && digit <= 9
-        {
-            value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
-            self.at += 1;
-        }
-        let text = &self.input[start..self.at];
-        let fits = match text.len() {
+        let rest = &self.input[self.at..];
+        let (value, len) = digits(rest);
+        let fits = match len {
             0 => None,
             1..=SAFE_DIGITS => (value <= max).then_some(value),
-            _ => scan::decimal(text, max),
+            _ => scan::decimal(&rest[..len], max),
         };
-        if fits.is_none() {
+        if fits.is_some() {
             // Digits that are no number of ours will not become one.
-            self.at = start;
+            self.at += len;
         }
         fits
     }
@@ -170,6 +159,20 @@ impl Cursor<'_> {
     fn literal(&mut self, byte: u8) -> Option<()> {
         (self.input.get(self.at) == Some(&byte)).then(|| self.at += 1)
     }
+}
+
+/// The number that `text` begins with, and how many digits it has. It may overflow.
+fn digits(text: &[u8]) -> (u64, usize) {
+    let (mut value, mut len) = (0_u64, 0);
+    for byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            break;
+        }
+        value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
+        len += 1;
+    }
+    (value, len)
 }
 
 /// A head whose end has not come: it may, up to a length.

@@ -23,6 +23,10 @@ impl Upstream for Servers {
         reply::parse(ask, input)
     }
 
+    fn needs(&self, ask: Ask) -> Skills {
+        Skills { meta: (commands::MG..=commands::ME).contains(&ask.command) }
+    }
+
     fn fetch_max(&self, ask: Ask) -> usize {
         // memcached hangs up on a line that has no end yet after 1024 bytes (1.4) or 2048 (1.6),
         // unless it begins with `get ` or `gets `.

@@ -181,6 +181,9 @@ impl Proxy {
             let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
             server.counters.add(Counter::LinkEnded, 1);
         }
+        if fault == Fault::LinkLost {
+            self.doubt(id);
+        }
         self.bury_link(id, fault, now);
     }
 

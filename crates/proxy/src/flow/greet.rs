@@ -3,13 +3,14 @@
 //! gets no request.
 
 use metrics::Server as Counter;
-use proto::{Heard, Parsed};
+use proto::{Ask, Heard, Parsed, Skills};
 
 use crate::buffer::Source;
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::State;
-use crate::{Proxy, Time, limits};
+use crate::pool::Proof;
+use crate::{Action, Event, Proxy, Time, limits};
 
 impl Proxy {
     /// A connect succeeded: the server is greeted.
@@ -73,6 +74,7 @@ impl Proxy {
         let (pool, server) = (link.pool as usize, link.server as usize);
         let has_requests = !link.flights.is_empty();
         let entry = &mut self.desk.pools[pool].servers[server];
+        let skills = if entry.proof == Proof::Disproved { Skills::default() } else { skills };
         let before = entry.skills.replace(skills);
         if entry.probe == Some(id) {
             link.proven = true;
@@ -91,5 +93,35 @@ impl Proxy {
             self.arm_link(id);
         }
         Ok(())
+    }
+
+    /// A server has answered: if it was asked something that needs a skill, it has it.
+    pub(super) fn prove(&mut self, pool: usize, server: usize, ask: Ask) {
+        let upstream = self.desk.pools[pool].upstream;
+        let entry = &mut self.desk.pools[pool].servers[server];
+        if entry.proof != Proof::Proven && upstream.needs(ask) != Skills::default() {
+            entry.proof = Proof::Proven;
+        }
+    }
+
+    /// A link is lost. If that happens again and again while something waits that needs a skill,
+    /// and never was anything like it answered, the server does not have it, whatever it says.
+    pub(super) fn doubt(&mut self, id: ConnId) {
+        let link = self.links.find(id).expect("the caller found it");
+        let pool = &mut self.desk.pools[link.pool as usize];
+        let upstream = pool.upstream;
+        let entry = &mut pool.servers[link.server as usize];
+        let Proof::Open(times) = entry.proof else { return };
+        let mut sent = link.flights.iter().take_while(|flight| flight.end <= link.sent);
+        if !sent.any(|flight| upstream.needs(flight.ask) != Skills::default()) {
+            return;
+        }
+        entry.proof = Proof::Open(times + 1);
+        if times + 1 == limits::DOUBTS_MAX {
+            entry.proof = Proof::Disproved;
+            entry.skills = Some(Skills::default());
+            let event = Event::Unskilled { server: entry.plan.row };
+            self.desk.actions.push_back(Action::Log(event));
+        }
     }
 }

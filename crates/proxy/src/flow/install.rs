@@ -13,7 +13,7 @@ use crate::client::State;
 use crate::id::ConnId;
 use crate::link::Link;
 use crate::plan::{Plan, PoolPlan, ServerPlan};
-use crate::pool::{Now, Pool, Server, Stage};
+use crate::pool::{Now, Pool, Proof, Server, Stage};
 use crate::timers::Due;
 use crate::{Action, Proxy, Time, limits};
 
@@ -172,6 +172,9 @@ impl Proxy {
         let server = &mut self.desk.pools[pool].servers[place];
         let renamed = server.plan.name != plan.name || server.plan.weight != plan.weight;
         server.plan = plan;
+        if server.proof == Proof::Disproved {
+            (server.proof, server.skills) = (Proof::Open(0), None);
+        }
         if server.stage == Stage::Retired {
             server.stage = Stage::Planned;
             server.begin_anew();

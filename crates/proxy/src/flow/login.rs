@@ -80,6 +80,8 @@ impl Proxy {
                 false
             }
             Answer::LoginFailed => {
+                // Whoever tries to be somebody else is not who he was any more.
+                client.logged_in = false;
                 counters.add(Counter::LoginsFailed, 1);
                 true
             }

@@ -264,6 +264,9 @@ impl Proxy {
         if failed_before {
             self.request_answered(pool, server as usize);
         }
+        if kind == ItemKind::Status {
+            self.prove(pool, server as usize, flight.ask);
+        }
         self.note_owing(id, now);
         if batch_waits {
             self.mark_dirty(id);

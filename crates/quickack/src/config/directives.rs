@@ -250,12 +250,14 @@ pub static POOL: &[Directive<PoolDraft>] = &[
          the hits of the others, or plainly, as if those keys had been misses."),
     row("allow", Native, Unset("nothing"),
         Kind::Words(|| vec!["flush_all"], |pool, names| pool.plan.allow = names),
-        "Commands to all servers at once that clients may give."),
+        "Commands to all servers at once that clients may give. A refused one says so; \
+         libmemcached, and php with it, does not look at the answer to a binary flush."),
     row("item_size_max", Native, Value("1m"),
         Kind::Size(1..=limits::ITEM_SIZE_MAX as u64, |pool, bytes| {
             pool.plan.item_size_max = bytes as usize;
         }),
-        "The largest value; a larger one is refused in memcached's words and never kept."),
+        "The largest value; a larger one is refused in memcached's words and never sent. What its \
+         key held stays, where memcached would have removed it."),
     row("memory", Native, Value("64m"),
         Kind::Size(MEMORY_RANGE, |pool, bytes| pool.memory = Some(bytes as usize)),
         "Memory of each `embedded` server."),

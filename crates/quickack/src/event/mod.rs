@@ -17,6 +17,7 @@ mod arrive;
 mod blocks;
 mod conn;
 mod connect;
+mod ebb;
 mod errands;
 mod header;
 mod mind;
@@ -42,6 +43,7 @@ use accept::{Crowd, Door, Policy};
 use blocks::Blocks;
 use conn::Conns;
 use connect::Connects;
+use ebb::Ebb;
 use header::Greeters;
 
 pub use accept::{CALLS, Choice, Listener, choose};
@@ -73,6 +75,7 @@ pub struct Loop<'m> {
     signals: Signals,
     /// What a worker counts of itself.
     counters: Option<Counters<Worker>>,
+    ebb: Ebb,
     start: Instant,
     now: Time,
     /// When the last wait ended.
@@ -160,6 +163,7 @@ impl<'m> Loop<'m> {
             epoll,
             signals,
             counters: None,
+            ebb: Ebb::default(),
             start: Instant::now(),
             now: Time(0),
             woken: Time(0),
@@ -280,6 +284,11 @@ impl<'m> Loop<'m> {
         // A write that failed may have left answers behind.
         self.write_side(Side::Client);
         self.hand_over();
+        if let Some(counters) = &self.counters
+            && self.ebb.has_fallen(counters.value(Worker::HeldNow), self.now)
+        {
+            sys::process::trim_heap();
+        }
         self.errands.after_turn(self.mind);
         self.watch_errands();
     }

@@ -43,7 +43,7 @@ fn read_value(client: &mut Client) {
 
 fn check(quickack: &Quickack) {
     let workers = || {
-        let peaks = quickack.workers().into_values().map(|id| peak_kb(id));
+        let peaks = quickack.workers().into_values().map(peak_kb);
         peaks.max().expect("there is a worker")
     };
     let mut client = quickack.client();

@@ -26,6 +26,9 @@ const NOT_SUPPORTED: u16 = 0x83;
 const INTERNAL: u16 = 0x84;
 const TEMPORARY: u16 = 0x86;
 
+/// The extras of a value: its flags.
+const FLAGS_LEN: usize = 4;
+
 /// The packet that is answered.
 struct To<'a> {
     opcode: u8,
@@ -91,8 +94,8 @@ impl<'a> To<'a> {
         let has_value = !matches!(self.shape, Shape::Touch { value: false, .. });
         let key = if self.tells_key() { self.key } else { b"" };
         let value = if has_value { body as usize } else { 0 };
-        let total = 4 + key.len() + value;
-        self.push(Reply { status: OK, key: key.len(), extras: 4, total, cas }, out);
+        let total = FLAGS_LEN + key.len() + value;
+        self.push(Reply { status: OK, key: key.len(), extras: FLAGS_LEN, total, cas }, out);
         out.extend_from_slice(&flags.to_be_bytes());
         out.extend_from_slice(key);
         if has_value { Shown::Body { trailer: b"" } } else { Shown::Head }
@@ -126,17 +129,38 @@ impl<'a> To<'a> {
 
 /// Tells a server's item.
 pub(super) fn translate(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
-    let to = To::read(asked);
     if !item.key.is_empty() {
-        let (flags, cas) = reply::numbers(item, head);
-        return to.hit(flags, cas, item.body, out);
+        return tell_value(asked, item, head, out);
     }
+    let to = To::read(asked);
     let text = head.strip_suffix(b"\r\n").unwrap_or(head);
     match asked.ask.command {
         MG.. => translate_meta(asked.ask.command, &to, item, text, out),
         FLUSH_ALL => to.done(0, out),
         _ => translate_classic(&to, text, out),
     }
+}
+
+/// Tells a value of a classic read. Most answers are such, so of the request only what is needed is
+/// read, and the packet's front is written at once.
+fn tell_value(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+    let (flags, cas) = reply::numbers(item, head);
+    let [_, opcode, .., a, b, c, d] = *asked.head.first_chunk::<16>().expect("a packet was asked");
+    let (has_key, has_value) = match opcodes::opcode(asked.command).shape {
+        Shape::Touch { key, value } => (key, value),
+        Shape::Get { key } => (key, true),
+        _ => (false, true),
+    };
+    let key = if has_key { item.key.of(head) } else { b"" };
+    let value = if has_value { item.body as usize } else { 0 };
+    let total = FLAGS_LEN + key.len() + value;
+    let reply = Reply { status: OK, key: key.len(), extras: FLAGS_LEN, total, cas };
+    let mut front = [0; header::LEN + FLAGS_LEN];
+    front[..header::LEN].copy_from_slice(&reply.bytes(opcode, [a, b, c, d]));
+    front[header::LEN..].copy_from_slice(&flags.to_be_bytes());
+    out.extend_from_slice(&front);
+    out.extend_from_slice(key);
+    if has_value { Shown::Body { trailer: b"" } } else { Shown::Head }
 }
 
 /// A status in classic words.

@@ -78,6 +78,11 @@ pub(super) struct Reply {
 impl Reply {
     /// Appends the header.
     pub(super) fn push(&self, opcode: u8, opaque: [u8; 4], out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes(opcode, opaque));
+    }
+
+    /// The header.
+    pub(super) fn bytes(&self, opcode: u8, opaque: [u8; 4]) -> [u8; LEN] {
         let mut bytes = [0u8; LEN];
         bytes[0] = RESPONSE;
         bytes[1] = opcode;
@@ -87,6 +92,6 @@ impl Reply {
         bytes[8..12].copy_from_slice(&(self.total as u32).to_be_bytes());
         bytes[12..16].copy_from_slice(&opaque);
         bytes[16..].copy_from_slice(&self.cas.to_be_bytes());
-        out.extend_from_slice(&bytes);
+        bytes
     }
 }

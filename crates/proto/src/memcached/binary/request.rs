@@ -64,14 +64,14 @@ pub(super) fn join(request: &mut Request, input: &[u8], keys: &mut Vec<Span>, mo
     let opcode = opcodes::opcode(request.command).code;
     while keys.len() < most {
         let start = request.head as usize;
-        let Some(header) = Header::read(&input[start..]) else { return };
-        let key = Span::new(start + header::LEN, start + header::LEN + header.key);
-        let is_alike = input[start] == header::REQUEST
-            && (header.opcode, header.extras, header.total) == (opcode, 0, header.key)
-            && (1..=KEY_MAX).contains(&header.key)
-            && input.len() >= key.end as usize
-            && is_plain(key.of(input));
-        if !is_alike {
+        let Some(header) = input[start..].first_chunk::<{ header::LEN }>() else { return };
+        let key_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        let total = [header[8], header[9], header[10], header[11]];
+        let is_alike = [header[0], header[1], header[4]] == [header::REQUEST, opcode, 0]
+            && u32::from_be_bytes(total) as usize == key_len;
+        let key = Span::new(start + header::LEN, start + header::LEN + key_len);
+        // A key that is empty or too long is not plain.
+        if !is_alike || input.len() < key.end as usize || !is_plain(key.of(input)) {
             return;
         }
         request.head = key.end;
@@ -114,5 +114,51 @@ pub(super) fn plain<'a>(head: &[u8], body: &'a [u8]) -> Login<'a> {
     match (mechanism, parts.next(), parts.next()) {
         (Some(b"PLAIN"), Some(name), Some(password)) => Login::Attempt { name, password },
         _ => Login::Attempt { name: b"", password: b"" },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(opcode: u8, key: &[u8]) -> Vec<u8> {
+        let len = key.len() as u8;
+        let header = [0x80, opcode, 0, len, 0, 0, 0, 0, 0, 0, 0, len, 0, 0, 0, 9];
+        [&header[..], &[0; 8], key].concat()
+    }
+
+    /// `joined` of the packets are one read, and each is what it is alone.
+    fn check(packets: &[Vec<u8>], most: usize, joined: usize) {
+        let stream = packets.concat();
+        let (mut keys, mut alone) = (Vec::new(), Vec::new());
+        let Parsed::Complete(mut request) = parse(&stream, &mut keys) else { panic!("a get") };
+        join(&mut request, &stream, &mut keys, most);
+        let len: usize = packets[..joined].iter().map(Vec::len).sum();
+        assert_eq!((keys.len(), request.head as usize), (joined, len));
+        for (packet, key) in packets.iter().zip(keys) {
+            assert!(matches!(parse(packet, &mut alone), Parsed::Complete(_)));
+            assert_eq!(key.of(&stream), alone[0].of(packet));
+        }
+    }
+
+    #[test]
+    fn what_follows_is_joined_as_far_as_it_is_alike() {
+        let quiet = |keys: &[&str]| keys.iter().map(|key| get(0x0d, key.as_bytes())).collect();
+        let mut packets: Vec<Vec<u8>> = quiet(&["a", "bb", "ccc", "d"]);
+        check(&packets, 9, 4);
+        check(&packets, 3, 3);
+        for other in
+            [get(0x09, b"e"), get(0x0d, b"a b"), get(0x0d, b""), get(0x0d, b"e")[..24].into()]
+        {
+            packets.push(other);
+            packets.push(get(0x0d, b"f"));
+            check(&packets, 9, 4);
+            packets.truncate(4);
+        }
+        let (mut longer, mut with_extras) = (get(0x0d, b"e"), get(0x0d, b"e"));
+        longer[11] += 1;
+        with_extras[4] = 1;
+        check(&[packets[0].clone(), longer], 9, 1);
+        check(&[packets[0].clone(), with_extras], 9, 1);
     }
 }

@@ -1,0 +1,200 @@
+//! A client's life at the desk: written, paused, read again, closed.
+
+use metrics::{Pool as Counter, Worker};
+use proto::Quiet;
+
+use super::Desk;
+use crate::client::State as ClientState;
+use crate::id::ConnId;
+use crate::request::{NONE, RowId, State};
+use crate::{Action, Closed};
+
+impl Desk {
+    /// Something of a client changed: it may have to be written, read again or closed. One that is
+    /// to be written already and is not waiting for anything is accounted for when it is written.
+    pub(crate) fn spoke(&mut self, id: ConnId) {
+        let client = self.clients.find_mut(id).expect("the caller found it");
+        if client.dirty && !client.paused && client.state == ClientState::Open {
+            return;
+        }
+        let limits = self.memory.narrow(self.limits);
+        let held = client.measure();
+        self.memory.change(&mut client.held, held);
+        if !client.out.is_empty() && !client.dirty {
+            client.dirty = true;
+            self.dirty.push(id);
+        }
+        if client.paused && client.may_resume(&limits) && !bug!(NeverResume) {
+            client.paused = false;
+            client.held_back = false;
+            self.may_go_on(id);
+        }
+        self.close_if_settled(id);
+    }
+
+    pub(crate) fn next_dirty(&mut self) -> Option<ConnId> {
+        while let Some(id) = self.dirty.pop() {
+            if let Some(client) = self.clients.find_mut(id) {
+                client.dirty = false;
+                let held = client.measure();
+                self.memory.change(&mut client.held, held);
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// The kernel took `n` bytes of a client's output.
+    pub(crate) fn transmitted(&mut self, id: ConnId, n: usize) {
+        let Some(client) = self.clients.find_mut(id) else { return };
+        if n == 0 {
+            // It is named again when the kernel takes more, not before.
+            return client.out.settle();
+        }
+        client.out.advance(n);
+        if client.out.is_empty() {
+            client.out.close(&mut self.spares);
+        } else {
+            client.out.settle();
+        }
+        self.spoke(id);
+    }
+
+    /// The driver says that a client has closed its half, or is gone.
+    pub(crate) fn client_closed(&mut self, id: ConnId, how: Closed) {
+        let Some(client) = self.clients.find(id) else { return };
+        let counters = self.pools[client.pool as usize].counters;
+        self.abandon(id);
+        match how {
+            Closed::Eof => {
+                counters.add(Counter::ClientsEnded, 1);
+                self.finish(id);
+            }
+            Closed::Reset | Closed::Own => {
+                counters.add(Counter::ClientsLost, 1);
+                self.drop_client(id);
+            }
+        }
+    }
+
+    /// A client goes, and has not said goodbye: it does not wait for answers any more. What it
+    /// asked and needs no answer stays asked.
+    pub(super) fn abandon(&mut self, id: ConnId) {
+        let Some(client) = self.clients.find_mut(id).filter(|client| !client.quits) else { return };
+        client.has_left = true;
+        let (mut row, mut last_loud) = (client.head, NONE);
+        while row != NONE {
+            if self.rows[row].question.quiet == Quiet::Loud {
+                last_loud = row;
+            }
+            row = self.rows[row].next;
+        }
+        row = client.head;
+        let mut is_waited_for = last_loud != NONE;
+        while row != NONE {
+            let entry = &mut self.rows[row];
+            entry.abandoned = is_waited_for || !entry.writes;
+            is_waited_for &= row != last_loud;
+            row = entry.next;
+        }
+    }
+
+    /// Nothing more arrives from a client; it is closed when it has been answered all it asked.
+    pub(crate) fn finish(&mut self, id: ConnId) {
+        let Some(client) = self.clients.find_mut(id) else { return };
+        if client.partial.is_empty() && !client.paused {
+            return self.leave(id);
+        }
+        // Whole requests may be waiting among what it sent: the end of the turn looks.
+        client.state = ClientState::Ending;
+        if !client.paused {
+            self.may_go_on(id);
+        }
+    }
+
+    /// A client that waits for answers is not read before it has them.
+    pub(crate) fn hold(&mut self, id: ConnId) {
+        let Some(client) = self.clients.find_mut(id) else { return };
+        if client.outstanding() == 0 || client.state == ClientState::Leaving {
+            return;
+        }
+        client.held_back = true;
+        if !client.paused {
+            client.paused = true;
+            client.deaf = true;
+            self.pools[client.pool as usize].counters.add(Counter::Paused, 1);
+            self.actions.push_back(Action::Pause(id));
+        }
+    }
+
+    fn may_go_on(&mut self, id: ConnId) {
+        let client = self.clients.find_mut(id).expect("the caller found it");
+        if !client.resumable {
+            client.resumable = true;
+            self.resumable.push(id);
+        }
+    }
+
+    /// The next client that was paused and may go on.
+    pub(crate) fn next_resumable(&mut self) -> Option<ConnId> {
+        while let Some(id) = self.resumable.pop() {
+            if let Some(client) = self.clients.find_mut(id) {
+                client.resumable = false;
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Nothing more is taken from a client; it is closed when it has been answered.
+    pub(crate) fn leave(&mut self, id: ConnId) {
+        let Some(client) = self.clients.find_mut(id) else { return };
+        client.state = ClientState::Leaving;
+        client.forget_input(&mut self.spares);
+        self.spoke(id);
+    }
+
+    fn close_if_settled(&mut self, id: ConnId) {
+        let Some(client) = self.clients.find_mut(id) else { return };
+        if client.state == ClientState::Leaving && client.is_settled() {
+            self.actions.push_back(Action::Close(id));
+            self.drop_client(id);
+        }
+    }
+
+    /// A client is gone; what it asked is settled without it.
+    pub(crate) fn drop_client(&mut self, id: ConnId) {
+        let Some(mut client) = self.clients.remove(id) else { return };
+        client.forget_input(&mut self.spares);
+        client.out.clear();
+        client.out.close(&mut self.spares);
+        if !bug!(LeakMemory) {
+            self.memory.change(&mut client.held, 0);
+        }
+        let pool = &mut self.pools[client.pool as usize];
+        pool.clients -= 1;
+        pool.counters.subtract(Counter::ClientsNow, 1);
+        self.worker.subtract(Worker::ClientsNow, 1);
+        pool.counters.add(Counter::Abandoned, u64::from(client.depth));
+        self.forget_rows(client.head, client.barrier);
+    }
+
+    /// Nobody waits for the requests of a pipeline any more; what is outstanding of them is settled
+    /// without their client.
+    pub(super) fn forget_rows(&mut self, head: RowId, barrier: RowId) {
+        if barrier != NONE {
+            // Nobody else would complete it.
+            self.rows[barrier].left = 0;
+            self.rows.set_done(barrier);
+        }
+        let mut row = head;
+        while row != NONE {
+            let next = self.rows[row].next;
+            self.rows[row].client = ConnId::NOBODY;
+            if self.rows[row].state == State::Done {
+                self.free(row);
+            }
+            row = next;
+        }
+    }
+}

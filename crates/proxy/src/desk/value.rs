@@ -1,0 +1,67 @@
+//! What a server said in answer to a request, on its way to the client.
+
+use proto::{Item, Shown};
+
+use crate::buffer::{Outbox, Source};
+use crate::request::Question;
+
+/// What a server said in answer to a row: the value of a key, or the one item of a single request.
+pub(crate) enum Value<'a> {
+    /// In one piece: what the client is shown.
+    Flat(Source<'a>),
+    /// In one piece, to be translated.
+    Foreign(&'a Item, Source<'a>),
+    /// What the client is shown, from several reads. In a box: it is rare, and as long as all else.
+    Held(Box<Outbox>),
+    /// What the client has got already, but for this end.
+    Streamed(&'static [u8]),
+}
+
+impl Value<'_> {
+    /// Whether the client has a part of it already, so that it cannot be told anything else.
+    pub(super) fn is_begun(&self) -> bool {
+        matches!(self, Value::Streamed(_))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Value::Flat(source) | Value::Foreign(_, source) => source.bytes.len(),
+            Value::Held(outbox) => outbox.len(),
+            Value::Streamed(_) => 0,
+        }
+    }
+
+    pub(super) fn write(self, question: &Question, out: &mut Outbox) {
+        match self {
+            // Nearly always.
+            Value::Flat(source) => out.push(source),
+            other => other.put((question, 0), out, Outbox::push),
+        }
+    }
+
+    /// As `write`, into a place where it may have to wait.
+    pub(super) fn store(self, question: (&Question, u32), out: &mut Outbox) {
+        self.put(question, out, Outbox::keep);
+    }
+
+    fn put(
+        self,
+        (question, slot): (&Question, u32),
+        out: &mut Outbox,
+        add: fn(&mut Outbox, Source<'_>),
+    ) {
+        match self {
+            Value::Flat(source) => add(out, source),
+            Value::Held(mut held) => out.append(&mut held),
+            Value::Streamed(end) => out.copy(end),
+            Value::Foreign(item, source) => {
+                let (head, body) = (item.head as usize, item.body as usize);
+                let shown = question.translate(slot, item, &source.bytes[..head], out.copied());
+                if let Shown::Body { trailer } = shown {
+                    add(out, source.part(head, head + body));
+                    out.copy(trailer);
+                }
+            }
+        }
+    }
+}
