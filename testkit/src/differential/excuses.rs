@@ -43,11 +43,7 @@ pub const EXCUSES: &[Excuse] = &[
     },
     Excuse {
         name: "a value of more than what memcached takes",
-<<<<<<< HEAD
         reason: "the embedded cache takes what item_size_max allows",
-=======
-        reason: "the embedded cache takes what item_size_max allows; memcached half of that",
->>>>>>> main
         applies: |request, behind| {
             behind == Behind::Embedded && request.len().is_some_and(|len| len > PAGE - 600)
         },
@@ -81,12 +77,7 @@ fn refused(status: u16, direct: &[Reply], ours: &[Reply]) -> bool {
     first.status() == Some(status) && direct.last() == Some(barrier)
 }
 
-<<<<<<< HEAD
 /// What is never asked: what memcached answers then is chance, or nobody's to imitate.
-=======
-/// What is never asked: what memcached answers then is chance, or nobody's to imitate. The words,
-/// and the reason.
->>>>>>> main
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Skip {
     EncodedKeyTold,
@@ -100,13 +91,8 @@ pub enum Skip {
 pub const SKIPS: &[(Skip, &str, &str)] = &[
     (
         Skip::EncodedKeyTold,
-<<<<<<< HEAD
         "k with b of a key that is no text",
         "memcached forgets that a key is base64 when an item is changed or made by N, and then \
-=======
-        "k with b",
-        "memcached forgets that a key is base64 when an item is changed or made by N, and \
->>>>>>> main
          writes the bytes into the line",
     ),
     (

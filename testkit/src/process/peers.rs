@@ -23,9 +23,8 @@ impl Memcached {
         panic!("memcached finds no port");
     }
 
-    /// One without background threads and with room for everything: a thread may hold an item for a
-    /// moment, and a `decr` in that moment does not pad the number with spaces as it otherwise
-    /// does.
+    /// One without background threads and with room for everything: a thread may hold an item for
+    /// a moment, and a `decr` in that moment does not pad the number with spaces as otherwise.
     pub fn quiet() -> Memcached {
         let more = ["-m", "1024", "-o", "no_lru_maintainer,no_lru_crawler,no_slab_reassign"];
         for _ in 0..20 {

@@ -49,12 +49,7 @@ fn check(seed: u64, requests: usize) {
     let embedded = Quickack::start(
         QUICKACK,
         "alpha:\n  listen: 127.0.0.1:0\n  allow: [flush_all]\n  memory: 512m\n  \
-<<<<<<< HEAD
          item_size_max: 2m\n  timeout: 20s\n  servers: [embedded]\n",
-=======
-         item_size_max: 2m\n  timeout: 20s\n  \
-         servers: [embedded]\n",
->>>>>>> main
     );
     let settings = Settings {
         seed,

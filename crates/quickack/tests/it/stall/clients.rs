@@ -38,11 +38,7 @@ pub fn field(mode: &str) -> (Memcached, Quickack) {
 }
 
 /// Each op's result is the direct one, and each op is cured in one of three runs: a stall is in
-<<<<<<< HEAD
 /// all of them.
-=======
-/// all.
->>>>>>> main
 fn check_cured(ops: impl Fn(SocketAddr) -> Vec<Row>) {
     let direct = ops(Memcached::start().address);
     let mut stalling: Vec<Row> = Vec::new();
