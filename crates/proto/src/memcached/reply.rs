@@ -142,16 +142,23 @@ impl Cursor<'_> {
     /// A space and a decimal of at most `max`.
     fn number(&mut self, max: u64) -> Option<u64> {
         self.literal(b' ')?;
-        let rest = &self.input[self.at..];
-        let (value, len) = digits(rest);
-        let fits = match len {
+        let start = self.at;
+        let mut value: u64 = 0;
+        while let Some(digit) = self.input.get(self.at).map(|byte| byte.wrapping_sub(b'0'))
+            && digit <= 9
+        {
+            value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
+            self.at += 1;
+        }
+        let text = &self.input[start..self.at];
+        let fits = match text.len() {
             0 => None,
             1..=SAFE_DIGITS => (value <= max).then_some(value),
-            _ => scan::decimal(&rest[..len], max),
+            _ => scan::decimal(text, max),
         };
-        if fits.is_some() {
+        if fits.is_none() {
             // Digits that are no number of ours will not become one.
-            self.at += len;
+            self.at = start;
         }
         fits
     }
