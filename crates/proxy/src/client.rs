@@ -197,7 +197,7 @@ impl Client {
 
     /// It has left while nothing could be sent: what it had asked is not asked any more.
     pub(crate) fn gave_up(&self) -> bool {
-        self.has_left && self.is_late
+        self.has_left && self.is_late && !bug!(KeepAbandoned)
     }
 
     /// What it has outstanding is so much that it is not read further.

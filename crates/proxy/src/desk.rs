@@ -88,6 +88,8 @@ impl Desk {
             client.silent += 1;
             return row;
         }
+        #[cfg(seeded_bugs)]
+        self.rows.lose_opaque(row, client.tail);
         client.loud += u32::from(request.quiet == Quiet::Loud);
         match client.tail {
             NONE => client.head = row,
@@ -95,7 +97,7 @@ impl Desk {
         }
         client.tail = row;
         client.depth += 1;
-        if client.has_left {
+        if client.has_left && request.quiet == Quiet::Loud {
             self.abandon(id);
         }
         row

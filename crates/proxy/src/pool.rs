@@ -276,8 +276,11 @@ impl Server {
     /// It is back in the plan, and nothing is known of it.
     pub(crate) fn begin_anew(&mut self) {
         self.ejected = false;
-        self.skills = None;
         self.failures = 0;
+        if self.alive == 0 {
+            // What waits on a link was written for these.
+            self.skills = None;
+        }
         self.forgive();
     }
 

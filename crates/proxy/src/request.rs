@@ -66,7 +66,7 @@ pub(crate) struct Question {
     pub(crate) ask: Ask,
     /// What a server says is translated, for which the head is kept.
     pub(crate) keep: bool,
-    head: Vec<u8>,
+    pub(crate) head: Vec<u8>,
     /// Where the parts of the head end that belong to one key each, if it was joined from several.
     ends: Vec<u32>,
 }

@@ -268,6 +268,28 @@ fn what_waited_for_a_greeting_and_was_given_up_is_not_sent() {
     }
 }
 
+/// Seed 9053: what was held on a link that was not up yet was forgotten to be held when it was.
+#[test]
+fn what_was_held_once_is_dropped_when_its_link_comes_up() {
+    let mut stage = Stage::new(&["s0"], |pool| pool.server_connections = 2);
+    let (other, gone) = (stage.client(), stage.client());
+    stage.says(other, "incr n 1\r\n");
+    stage.end_turn();
+    let busy = stage.connect(0);
+    assert_eq!(stage.turn(busy), "incr n 1\r\n");
+    stage.says(gone, "incr n 2\r\n");
+    stage.end_turn();
+    let slow = stage.connects[0].0;
+    stage.passes(HOLD_AFTER);
+    stage.says(busy, "5\r\n");
+    stage.end_turn();
+    stage.closes(gone, Closed::Reset);
+    stage.comes_up(slow);
+    assert_eq!(stage.turn(slow), "");
+    stage.expect_count(Server::Dropped, 1);
+    stage.expect_rows(0);
+}
+
 #[test]
 fn reads_that_gather_are_dropped_with_their_clients() {
     let (mut stage, link) = silent();

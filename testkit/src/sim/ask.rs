@@ -32,6 +32,7 @@ enum Kind {
     Flush,
     Local,
     Bad,
+    Meta,
     Closing,
 }
 
@@ -48,6 +49,7 @@ const MIX: &[(usize, Kind)] = &[
     (8, Kind::Flush),
     (20, Kind::Local),
     (40, Kind::Bad),
+    (160, Kind::Meta),
     (4, Kind::Closing),
 ];
 
@@ -56,6 +58,9 @@ type Bad = (&'static str, Asked);
 
 impl Asker<'_> {
     pub fn ask(&mut self) {
+        if self.client.is_binary {
+            return self.binary();
+        }
         match self.random.weighted(MIX) {
             Kind::Get => self.read("get", 1),
             Kind::GetMany => {
@@ -76,12 +81,16 @@ impl Asker<'_> {
             Kind::Flush => self.flush(),
             Kind::Local => self.local(),
             Kind::Bad => self.bad(),
+            Kind::Meta => self.meta(),
             Kind::Closing => self.closing(),
         }
     }
 
     /// All keys, one time each.
     pub fn read_all(&mut self) {
+        if self.client.is_binary {
+            return self.read_all_binary();
+        }
         let keys = (0..self.keys.len() as u8).collect();
         self.read_keys("get", keys);
     }
@@ -94,7 +103,7 @@ impl Asker<'_> {
         }
     }
 
-    fn key(&mut self) -> usize {
+    pub fn key(&mut self) -> usize {
         // Few hot keys, so that clients meet on them.
         let last = if self.random.permille(600) { 3 } else { self.keys.len() - 1 };
         self.random.range(0, last)
@@ -159,24 +168,25 @@ impl Asker<'_> {
 
     fn store_to(&mut self, word: &str, key: usize, cas: Option<u64>) {
         let quiet = self.is_quiet();
+        self.store_as(word, key, cas, quiet);
+    }
+
+    /// One without an answer.
+    pub fn quiet_store(&mut self) {
+        let key = self.key();
+        self.store_as("set", key, None, true);
+    }
+
+    fn store_as(&mut self, word: &str, key: usize, cas: Option<u64>, quiet: bool) {
         let number = self.new_update(UpdateKind::Store, Some(key), quiet);
         let before = self.client.unsent.len();
-        let value_len = self.value_len();
+        let value = self.value(number);
         let out = &mut self.client.unsent;
         out.extend_from_slice(word.as_bytes());
         out.push(b' ');
         out.extend_from_slice(self.keys[key].text.as_bytes());
         put_number(out, u64::from(number));
         out.extend_from_slice(b" 0");
-        let digits = self.random.permille(300);
-        let mut value = Vec::with_capacity(value_len + 12);
-        put_number(&mut value, u64::from(number));
-        value.remove(0);
-        if !digits {
-            value.push(b'.');
-            let fill = value_len.saturating_sub(value.len());
-            value.extend((0..fill).map(|at| b'a' + (at % 26) as u8));
-        }
         put_number(out, value.len() as u64);
         if let Some(cas) = cas {
             put_number(out, cas);
@@ -188,6 +198,21 @@ impl Asker<'_> {
         out.extend_from_slice(&value);
         out.extend_from_slice(b"\r\n");
         self.expect(Asked::Update(number), before, quiet, false);
+    }
+
+    /// What an update stores: its number, and mostly more.
+    pub fn value(&mut self, number: u32) -> Vec<u8> {
+        let value_len = self.value_len();
+        let digits = self.random.permille(300);
+        let mut value = Vec::with_capacity(value_len + 12);
+        put_number(&mut value, u64::from(number));
+        value.remove(0);
+        if !digits {
+            value.push(b'.');
+            let fill = value_len.saturating_sub(value.len());
+            value.extend((0..fill).map(|at| b'a' + (at % 26) as u8));
+        }
+        value
     }
 
     fn value_len(&mut self) -> usize {
@@ -332,12 +357,12 @@ impl Asker<'_> {
         self.client.unsent.extend_from_slice(end);
     }
 
-    fn new_update(&mut self, kind: UpdateKind, key: Option<usize>, quiet: bool) -> u32 {
+    pub fn new_update(&mut self, kind: UpdateKind, key: Option<usize>, quiet: bool) -> u32 {
         let whose = (self.client.number, self.client.requests + 1);
         self.book.add(kind, (self.client.pool, key), whose, quiet)
     }
 
-    fn expect(&mut self, asked: Asked, before: usize, is_quiet: bool, is_last: bool) {
+    pub fn expect(&mut self, asked: Asked, before: usize, is_quiet: bool, is_last: bool) {
         let len = self.client.unsent.len() - before;
         self.client.expect(asked, len, is_quiet, is_last);
     }

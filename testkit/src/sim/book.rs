@@ -5,6 +5,8 @@
 //! must pass on untouched), so a server knows whose command it executes, and executes none twice.
 //! Only a delete has no place for a number; deletes are counted by key.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use proxy::Time;
 
 /// What an update changes, and where its number stands.
@@ -18,6 +20,10 @@ pub enum UpdateKind {
     Touch,
     /// gat, gats: the exptime. A read, but not one to be asked twice.
     GetAndTouch,
+    /// mg with N: its expiry. Tells one client to fill the item.
+    Vivify,
+    /// md with I: the expiry.
+    Invalidate,
     /// flush_all: the delay.
     Flush,
 }
@@ -93,6 +99,10 @@ pub struct Book {
     events: u64,
     pub updates: Vec<Update>,
     pub injected: Vec<Injected>,
+    /// The opaques of requests that were told to fill an item, and not yet seen to be, by pool.
+    pub wins: BTreeSet<(usize, String)>,
+    /// When marks were first asked for or left, by pool.
+    pub marked: BTreeMap<usize, u64>,
     /// By pool, then by key.
     pub deletes: Vec<Vec<Deletes>>,
 }
@@ -173,6 +183,9 @@ impl Book {
         };
         let before = if whole { update.executed } else { update.executed & bit };
         assert_eq!(before, 0, "update {number} is executed twice");
+        if matches!(kind, UpdateKind::Vivify | UpdateKind::Invalidate) {
+            self.marked.entry(pool).or_insert(event);
+        }
         update.executed |= bit;
         update.at = event;
         update.server = server;

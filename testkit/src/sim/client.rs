@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 
 use proxy::{ConnId, Time};
 
+use super::forms::{Form, What};
+
 /// What a request must be answered with.
 pub enum Asked {
     /// Values of these keys, and an end.
@@ -23,6 +25,8 @@ pub enum Asked {
     Prefix(&'static str),
     /// Counters.
     Stats,
+    /// What a request of meta or binary is answered by.
+    Form(Form),
     /// No line at all.
     Nothing,
 }
@@ -89,8 +93,63 @@ pub struct Client {
     /// It has asked for something after which the proxy closes.
     pub is_leaving: bool,
     pub reads_late: bool,
+    /// It has asked for something of meta or binary.
+    pub has_forms: bool,
+    /// It speaks binary.
+    pub is_binary: bool,
+    /// Errors that it was told and that say not whose they are.
+    pub loose_errors: usize,
     /// The proxy was told to drain: how much of what it had sent had been looked at.
     pub drained_at: Option<u64>,
+}
+
+impl Expect {
+    /// Some answer must come.
+    pub fn is_owed(&self) -> bool {
+        !self.is_quiet && !matches!(self.asked, Asked::Form(Form { is_sparing: true, .. }))
+    }
+
+    /// The update, by its number in the book.
+    pub fn update(&self) -> Option<u32> {
+        match &self.asked {
+            Asked::Update(number) => Some(*number),
+            Asked::Form(form) => form.update(),
+            _ => self.touch,
+        }
+    }
+
+    /// The key that is to be removed.
+    pub fn removes(&self) -> Option<usize> {
+        match self.asked {
+            Asked::Delete { key } | Asked::Form(Form { what: What::Delete { key }, .. }) => {
+                Some(key)
+            }
+            _ => None,
+        }
+    }
+
+    /// Its answer is one value.
+    pub fn reads_one(&self) -> bool {
+        match &self.asked {
+            Asked::Read { keys, .. } => keys.len() == 1,
+            Asked::Form(form) => {
+                matches!(
+                    form.what,
+                    What::Get { .. } | What::GetAndTouch { .. } | What::Vivify { .. }
+                )
+            }
+            _ => false,
+        }
+    }
+
+    /// It asks for a change.
+    pub fn changes(&self) -> bool {
+        match &self.asked {
+            Asked::Update(_) | Asked::Delete { .. } => true,
+            Asked::Form(form) => form.changes(),
+            _ => false,
+        }
+    }
 }
 
 impl Client {
@@ -117,6 +176,9 @@ impl Client {
             is_half_closed: false,
             is_leaving: false,
             reads_late: false,
+            has_forms: false,
+            is_binary: false,
+            loose_errors: 0,
             drained_at: None,
         }
     }
@@ -126,6 +188,7 @@ impl Client {
         self.written += text_len as u64;
         self.requests += 1;
         self.is_leaving |= is_last;
+        self.has_forms |= matches!(asked, Asked::Form(_));
         self.has_been_quiet |= is_quiet;
         if let (true, Asked::Update(number)) = (is_quiet, &asked) {
             self.quiet_updates.push_back((self.requests, *number));
@@ -155,17 +218,14 @@ impl Client {
     pub fn ends_with_request(&self) -> Option<bool> {
         let last = self.expects.iter().find(|one| one.frame_end >= self.sent)?;
         // Data that nobody wants was answered when its head came.
-        let is_answered = !last.is_quiet && last.end == last.frame_end;
+        let is_answered = last.is_owed() && last.end == last.frame_end;
         (last.frame_end == self.sent).then_some(is_answered)
     }
 
-    /// The updates that have arrived and it waits for.
+    /// The updates that have arrived and it waits for: those before the last answer that is owed.
     pub fn awaited(&self) -> impl Iterator<Item = u32> {
-        let arrived = self.expects.iter().take(self.arrived);
-        arrived.filter_map(|one| match one.asked {
-            Asked::Update(number) => Some(number),
-            _ => one.touch,
-        })
+        let last = (0..self.arrived).rev().find(|at| self.expects[*at].is_owed());
+        self.expects.iter().take(last.map_or(0, |at| at + 1)).filter_map(Expect::update)
     }
 
     /// The conversation was ended by the proxy: nothing else will be answered.
@@ -177,8 +237,8 @@ impl Client {
     }
 
     /// The proxy was told to let it go: it has been answered so far, and is not read further.
-    pub fn drain(&mut self) {
-        let looked_at = if self.is_paused { 0 } else { self.sent };
+    pub fn drain(&mut self, is_awaiting: bool) {
+        let looked_at = if self.is_paused || is_awaiting { 0 } else { self.sent };
         self.drained_at.get_or_insert(looked_at);
         self.unsent.clear();
     }
@@ -189,7 +249,7 @@ impl Client {
 
     /// Nothing that arrived waits for an answer.
     pub fn is_answered(&self) -> bool {
-        self.expects.iter().take(self.arrived).all(|one| one.is_quiet)
+        !self.expects.iter().take(self.arrived).any(Expect::is_owed)
     }
 
     /// The first request that waits for an answer, quiet ones before it being done with.

@@ -81,9 +81,13 @@ impl World {
             }
         }
         self.orphans.retain(|one| one.pool != pool || one.server != server);
-        if self.random.permille(600) {
+        // Another version, with other commands, begins with nothing.
+        let is_other = self.random.permille(300);
+        if is_other || self.random.permille(600) {
             let event = self.book.event();
             let model = &mut self.pools[pool].servers[server];
+            model.has_meta ^= is_other;
+            model.ever_lacked |= !model.has_meta;
             model.store.wipe(event);
             model.trouble.any = event;
         }

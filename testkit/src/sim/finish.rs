@@ -166,7 +166,7 @@ impl World {
     }
 
     /// Requests of a pool that waited too long to be sent.
-    fn queue_timeouts(&self, pool: usize) -> u64 {
+    pub fn queue_timeouts(&self, pool: usize) -> u64 {
         let count = |one: &Server| self.counters.total(one.row, metrics::Server::QueueTimeout);
         self.pools[pool].servers.iter().map(count).sum()
     }
@@ -206,7 +206,7 @@ impl World {
         self.is_draining = true;
         for client in self.clients.iter_mut().flatten() {
             // Who is not read may have sent requests that nobody has looked at.
-            client.drain();
+            client.drain(self.proxy.is_awaiting(client.id));
         }
         self.proxy.drain(self.now);
         self.carry_out();

@@ -12,6 +12,17 @@ pub struct Value {
     pub bytes: Rc<[u8]>,
     pub flags: u32,
     pub cas: u64,
+    /// Some client has been told to fill it.
+    pub won: bool,
+    /// It is to be replaced.
+    pub stale: bool,
+}
+
+impl Value {
+    /// One without marks.
+    pub fn plain(bytes: Rc<[u8]>, flags: u32, cas: u64) -> Value {
+        Value { bytes, flags, cas, won: false, stale: false }
+    }
 }
 
 /// One value's life.
@@ -71,7 +82,7 @@ mod tests {
     #[test]
     fn a_version_counts_until_the_next_begins() {
         let mut store = Store::new(1);
-        let value = |cas| Some(Value { bytes: Rc::from(&b"v"[..]), flags: 0, cas });
+        let value = |cas| Some(Value::plain(Rc::from(&b"v"[..]), 0, cas));
         store.put(0, 10, value(1), None);
         store.put(0, 20, value(2), None);
         let from = |after| store.since(0, after).map(|version| version.from).collect::<Vec<_>>();

@@ -32,6 +32,8 @@ const CHANGES: &[Change] = &[
     Change::AddServer,
     Change::Weight,
     Change::Timeouts,
+    Change::Timeouts,
+    Change::Timeouts,
     Change::ServerConnections,
     Change::Clients,
     Change::Limits,
@@ -173,6 +175,7 @@ impl World {
     fn compare(&mut self, pool: usize, was_planned: bool, old: PoolPlan) {
         if !self.pools[pool].is_planned {
             // Nobody will hear of what has changed beside.
+            self.pools[pool].deadlines.push((self.now, old.timeouts));
             self.pools[pool].plan = old;
             if was_planned {
                 self.let_clients_go(pool);
@@ -298,10 +301,11 @@ impl World {
     fn let_clients_go(&mut self, pool: usize) {
         for client in self.clients.iter_mut().flatten().filter(|one| one.pool == pool) {
             // Who is not read may have sent requests that nobody has looked at.
-            if client.is_paused {
+            let is_awaiting = self.proxy.is_awaiting(client.id);
+            if client.is_paused || is_awaiting {
                 self.book.excuse(client.number);
             }
-            client.drain();
+            client.drain(is_awaiting);
         }
     }
 }

@@ -12,22 +12,27 @@
 //! been on its key's server at some time between the arrival of the request and its answer, and
 //! after everything that this client knew of the key.
 
+mod answers;
 mod ask;
 mod book;
 mod client;
 mod conn;
 mod faults;
 mod finish;
+mod forms;
 mod history;
 mod judge;
 mod master;
+mod meta;
 pub(crate) mod random;
+mod read;
 mod reply;
 mod rings;
 mod scene;
 mod server;
 mod silence;
 mod summary;
+mod told;
 mod traffic;
 mod turn;
 mod world;

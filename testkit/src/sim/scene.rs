@@ -28,6 +28,8 @@ pub struct Scene {
     pub large_permille: usize,
     /// Clients that read late, in a thousand.
     pub slow_reader_permille: usize,
+    /// Clients that speak binary, in a thousand.
+    pub binary_permille: usize,
     /// Whether `memory_max` is so small that it is met.
     pub tight_memory: bool,
     /// Whether queues are so short that they get full.
@@ -115,6 +117,7 @@ impl Scene {
             faults,
             tick_max: *random.pick(&[10, 100, 400]),
             large_permille,
+            binary_permille: *random.pick(&[0, 300, 300, 1_000]),
             slow_reader_permille: *random.pick(&[0, 0, 100, 500]),
             tight_memory,
             tight_queues: limits.link_queue < Limits::default().link_queue,

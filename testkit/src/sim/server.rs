@@ -33,6 +33,12 @@ pub struct Server {
     /// When the proxy last got anywhere with it.
     pub progress: Time,
     pub silence: Silence,
+    /// It has the meta commands.
+    pub has_meta: bool,
+    /// When a greeting last told of less than what waits for it may need.
+    pub unfit_at: Time,
+    /// It ever had not, or its greeting did not say so.
+    pub ever_lacked: bool,
     /// What the proxy believes of it.
     pub is_down: bool,
     pub is_ejected: bool,
@@ -82,10 +88,10 @@ pub struct Place<'a> {
 }
 
 /// A whole command at the start of a connection's input.
-struct Frame<'a> {
-    words: Vec<&'a str>,
+pub struct Frame<'a> {
+    pub words: Vec<&'a str>,
     line_len: usize,
-    data: &'a [u8],
+    pub data: &'a [u8],
     len: usize,
 }
 
@@ -110,6 +116,9 @@ impl Server {
             trouble: Trouble::default(),
             progress: Time(0),
             silence: Silence::default(),
+            has_meta: true,
+            unfit_at: Time(0),
+            ever_lacked: false,
             is_down: false,
             is_ejected: false,
         }
@@ -155,7 +164,12 @@ impl Server {
     fn execute(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         match frame.words[0] {
             "get" | "gets" | "gat" | "gats" => self.fetch(frame, usize::MAX, conn, place),
-            "version" => say(conn, "VERSION 1.6.18"),
+            "version" if self.has_meta => say(conn, "VERSION 1.6.18"),
+            "version" => {
+                conn.is_unskilled = true;
+                say(conn, "VERSION 1.4.15");
+            }
+            "mg" | "ms" | "md" | "ma" | "mn" | "me" => self.execute_meta(frame, conn, place),
             "set" | "add" | "replace" | "append" | "prepend" | "cas" => {
                 self.store(frame, conn, place)
             }
@@ -205,19 +219,32 @@ impl Server {
         let id = number(words[2]);
         let old = self.store.value(key).cloned();
         let cas = words.get(5).map(|text| number(text));
+        let appended = matches!(words[0], "append" | "prepend");
+        let id = if appended { data_number(frame.data) } else { id };
         let (outcome, bytes) = stored(words[0], old.as_ref(), cas, frame.data);
+        let event = self.book_store(key, id, outcome, conn, place);
+        if let Some(bytes) = bytes {
+            let flags = old.filter(|_| appended).map_or(id as u32, |old| old.flags);
+            self.store.put(key, event, Some(Value::plain(bytes, flags, event)), Some(id as u32));
+        }
+        say(conn, outcome);
+    }
+
+    /// A store is executed, with that outcome.
+    pub fn book_store(
+        &self,
+        key: usize,
+        id: u64,
+        outcome: &'static str,
+        conn: &mut Conn,
+        place: &mut Place<'_>,
+    ) -> u64 {
         let at = (place.pool, place.server, Some(key));
         let event = place.book.execute(id, UpdateKind::Store, at, place.is_live);
         place.check_update(id, key);
         check_abandoned(place, id, &self.silence, conn);
         place.book.updates[id as usize].outcome = Outcome::Words(outcome);
-        if let Some(bytes) = bytes {
-            let appended = matches!(words[0], "append" | "prepend");
-            let flags = old.filter(|_| appended).map_or(id as u32, |old| old.flags);
-            let value = Value { bytes, flags, cas: event };
-            self.store.put(key, event, Some(value), Some(id as u32));
-        }
-        say(conn, outcome);
+        event
     }
 
     fn count(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
@@ -225,6 +252,21 @@ impl Server {
         assert_eq!(words.len(), 3, "arguments of {words:?}");
         let key = place.key(words[1]);
         let id = number(words[2]);
+        match self.book_count(words[0], key, id, conn, place) {
+            Outcome::Number(number) => say(conn, &number.to_string()),
+            Outcome::Words(words) => say(conn, words),
+        }
+    }
+
+    /// `incr` or `decr` is executed.
+    pub fn book_count(
+        &mut self,
+        word: &str,
+        key: usize,
+        id: u64,
+        conn: &mut Conn,
+        place: &mut Place<'_>,
+    ) -> Outcome {
         let at = (place.pool, place.server, Some(key));
         let event = place.book.execute(id, UpdateKind::Delta, at, place.is_live);
         place.check_update(id, key);
@@ -234,20 +276,17 @@ impl Server {
         let outcome = match text.map(|text| text.parse::<u64>()) {
             None => Outcome::Words("NOT_FOUND"),
             Some(Err(_)) => Outcome::Words(NON_NUMERIC),
-            Some(Ok(old)) if words[0] == "incr" => Outcome::Number(old.wrapping_add(id)),
+            Some(Ok(old)) if word == "incr" => Outcome::Number(old.wrapping_add(id)),
             Some(Ok(old)) => Outcome::Number(old.saturating_sub(id)),
         };
         place.book.updates[id as usize].outcome = outcome;
-        match outcome {
-            Outcome::Number(result) => {
-                let text = result.to_string();
-                let flags = old.map_or(0, |old| old.flags);
-                let value = Value { bytes: Rc::from(text.as_bytes()), flags, cas: event };
-                self.store.put(key, event, Some(value), Some(id as u32));
-                say(conn, &text);
-            }
-            Outcome::Words(words) => say(conn, words),
+        if let Outcome::Number(result) = outcome {
+            let text = result.to_string();
+            let flags = old.map_or(0, |old| old.flags);
+            let value = Value::plain(Rc::from(text.as_bytes()), flags, event);
+            self.store.put(key, event, Some(value), Some(id as u32));
         }
+        outcome
     }
 
     fn touch(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
@@ -326,7 +365,7 @@ impl Server {
 
 impl Place<'_> {
     /// The key of that text; no other may ever reach a server, and no other server than its own.
-    fn key(&self, text: &str) -> usize {
+    pub fn key(&self, text: &str) -> usize {
         let key = text.get(..2).and_then(|digits| digits.parse::<usize>().ok());
         let key = key.filter(|key| self.keys.get(*key).is_some_and(|key| key.text == text));
         let key = key.unwrap_or_else(|| panic!("nobody asked for the key {text:?}"));
@@ -342,13 +381,13 @@ impl Place<'_> {
     }
 
     /// That update brings this key here.
-    fn check_update(&self, number: u64, key: usize) {
+    pub fn check_update(&self, number: u64, key: usize) {
         self.check_way(key, self.book.updates[number as usize].arrived);
     }
 }
 
 /// The outcome of a storage command, and the new value.
-fn stored(
+pub fn stored(
     word: &str,
     old: Option<&Value>,
     cas: Option<u64>,
@@ -386,7 +425,7 @@ pub fn say(conn: &mut Conn, line: &str) {
 }
 
 fn say_value(conn: &mut Conn, key: &str, value: &Value, with_cas: bool) {
-    let Value { bytes, flags, cas } = value;
+    let Value { bytes, flags, cas, .. } = value;
     let out = &mut conn.output;
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key.as_bytes());
@@ -424,11 +463,12 @@ fn frame(input: &[u8]) -> Option<Frame<'_>> {
     assert!(words.iter().all(|word| !word.is_empty()), "not canonical: {line:?}");
     assert!(!words.contains(&"noreply"), "a noreply is sent on: {line:?}");
     let line_len = end + 1;
-    let stores = matches!(words[0], "set" | "add" | "replace" | "append" | "prepend" | "cas");
-    if !stores {
-        return Some(Frame { words, line_len, data: b"", len: line_len });
-    }
-    let len = number(words[4]) as usize;
+    let place = match words[0] {
+        "set" | "add" | "replace" | "append" | "prepend" | "cas" => 4,
+        "ms" => 2,
+        _ => return Some(Frame { words, line_len, data: b"", len: line_len }),
+    };
+    let len = number(words[place]) as usize;
     let rest = input.get(line_len..line_len + len + 2)?;
     assert_eq!(&rest[len..], b"\r\n", "the data of {line:?} does not end where it says");
     Some(Frame { words, line_len, data: &rest[..len], len: line_len + len + 2 })
@@ -439,8 +479,14 @@ pub fn frame_len(input: &[u8]) -> Option<usize> {
     frame(input).map(|frame| frame.len)
 }
 
-fn number(text: &str) -> u64 {
+/// The number of an update, which its data begins with.
+pub fn data_number(data: &[u8]) -> u64 {
+    let digits = data.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    number(std::str::from_utf8(&data[..digits]).expect("digits"))
+}
+
+pub fn number(text: &str) -> u64 {
     text.parse().unwrap_or_else(|_| panic!("no number: {text:?}"))
 }
 
-const NON_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
+pub const NON_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";

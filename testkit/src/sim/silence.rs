@@ -133,10 +133,18 @@ pub fn check_abandoned(place: &Place<'_>, number: u64, silence: &Silence, conn: 
         return;
     }
     let was_dropped = |end: u64| update.arrived < end && update.left < end && end < sent;
-    assert!(!was_dropped(silence.held), "held, abandoned, and executed");
+    assert!(
+        !was_dropped(silence.held),
+        "update {number} of client {}, held and abandoned, is executed",
+        update.client
+    );
     let (up, up_at) = conn.up;
     let waited = up_at.since(update.left_at);
-    assert!(!was_dropped(up) || waited < patience, "abandoned at a greeting, and executed");
+    assert!(
+        !was_dropped(up) || waited < patience,
+        "update {number} of client {}, abandoned at a greeting at {up_at:?}, is executed",
+        update.client
+    );
 }
 
 pub const GREETING: &[u8] = b"version\r\n";

@@ -11,6 +11,8 @@ pub struct Summary {
     pub hits: u64,
     pub misses: u64,
     pub updates: u64,
+    /// Requests that a server without meta could not be asked.
+    pub refused_forms: u64,
     /// Error lines that were explained.
     pub errors: u64,
     pub pauses: u64,
@@ -36,6 +38,7 @@ impl Summary {
         self.hits += other.hits;
         self.misses += other.misses;
         self.updates += other.updates;
+        self.refused_forms += other.refused_forms;
         self.errors += other.errors;
         self.pauses += other.pauses;
         self.refused_clients += other.refused_clients;

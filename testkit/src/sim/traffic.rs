@@ -2,11 +2,10 @@
 //! once.
 
 use proxy::plan::QuickAck;
-use proxy::{Closed, ConnId};
+use proxy::{Closed, ConnId, Slices};
 
 use super::ask::Asker;
-use super::client::Asked;
-use super::client::Client;
+use super::client::{Client, Expect};
 use super::server::{Place, Trick};
 use super::world::{BLOCK_LEN, World, say};
 
@@ -58,6 +57,7 @@ impl World {
         self.clients_ever += 1;
         let mut client = Client::new(id, self.clients_ever, pool, self.pools[pool].keys.len());
         client.reads_late = self.random.permille(self.scene.slow_reader_permille);
+        client.is_binary = self.random.permille(self.scene.binary_permille);
         if client.reads_late {
             client.capacity = self.random.range(10, 3_000);
         }
@@ -124,14 +124,10 @@ impl World {
             expect.arrived = self.book.event();
             expect.arrived_at = self.now;
             expect.epoch = self.pools[client.pool].epoch;
-            let update = match expect.asked {
-                Asked::Update(number) => Some(number),
-                Asked::Delete { key } => {
-                    self.book.deletes[client.pool][key].asked += 1;
-                    None
-                }
-                _ => expect.touch,
-            };
+            if let Some(key) = expect.removes() {
+                self.book.deletes[client.pool][key].asked += 1;
+            }
+            let update = expect.update();
             if let Some(number) = update {
                 let update = &mut self.book.updates[number as usize];
                 update.arrived = expect.arrived;
@@ -146,8 +142,16 @@ impl World {
         self.carry_out();
         let Some(client) = self.clients[id.index()].as_ref() else { return };
         // Behind the end of the conversation, and while it is paused, nothing is looked at.
-        if client.is_leaving || client.is_paused || self.scene.tight_memory {
+        // A request that its server has no words for was answered when its head came.
+        let lacked = client.has_forms
+            && self.pools[client.pool].servers.iter().any(|server| server.ever_lacked);
+        let ends = if lacked && ends == Some(true) { Some(false) } else { ends };
+        let is_awaiting = self.proxy.is_awaiting(id);
+        if client.is_leaving || client.is_paused || is_awaiting || self.scene.tight_memory {
             return;
+        }
+        if ends == Some(false) && self.pools[client.pool].plan.quickack == QuickAck::Partial {
+            return self.check_quiet_ack(client);
         }
         match self.pools[client.pool].plan.quickack {
             QuickAck::Partial => self.check_ack(id, ends),
@@ -169,6 +173,24 @@ impl World {
         }
     }
 
+    /// Only quiet requests have come: nothing will carry the ACK, unless an answer is owed for an
+    /// earlier one, or there is something to tell already.
+    fn check_quiet_ack(&self, client: &Client) {
+        let arrived = client.expects.iter().take(client.arrived);
+        // Who reads late may have been answered and not know it.
+        if !client.socket.is_empty() || !client.inbox.is_empty() || client.is_full {
+            return;
+        }
+        let is_owed = arrived.clone().any(Expect::is_owed);
+        let mut slices = Slices::default();
+        self.proxy.transmit(client.id, &mut slices);
+        let answers = !slices.is_empty();
+        let is_flushed = self.flushed.contains(&client.id);
+        assert!(is_flushed || is_owed || answers, "the sender of quiet requests waits for its ACK");
+        let wasted = is_flushed && is_owed && !answers;
+        assert!(!wasted, "quiet requests before which an answer is owed cost a call of their own");
+    }
+
     pub fn let_client_read(&mut self, id: ConnId) {
         self.read_client(id);
         if self.clients[id.index()].as_ref().is_some_and(|client| client.is_full) {
@@ -185,7 +207,8 @@ impl World {
         say!(self, "client {} closes its half", client.number);
         client.is_half_closed = true;
         client.unsent.clear();
-        if !client.is_leaving {
+        // Since when something waits that has not been looked at, is the proxy's secret.
+        if !client.is_leaving && !self.proxy.is_awaiting(id) {
             self.book.abandon(client.awaited(), self.now);
         }
         self.proxy.handle_closed(id, Closed::Eof, self.now);
@@ -194,10 +217,11 @@ impl World {
     fn reset_client(&mut self, id: ConnId) {
         let client = self.clients[id.index()].take().expect("the caller found it");
         say!(self, "client {} resets", client.number);
-        if !client.is_leaving {
+        // Since when something waits that has not been looked at, is the proxy's secret.
+        if !client.is_leaving && !self.proxy.is_awaiting(id) {
             self.book.abandon(client.awaited(), self.now);
         }
-        if client.is_paused {
+        if client.is_paused || self.proxy.is_awaiting(id) {
             // Its last requests may have been received and never looked at.
             self.book.excuse(client.number);
         }
@@ -358,6 +382,9 @@ impl World {
         conn.deliver(n, self.now);
         if conn.is_greeted && !was_greeted {
             conn.up = (self.book.event(), self.now);
+            if conn.is_unskilled {
+                self.pools[place.0].servers[place.1].unfit_at = self.now;
+            }
             self.pools[place.0].servers[place.1].silence.greeted_at = self.now;
         }
         self.note_silence(place, true);

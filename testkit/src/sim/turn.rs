@@ -2,11 +2,8 @@
 
 use proxy::{Action, Closed, ConnId, Event, Side, Slices, limits};
 
-use super::client::{Asked, Client, Expect};
+use super::client::Client;
 use super::conn::Conn;
-use super::judge::{Judge, NO_MEMORY};
-use super::reply;
-use super::scene::FaultKind;
 use super::server::{Server, Trick};
 use super::silence::GREETING;
 use super::world::{World, say};
@@ -117,7 +114,8 @@ impl World {
         let waits = conn.is_greeted && !conn.is_idle() && !conn.is_probe;
         let is_poisoned = conn.poison.is_some_and(|(start, _)| conn.delivered > start);
         // Its first words have just told of less than what waits for it may need.
-        let is_unfit = conn.is_unskilled && conn.is_idle() && conn.owed_since == self.now;
+        let unfit_at = model.servers[conn.server].unfit_at;
+        let is_unfit = unfit_at == self.now && (conn.is_idle() || !conn.is_greeted);
         if may_retire && !waits && !is_poisoned && !is_late && !is_unfit {
             // No client waits for anything: that is no failure of anybody's.
             return;
@@ -125,7 +123,9 @@ impl World {
         let server = &mut model.servers[conn.server];
         let event = self.book.event();
         let trouble = &mut server.trouble;
-        if !conn.is_up() {
+        if is_unfit {
+            trouble.lost = event;
+        } else if !conn.is_up() {
             let waited = self.now.since(conn.since);
             assert!(waited >= timeouts.connect, "gave up connecting after {waited} us");
             trouble.hung = event;
@@ -137,8 +137,6 @@ impl World {
         } else if conn.is_probe && conn.is_idle() {
             // The places of all links are taken, or its question was never sent.
             trouble.hung = event;
-        } else if is_unfit {
-            trouble.lost = event;
         } else {
             let silent = self.now.since(conn.owed_since);
             assert!(!conn.owes_nothing(), "a link that owes nothing is closed");
@@ -165,13 +163,13 @@ impl World {
             return;
         }
         if let Some(sent) = client.drained_at {
-            let owed = client.expects.iter().filter(|one| one.end <= sent && !one.is_quiet);
+            let owed = client.expects.iter().filter(|one| one.end <= sent && one.is_owed());
             assert_eq!(owed.count(), 0, "drained without all answers");
             return;
         }
         let wished = client.is_half_closed || client.is_leaving;
         assert!(wished, "client {} did not ask to be closed", client.number);
-        let is_owed = |at: usize| at < client.arrived && !client.expects[at].is_quiet;
+        let is_owed = |at: usize| at < client.arrived && client.expects[at].is_owed();
         let owed = (0..client.expects.len()).find(|at| is_owed(*at));
         assert!(owed.is_none(), "client {} is closed without its answer", client.number);
     }
@@ -179,15 +177,16 @@ impl World {
     /// Whether it has a part of a value, and since it asked something happened to a server: when
     /// the rest was lost, it could not be told anything else.
     fn is_cut_off(&self, client: &Client) -> bool {
-        let is_owed = |one: &&Expect| !one.is_quiet;
-        let Some(first) = client.expects.iter().take(client.arrived).find(is_owed) else {
-            return false;
+        let mut arrived = client.expects.iter().take(client.arrived);
+        // What is not owed may have been passed over.
+        let first = match client.has_forms {
+            true => arrived.find(|one| one.reads_one()),
+            false => arrived.find(|one| one.is_owed()).filter(|one| one.reads_one()),
         };
-        let is_read = matches!(&first.asked, Asked::Read { keys, .. } if keys.len() == 1);
+        let Some(first) = first else { return false };
         let lost = |server: &Server| server.trouble.any_time >= first.arrived_at;
-        is_read
-            && client.inbox.starts_with(b"VALUE ")
-            && self.pools[client.pool].servers.iter().any(lost)
+        let has_begun = client.has_forms || client.inbox.starts_with(b"VALUE ");
+        has_begun && self.pools[client.pool].servers.iter().any(lost)
     }
 
     /// What the proxy tells the operator is what it believes of its servers, and has a reason.
@@ -271,59 +270,6 @@ impl World {
             self.proxy.handle_transmitted(id, taken, self.now);
         }
     }
-
-    /// A client reads its socket, and each whole reply is judged.
-    pub fn read_client(&mut self, id: ConnId) {
-        let Some(client) = self.clients[id.index()].as_mut() else { return };
-        client.inbox.append(&mut client.socket);
-        let inbox = std::mem::take(&mut client.inbox);
-        let mut at = 0;
-        while at < inbox.len() {
-            let Some(expect) = client.next_expect() else {
-                panic!("client {} is told {:?} unasked", client.number, lossy(&inbox[at..]));
-            };
-            // Without room for its data, an update is refused by its head.
-            let by_head = expect.arrived == 0 && self.scene.tight_memory;
-            assert!(by_head || expect.arrived != 0, "an answer before its request was whole");
-            let Some(reply) = reply::parse(&expect.asked, &inbox[at..]) else { break };
-            let line = &inbox[at..][reply.line.clone()];
-            if self.scene.tight_memory && line == b"CLIENT_ERROR line too long" {
-                // There is no room for the head of its next request.
-                assert_eq!(at + reply.len, inbox.len(), "more follows the last answer");
-                client.give_up();
-                return;
-            }
-            let expect = client.drop_expect();
-            if by_head {
-                assert_eq!(lossy(&inbox[at..at + reply.line.end]), NO_MEMORY);
-            }
-            say!(
-                self,
-                "  client {} request {}: {:?}",
-                client.number,
-                expect.index,
-                lossy(&inbox[at..at + reply.len])
-            );
-            let pool_at = client.pool;
-            let mut judge = Judge {
-                pool_at,
-                pool: &self.pools[pool_at],
-                plan: &self.pools[pool_at].plan,
-                book: &mut self.book,
-                client,
-                summary: &mut self.summary,
-                now: self.now,
-                tight_memory: self.scene.tight_memory,
-                tight_queues: self.scene.tight_queues,
-                reads_in_order: !self.scene.faults.contains(&FaultKind::ErrorLine),
-                is_calm: expect.arrived > self.over || self.scene.faults.is_empty(),
-            };
-            judge.judge(&expect, &reply, &inbox[at..]);
-            at += reply.len;
-        }
-        client.inbox = inbox;
-        client.inbox.drain(..at);
-    }
 }
 
 /// Moves what the proxy wants to write, as far as there is room; whether more is left.
@@ -340,8 +286,4 @@ fn take(proxy: &proxy::Proxy, id: ConnId, room: usize, to: &mut Vec<u8>) -> (usi
         }
     }
     (taken, false)
-}
-
-fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(&bytes[..bytes.len().min(120)]).into_owned()
 }

@@ -135,12 +135,16 @@ impl World {
         let mut random = Random::new(seed);
         let scene = Scene::new(&mut random);
         let plan: Plan = scene.plan.clone();
-        let pools: Vec<PoolModel> = plan
+        let mut pools: Vec<PoolModel> = plan
             .pools
             .iter()
             .zip(&scene.universe)
             .map(|(pool, universe)| PoolModel::new(pool, universe, &mut random))
             .collect();
+        for server in pools.iter_mut().flat_map(|pool| &mut pool.servers) {
+            server.has_meta = random.permille(850);
+            server.ever_lacked = !server.has_meta;
+        }
         let book = Book::new(pools.iter().map(|pool| pool.keys.len()));
         let start = Time(1_000_000);
         let jury = Jury::new(&plan);
@@ -260,7 +264,10 @@ impl World {
     /// arrived or its server last got on.
     fn check_patience(&self, client: &Client) {
         let Some(expect) = client.expects.front() else { return };
-        let waits = expect.arrived != 0 && !expect.is_quiet && !client.is_paused;
+        let waits = expect.arrived != 0
+            && expect.is_owed()
+            && !client.is_paused
+            && !self.proxy.is_awaiting(client.id);
         if !waits || client.is_full || !client.socket.is_empty() || !client.inbox.is_empty() {
             return;
         }

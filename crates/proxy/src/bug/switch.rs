@@ -82,6 +82,10 @@ pub enum Bug {
     EarlyBarrier,
     /// A read that would tell of marks is asked in a form that does not.
     HideMarks,
+    /// An answer bears the opaque of the request before.
+    LoseOpaque,
+    /// A read that tells one client to fill an item is asked again when its link has died.
+    WinTwice,
     /// A silent server is sent whatever comes.
     NeverHold,
     /// What another worker knows of a silent server is not asked for.
@@ -132,6 +136,8 @@ pub static BUGS: &[Bug] = &[
     Bug::BlameServer,
     Bug::EarlyBarrier,
     Bug::HideMarks,
+    Bug::LoseOpaque,
+    Bug::WinTwice,
     Bug::NeverHold,
     Bug::SendToSilent,
     Bug::KeepAbandoned,

@@ -10,7 +10,6 @@ use proto::{Answer, Ask, Class, Local, Quiet, Refusal, Request};
 use super::receive::Data;
 use super::way::Way;
 use crate::buffer::Outbox;
-use crate::client::Client;
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::{Batch, Cargo, Link, State};
@@ -37,6 +36,7 @@ impl Proxy {
         let client = self.desk.clients.find_mut(id).expect("it has just asked");
         let pool = client.pool as usize;
         let merge = merge && self.desk.pools[pool].plan.merge_gets;
+        let gave_up = client.gave_up();
         if merge {
             client.batch_turn = self.turn;
         }
@@ -59,6 +59,10 @@ impl Proxy {
             }
             let key = span.of(head);
             match self.link_for_key(pool, key, id, now) {
+                Ok(link) if gave_up => {
+                    let server = self.links.find(link).map(|link| link.server);
+                    self.desk.fail_key((row, slot as u32), server, Fault::Dropped);
+                }
                 Ok(link) => {
                     let how = How { ask, merge, idempotent };
                     self.ask_key(link, request, head, key, (row, slot as u32), how, now);
@@ -157,12 +161,6 @@ impl Proxy {
         let Some(server) = server else {
             return self.desk.fail_part(row, None, Fault::NoServer, false);
         };
-        let gave_up = self.desk.clients.find(id).is_some_and(Client::gave_up);
-        if gave_up && request.quiet != Quiet::Silent && !bug!(KeepAbandoned) {
-            let counters = self.desk.pools[pool].servers[server].counters;
-            counters.add(ServerCounter::Dropped, 1);
-            return self.desk.fail_part(row, Some(server as u32), Fault::Dropped, false);
-        }
         match self.link_for(pool, server, id, now) {
             Ok(_) if bug!(ForgetNoreply) && request.quiet == Quiet::Silent => {
                 self.desk.part_done(row);

@@ -4,6 +4,7 @@
 use proto::Quiet;
 
 use crate::Proxy;
+use crate::client::Client;
 use crate::id::ConnId;
 use crate::link::Body;
 use crate::pool::{Hold, Stage};
@@ -32,9 +33,11 @@ impl Proxy {
         (self.desk.rows.len(), self.desk.clients.len(), self.links.len())
     }
 
-    /// A client waits for it to be known what a server can do.
+    /// What a client has sent is not looked at, although it is read: it waits for it to be known
+    /// what a server can do, or has just done so.
     pub fn is_awaiting(&self, id: ConnId) -> bool {
-        self.desk.clients.find(id).is_some_and(|client| client.awaits.is_some())
+        let is_unread = |client: &Client| client.resumable || client.paused && !client.deaf;
+        self.desk.clients.find(id).is_some_and(is_unread)
     }
 
     /// Messages in the fullest queue of a link.

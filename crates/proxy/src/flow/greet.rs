@@ -72,7 +72,6 @@ impl Proxy {
         link.set_state(State::Up);
         (link.since, link.up_at) = (now, now);
         let (pool, server) = (link.pool as usize, link.server as usize);
-        let has_requests = !link.flights.is_empty();
         let entry = &mut self.desk.pools[pool].servers[server];
         let skills = if entry.proof == Proof::Disproved { Skills::default() } else { skills };
         let before = entry.skills.replace(skills);
@@ -84,11 +83,10 @@ impl Proxy {
         if self.links.find(id).is_some() {
             self.note_up(id, now);
         }
-        if has_requests && before.is_some_and(|before| !skills.include(before)) {
-            // What waits was written for a server that could do more. It is well, but another one.
-            self.links.find_mut(id).expect("it carries requests").proven = true;
-            self.close_link(id, Fault::LinkLost, now);
-        } else if self.links.find(id).is_some() {
+        if before.is_some_and(|before| !skills.include(before)) {
+            self.close_unfit(pool, server, now);
+        }
+        if self.links.find(id).is_some() {
             self.mark_dirty(id);
             self.arm_link(id);
         }
@@ -122,6 +120,19 @@ impl Proxy {
             entry.skills = Some(Skills::default());
             let event = Event::Unskilled { server: entry.plan.row };
             self.desk.actions.push_back(Action::Log(event));
+        }
+    }
+
+    /// A server can do less than it could. What waits for its links to be up, or to be written for
+    /// the first time, was written for one that could do more.
+    fn close_unfit(&mut self, pool: usize, server: usize, now: Time) {
+        for id in self.links_of(pool, server) {
+            let link = self.links.find_mut(id).expect("it has just been listed");
+            if link.sent == 0 && !link.flights.is_empty() {
+                // Its server is well, but another one.
+                link.proven = true;
+                self.close_link(id, Fault::LinkLost, now);
+            }
         }
     }
 }

@@ -18,6 +18,7 @@
 //!   (`noreply`, quiet requests without a loud one behind them) nobody asks again: it is sent.
 
 use metrics::Server as Counter;
+use proto::Request;
 
 use crate::fault::Fault;
 use crate::id::ConnId;
@@ -80,7 +81,9 @@ impl Proxy {
         let count = link.flights.iter_mut().filter(late).map(|flight| flight.held = true).count();
         let server = &mut pool.servers[link.server as usize];
         server.counters.add(Counter::Held, count as u64);
-        if count > 0 && server.silence.hold != Hold::Ending {
+        // Some may have been held before, when the server was silent on another link.
+        let is_held = link.flights.iter().any(|flight| flight.held);
+        if is_held && server.silence.hold != Hold::Ending {
             server.silence.hold = Hold::Ending;
             self.waking.push((link.pool, link.server));
         }
@@ -165,6 +168,21 @@ impl Proxy {
         }
     }
 
+    /// A request of a client that has left while all it had sent waited for a server's greeting.
+    pub(super) fn drop_unasked(&mut self, id: ConnId, request: &Request, head: &[u8]) {
+        let server = self.server_for(id, request, head);
+        let row = self.desk.enqueue(id, request, head);
+        self.desk.rows[row].left = 1;
+        if let Some(server) = server {
+            let pool = self.desk.rows[row].pool as usize;
+            let counters = self.desk.pools[pool].servers[server].counters;
+            counters.add(Counter::Held, 1);
+            counters.add(Counter::Dropped, 1);
+        }
+        let fault = if server.is_some() { Fault::Dropped } else { Fault::NoServer };
+        self.desk.fail_part(row, server.map(|at| at as u32), fault, false);
+    }
+
     fn look_at_silence(&mut self, pool: usize, server: usize, at: Time) {
         self.desk.pools[pool].servers[server].silence.look_at = Some(at);
         self.timers.set(at, Due::Silence { pool: pool as u32, server: server as u32 });
@@ -196,7 +214,7 @@ impl Proxy {
         }
     }
 
-    fn links_of(&self, pool: usize, server: usize) -> Vec<ConnId> {
+    pub(super) fn links_of(&self, pool: usize, server: usize) -> Vec<ConnId> {
         let is_its = |link: &Link| (link.pool as usize, link.server as usize) == (pool, server);
         self.links.iter().filter(|(_, link)| is_its(link)).map(|(id, _)| id).collect()
     }
@@ -231,6 +249,7 @@ impl Proxy {
                 self.fail_batch(batch, server as u32, Fault::Dropped);
             }
             self.mark_dirty(id);
+            // It may have been all that a link waited for.
             self.end_retiring(id);
         }
     }

@@ -4,7 +4,7 @@ use metrics::{Pool as Counter, Worker};
 use proto::{Answer, Asked, Class, Marks, Parsed, Quiet, Refusal, Request, Resume};
 
 use super::way::Way;
-use crate::buffer::{Outbox, Source};
+use crate::buffer::{Outbox, Slices, Source};
 use crate::client::{Body, Client, End, Intake, State};
 use crate::id::ConnId;
 use crate::plan::QuickAck;
@@ -124,9 +124,12 @@ impl Proxy {
         let Some(client) = self.desk.clients.find_mut(id) else { return };
         if client.state == State::Leaving || used == joined.len() {
             self.desk.spares.give(joined);
-        } else {
+        } else if client.partial.is_empty() {
             joined.drain(..used);
             client.partial = joined;
+        } else {
+            // A request was put back.
+            client.partial.extend_from_slice(&joined[used..]);
         }
         self.limit_partial(id);
     }
@@ -135,7 +138,9 @@ impl Proxy {
     fn keep_rest(&mut self, id: ConnId, rest: &[u8]) {
         let Some(client) = self.desk.clients.find_mut(id) else { return };
         if !rest.is_empty() && client.state == State::Open {
-            client.partial = self.desk.spares.take();
+            if client.partial.is_empty() {
+                client.partial = self.desk.spares.take();
+            }
             client.partial.extend_from_slice(rest);
         }
         self.limit_partial(id);
@@ -327,12 +332,33 @@ impl Proxy {
         assert_eq!(again, Parsed::Complete(body.request), "the same bytes are the same request");
         if body.end.is(body.request.trailer) {
             let way = self.way(id, &body.request, &body.head, now);
+            if let Some(Way::Wait(server)) = way {
+                self.put_back(id, body, server);
+                return used;
+            }
             self.admit(id, &body.request, &body.head, Data::Held(body.data), way, now);
         } else {
             self.refuse_data(id, &body.request, &body.head);
         }
         self.desk.spares.give(body.head);
         used
+    }
+
+    /// A request whose data has come belongs, by now, to a server of which nothing is known: it is
+    /// read again when something is.
+    fn put_back(&mut self, id: ConnId, mut body: Box<Body>, server: usize) {
+        let mut whole = std::mem::take(&mut body.head);
+        while !body.data.is_empty() {
+            let before = whole.len();
+            let mut slices = Slices::default();
+            body.data.slices(&mut slices);
+            slices.iter().for_each(|slice| whole.extend_from_slice(slice));
+            body.data.advance(whole.len() - before);
+        }
+        body.data.close(&mut self.desk.spares);
+        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        client.partial = whole;
+        self.await_skills(id, server);
     }
 
     /// A whole request: judged by its class.
@@ -355,7 +381,11 @@ impl Proxy {
         // As many as were joined.
         let asked = if request.keep { self.keys.len().max(1) } else { 1 };
         self.desk.pools[client.pool as usize].counters.add(Counter::Requests, asked as u64);
+        let is_dropped = client.gave_up() && request.quiet != Quiet::Silent;
         match request.class {
+            Class::Single { .. } if is_dropped => {
+                self.drop_unasked(id, request, head);
+            }
             Class::Fetch { .. } => self.ask_fetch(id, request, head, now),
             Class::Single { writes } => {
                 let way = way.expect("a single request has a way");

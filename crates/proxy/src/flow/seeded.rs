@@ -1,6 +1,6 @@
 //! Mistakes that take more than a wrong condition. Only in builds with `--cfg seeded_bugs`.
 
-use proto::{Ask, Request};
+use proto::{Ask, Marks, Request};
 
 use crate::bug;
 use crate::fault::Fault;
@@ -31,11 +31,12 @@ impl Proxy {
         }
     }
 
-    /// `ResendUpdate`: keeps what is needed to send an update without data again.
+    /// `ResendUpdate`, `WinTwice`: keeps what is needed to send an update without data again.
     pub(super) fn remember(&self, row: RowId, request: &Request, head: &[u8], ask: Ask) {
         // The row's last life may have left something.
         bug::recall(row);
-        if bug!(ResendUpdate) && request.trailer.is_empty() {
+        let wins = bug!(WinTwice) && request.marks == Marks::Makes;
+        if (bug!(ResendUpdate) || wins) && request.trailer.is_empty() {
             let protocol = self.desk.rows[row].question.protocol;
             let mut text = Vec::new();
             protocol.write_head(request, head, &self.keys, ask, &mut text);
@@ -60,6 +61,18 @@ impl Proxy {
 }
 
 impl Rows {
+    /// `LoseOpaque`: a request is told as the one before it, if they are alike.
+    pub(crate) fn lose_opaque(&mut self, row: RowId, before: RowId) {
+        if !bug!(LoseOpaque) || before == NONE {
+            return;
+        }
+        let head = self[before].question.head.clone();
+        let (own, other) = (&self[row].question, &self[before].question);
+        if own.head.len() == head.len() && own.command == other.command {
+            self[row].question.head = head;
+        }
+    }
+
     /// `SwapReplies`: the first two answers of a pipeline change places.
     pub(crate) fn swap_replies(&mut self, first: RowId) {
         let second = self[first].next;

@@ -79,7 +79,10 @@ impl Proxy {
     pub(super) fn await_skills(&mut self, id: ConnId, server: usize) -> usize {
         let client = self.desk.clients.find_mut(id).expect("the caller found it");
         client.awaits = Some(server as u32);
-        client.awaits_since = self.desk.now;
+        // Who has left has waited since before that.
+        if !client.has_left || client.awaits_since == Time(0) {
+            client.awaits_since = self.desk.now;
+        }
         // Its socket is read further: whether it leaves must be seen before its request is sent.
         client.paused = true;
         let pool = &mut self.desk.pools[client.pool as usize];
@@ -101,7 +104,7 @@ impl Proxy {
             {
                 client.awaits = None;
                 let waited = self.desk.now.since(client.awaits_since);
-                client.is_late = hold_after.is_some_and(|patience| waited >= patience);
+                client.is_late |= hold_after.is_some_and(|patience| waited >= patience);
                 self.desk.spoke(id);
             }
         }

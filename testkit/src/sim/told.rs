@@ -1,0 +1,157 @@
+//! Reads the answers of meta and binary as a client does: a parser of its own, and the matching of
+//! answers with what was asked.
+
+use std::ops::Range;
+
+use super::forms::Form;
+use super::reply::Hit;
+
+/// One answer.
+pub struct Told {
+    /// Whose it is, if it says so.
+    pub opaque: Option<u32>,
+    pub outcome: Outcome,
+    /// As the classic protocol would say it.
+    pub line: String,
+    pub key: Option<Range<usize>>,
+    pub hit: Option<Hit>,
+    pub cas: u64,
+    pub marks: Marks,
+    pub len: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Good,
+    Miss,
+    NotStored,
+    Exists,
+    NotFound,
+    Barrier,
+    Error,
+}
+
+/// What a meta answer tells of an item beside its value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// This client is to fill it.
+    pub wins: bool,
+    pub stale: bool,
+    /// Another one has been told to.
+    pub won: bool,
+}
+
+/// The first answer in `input`, if it is whole.
+pub fn parse(form: &Form, client: u32, input: &[u8]) -> Option<Told> {
+    match form.opcode {
+        Some(_) => packet(input),
+        None => line(client, input),
+    }
+}
+
+fn told(outcome: Outcome, line: &str, len: usize) -> Told {
+    let marks = Marks::default();
+    let line = line.to_string();
+    Told { opaque: None, outcome, line, key: None, hit: None, cas: 0, marks, len }
+}
+
+fn line(client: u32, input: &[u8]) -> Option<Told> {
+    let end = input.iter().position(|byte| *byte == b'\n')?;
+    let text = input[..end].strip_suffix(b"\r").expect("a line ends with CR LF");
+    let text = std::str::from_utf8(text).expect("an ASCII line");
+    let words: Vec<&str> = text.split(' ').collect();
+    let start = end + 1;
+    let mut told = match words[0] {
+        "HD" => told(Outcome::Good, "", start),
+        "EN" => told(Outcome::Miss, "END", start),
+        "NS" => told(Outcome::NotStored, "NOT_STORED", start),
+        "EX" => told(Outcome::Exists, "EXISTS", start),
+        "NF" => told(Outcome::NotFound, "NOT_FOUND", start),
+        "MN" => return Some(told(Outcome::Barrier, "MN", start)),
+        "VA" => {
+            let len: usize = words[1].parse().expect("a length");
+            let whole = start + len + 2;
+            let data = input.get(start..whole)?;
+            assert_eq!(&data[len..], b"\r\n", "a value without its end");
+            let mut told = told(Outcome::Good, "", whole);
+            told.line = String::from_utf8_lossy(&data[..len]).into_owned();
+            told.hit = Some(Hit { key: 0..0, flags: 0, cas: None, bytes: start..start + len });
+            told
+        }
+        _ => return Some(told(Outcome::Error, text, start)),
+    };
+    let mut at = words[0].len();
+    for word in &words[1..] {
+        at += 1;
+        let place = at..at + word.len();
+        at += word.len();
+        let rest = &word[1..];
+        match word.as_bytes()[0] {
+            b'O' => {
+                let own = rest.strip_prefix(&format!("{client}x"));
+                let own = own.unwrap_or_else(|| panic!("another client's opaque in {text:?}"));
+                told.opaque = Some(own.parse().expect("a number"));
+            }
+            b'k' => told.key = Some(place.start + 1..place.end),
+            b'f' => {
+                let hit = told.hit.as_mut().expect("flags of a value");
+                hit.flags = rest.parse().expect("flags");
+            }
+            b'c' => {
+                told.cas = rest.parse().expect("a cas number");
+                if let Some(hit) = &mut told.hit {
+                    hit.cas = Some(told.cas);
+                }
+            }
+            b'W' => told.marks.wins = true,
+            b'X' => told.marks.stale = true,
+            b'Z' => told.marks.won = true,
+            b'0'..=b'9' => {}
+            _ => panic!("{word:?} in {text:?}"),
+        }
+    }
+    Some(told)
+}
+
+fn packet(input: &[u8]) -> Option<Told> {
+    let head = input.first_chunk::<24>()?;
+    assert_eq!(head[0], 0x81, "no packet: {:?}", &head[..]);
+    let short = |at: usize| usize::from(u16::from_be_bytes([head[at], head[at + 1]]));
+    let long = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let (key_len, extras) = (short(2), usize::from(head[4]));
+    let len = 24 + long(8) as usize;
+    let body = input.get(24..len)?;
+    let words = String::from_utf8_lossy(&body[(extras + key_len).min(body.len())..]).into_owned();
+    let (outcome, line) = match short(6) {
+        0x00 => (Outcome::Good, words.clone()),
+        0x01 => (Outcome::NotFound, "NOT_FOUND".to_string()),
+        0x02 => (Outcome::Exists, "EXISTS".to_string()),
+        0x05 => (Outcome::NotStored, "NOT_STORED".to_string()),
+        0x04 => (Outcome::Error, format!("CLIENT_ERROR {words}")),
+        0x06 => (Outcome::Error, NON_NUMERIC.to_string()),
+        0x82 => (Outcome::Error, "SERVER_ERROR out of memory storing object".to_string()),
+        0x83 => (Outcome::Error, format!("CLIENT_ERROR {words}")),
+        0x84 | 0x86 => (Outcome::Error, format!("SERVER_ERROR {words}")),
+        status => panic!("status {status:#x}: {words}"),
+    };
+    let mut told = told(outcome, &line, len);
+    told.opaque = Some(long(12));
+    told.cas = u64::from(long(16)) << 32 | u64::from(long(20));
+    if key_len > 0 {
+        told.key = Some(24 + extras..24 + extras + key_len);
+    }
+    if outcome == Outcome::Good && extras == 4 {
+        let flags = long_at(body, 0);
+        let bytes = 24 + extras + key_len..len;
+        told.hit = Some(Hit { key: 0..0, flags, cas: Some(told.cas), bytes });
+    } else if outcome == Outcome::Good && body.len() == 8 {
+        told.line = u64::from_be_bytes(*body.first_chunk().expect("eight bytes")).to_string();
+    }
+    Some(told)
+}
+
+fn long_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(*bytes[at..].first_chunk().expect("four bytes"))
+}
+
+pub const NON_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
