@@ -290,6 +290,27 @@ fn what_was_held_once_is_dropped_when_its_link_comes_up() {
     stage.expect_rows(0);
 }
 
+/// Seed 1630: nobody looked at a link that had retired when the last message on it was dropped.
+#[test]
+fn a_retired_link_goes_when_its_last_message_is_dropped() {
+    let modula = shard::Distribution::Modula;
+    let mut stage = Stage::new(&["s0", "s1"], |pool| pool.distribution = modula);
+    let client = stage.client();
+    let key = stage.key_of(1);
+    stage.says(client, &format!("incr {key} 1\r\n"));
+    stage.end_turn();
+    let link = stage.connects[0].0;
+    stage.establishes(link);
+    stage.passes(HOLD_AFTER);
+    stage.closes(client, Closed::Reset);
+    stage.install(|plan| drop(plan.pools[0].servers.pop()));
+    stage.says(link, "VERSION 1.6.18\r\n");
+    assert_eq!(stage.turn(link), "");
+    assert!(stage.closed.contains(&link));
+    stage.end_turn();
+    assert_eq!(stage.retired(), []);
+}
+
 #[test]
 fn reads_that_gather_are_dropped_with_their_clients() {
     let (mut stage, link) = silent();

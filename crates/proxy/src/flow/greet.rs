@@ -8,7 +8,7 @@ use proto::{Ask, Heard, Parsed, Skills};
 use crate::buffer::Source;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::State;
+use crate::link::{Flight, State};
 use crate::pool::Proof;
 use crate::{Action, Event, Proxy, Time, limits};
 
@@ -84,7 +84,7 @@ impl Proxy {
             self.note_up(id, now);
         }
         if before.is_some_and(|before| !skills.include(before)) {
-            self.close_unfit(pool, server, now);
+            self.close_unfit(pool, server, skills, now);
         }
         if self.links.find(id).is_some() {
             self.mark_dirty(id);
@@ -95,10 +95,12 @@ impl Proxy {
 
     /// A server can do less than it could. What waits for its links to be up, or to be written for
     /// the first time, was written for one that could do more.
-    fn close_unfit(&mut self, pool: usize, server: usize, now: Time) {
+    fn close_unfit(&mut self, pool: usize, server: usize, skills: Skills, now: Time) {
+        let upstream = self.desk.pools[pool].upstream;
         for id in self.links_of(pool, server) {
             let link = self.links.find_mut(id).expect("it has just been listed");
-            if link.sent == 0 && !link.flights.is_empty() {
+            let is_unfit = |flight: &Flight| !skills.include(upstream.needs(flight.ask));
+            if link.sent == 0 && link.flights.iter().any(is_unfit) {
                 // Its server is well, but another one.
                 link.proven = true;
                 self.close_link(id, Fault::LinkLost, now);

@@ -32,7 +32,7 @@ fn total(quickack: &Quickack, memcached: &Memcached, name: &str) -> u64 {
 
 /// `tries` of the same append while the server is frozen: the first is handed over, the others are
 /// held and given up. How often it was done when the server is awake again.
-fn check_retries(workers: usize, tries: usize) {
+fn check_retries(workers: usize, tries: usize, append: impl Fn(&str) -> String, done: &str) {
     let (memcached, quickack) = field(workers, &[], &[]);
     wait_for_crew(&quickack, workers);
     // Many a worker has a link by now, and some may have none.
@@ -40,12 +40,12 @@ fn check_retries(workers: usize, tries: usize) {
     clients.iter_mut().for_each(|client| client.ask("set k 0 0 1\r\n0\r\n", "STORED\r\n"));
     memcached.process.freeze();
     for _ in 0..tries {
-        try_in_vain(&quickack, "append k 0 0 1\r\nx\r\n");
+        try_in_vain(&quickack, &append("x"));
     }
     // Whoever is patient is served when the server wakes.
-    clients[0].send("append k 0 0 1\r\ny\r\n");
+    clients[0].send(append("y"));
     memcached.process.thaw();
-    clients[0].expect("STORED\r\n");
+    clients[0].expect(done);
     wait_until("what was given up is dropped", || {
         total(&quickack, &memcached, "messages_dropped_total") == tries as u64 - 1
     });
@@ -58,12 +58,22 @@ fn check_retries(workers: usize, tries: usize) {
 
 #[test]
 fn a_retry_against_a_frozen_memcached_is_applied_once() {
-    check_retries(1, 3);
+    check_retries(1, 3, classic, "STORED\r\n");
 }
 
 #[test]
 fn a_retry_at_another_worker_is_applied_once() {
-    check_retries(4, 6);
+    check_retries(4, 6, classic, "STORED\r\n");
+}
+
+/// A worker that has not spoken to the server yet does not know in which words to ask it.
+#[test]
+fn a_meta_retry_at_another_worker_is_applied_once() {
+    check_retries(4, 6, |data| format!("ms k 1 MA\r\n{data}\r\n"), "HD\r\n");
+}
+
+fn classic(data: &str) -> String {
+    format!("append k 0 0 1\r\n{data}\r\n")
 }
 
 /// Nobody retries what has no answer: it is done as often as it was asked, though its client left.

@@ -1,0 +1,84 @@
+//! Stories of what servers can do: how a request is written depends on it, and it may change.
+
+mod stage;
+
+use proxy::plan::ServerPlan;
+use proxy::{Closed, Event};
+use shard::Distribution;
+
+use stage::{S0, Stage};
+
+const APPEND: &str = "ms x 1 MA\r\nX\r\n";
+const NO_META: &str = "VERSION 1.4.15\r\n";
+
+/// Seed 198: the second link was up when the first had learnt that its server is an older one by
+/// now, and what waited there was sent.
+#[test]
+fn what_waits_on_another_link_is_not_sent_to_a_server_that_lost_meta() {
+    let mut stage = Stage::new(&["s0"], |pool| pool.server_connections = 2);
+    let clients = [stage.client(), stage.client()];
+    stage.says(clients[0], APPEND);
+    stage.end_turn();
+    let first = stage.connect(0);
+    assert_eq!(stage.turn(first), APPEND);
+    stage.says(first, "HD\r\n");
+    stage.says(clients[1], APPEND);
+    stage.end_turn();
+    let second = stage.connects[0].0;
+    stage.closes(first, Closed::Eof);
+    stage.says(clients[0], "get x\r\n");
+    stage.end_turn();
+    let third = stage.connects[1].0;
+    stage.establishes(third);
+    stage.says(third, NO_META);
+    assert_eq!(stage.closed, [second]);
+    assert_eq!(stage.hears(clients[1]), "SERVER_ERROR s0: connection lost\r\n");
+    assert_eq!(stage.turn(third), "get x\r\n");
+    let is_down = |event: &Event| matches!(event, Event::ServerDown { .. });
+    assert!(!stage.events.iter().any(is_down), "it is well: {:?}", stage.events);
+}
+
+/// Seed 5: nothing was known of a server that was back in the plan, and its link, which stood, did
+/// not greet it again.
+#[test]
+fn a_server_that_is_back_in_the_plan_can_do_what_its_standing_link_has_learnt() {
+    let mut stage = Stage::new(&["s0", "s1"], |pool| pool.distribution = Distribution::Modula);
+    let key = stage.key_of(1);
+    let client = stage.client();
+    let append = format!("ms {key} 1 MA\r\nX\r\n");
+    stage.says(client, &append);
+    stage.end_turn();
+    let link = stage.connect(1);
+    assert_eq!(stage.turn(link), append);
+    stage.install(|plan| drop(plan.pools[0].servers.pop()));
+    let back = ServerPlan { row: S0 + 1, ..ServerPlan::new("s1", "s1", 1) };
+    stage.install(|plan| plan.pools[0].servers.push(back));
+    stage.says(client, &append);
+    assert_eq!(stage.turn(link), append);
+    stage.says(link, "HD\r\nHD\r\n");
+    assert_eq!(stage.hears(client), "HD\r\nHD\r\n");
+}
+
+/// Seed 3930: a request whose data came while its key moved to a server of which nothing was known
+/// was told that this server is down.
+#[test]
+fn data_that_comes_while_its_key_moves_waits_for_the_greeting_of_the_new_server() {
+    let mut stage = Stage::new(&["s0", "s1"], |pool| pool.distribution = Distribution::Modula);
+    let key = stage.key_of(1);
+    let client = stage.client();
+    stage.says(client, &format!("mg {key} t\r\n"));
+    stage.end_turn();
+    let old = stage.connect(1);
+    assert_eq!(stage.turn(old), format!("mg {key} t\r\n"));
+    stage.says(old, "EN\r\n");
+    stage.says(client, &format!("ms {key} 4 MA\r\nab"));
+    stage.install(|plan| drop(plan.pools[0].servers.pop()));
+    stage.says(client, "cd\r\nget other\r\n");
+    stage.end_turn();
+    assert_eq!(stage.hears(client), "EN\r\n");
+    let new = stage.connect(0);
+    assert_eq!(stage.turn(new), format!("ms {key} 4 MA\r\nabcd\r\nget other\r\n"));
+    stage.says(new, "HD\r\nEND\r\n");
+    assert_eq!(stage.hears(client), "HD\r\nEND\r\n");
+    stage.expect_rows(0);
+}
