@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use proxy::{ConnId, Time};
 
+use super::book::Book;
 use super::forms::{Form, What};
 
 /// What a request must be answered with.
@@ -115,6 +116,20 @@ impl Expect {
             Asked::Update(number) => Some(*number),
             Asked::Form(form) => form.update(),
             _ => self.touch,
+        }
+    }
+
+    /// The only key, if it has one.
+    pub fn key(&self, book: &Book) -> Option<usize> {
+        match &self.asked {
+            Asked::Read { keys, .. } if keys.len() == 1 => Some(usize::from(keys[0])),
+            Asked::Form(form) => match form.what {
+                What::Get { key } | What::GetAndTouch { key, .. } | What::Vivify { key, .. } => {
+                    Some(key)
+                }
+                _ => self.removes().or_else(|| book.updates[self.update()? as usize].key),
+            },
+            _ => self.removes().or_else(|| book.updates[self.update()? as usize].key),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What goes wrong, and the note of it by which errors are explained.
 
-use proxy::Closed;
+use proxy::{Closed, Time};
 
 use super::scene::FaultKind;
 use super::server::{Trick, say};
@@ -17,16 +17,11 @@ impl World {
         let event = self.book.event();
         let model = &mut self.pools[pool].servers[server];
         model.trouble.any = event;
-        if matches!(kind, FaultKind::Stall | FaultKind::Refuse | FaultKind::Dribble) {
+        if matches!(kind, FaultKind::Refuse | FaultKind::Dribble) {
             model.rough_until = model.rough_until.max(until);
         }
         match kind {
-            FaultKind::Stall => {
-                model.stalled_until = until;
-                if self.random.permille(500) {
-                    self.begin_rumour(pool, server, until);
-                }
-            }
+            FaultKind::Stall => self.stall(pool, server, until),
             FaultKind::Refuse => model.refusing_until = until,
             FaultKind::Dribble => model.dribbles_until = until,
             FaultKind::Poison => model.trick = Trick::Poison,
@@ -37,6 +32,18 @@ impl World {
             FaultKind::Restart => self.restart(pool, server),
             FaultKind::NoSocket => model.trick = Trick::NoSocket,
             FaultKind::Unasked => self.say_unasked(pool, server),
+        }
+    }
+
+    /// A server does nothing until then; other workers may have met that as well.
+    pub fn stall(&mut self, pool: usize, server: usize, until: Time) {
+        let event = self.book.event();
+        let model = &mut self.pools[pool].servers[server];
+        model.trouble.any = event;
+        model.rough_until = model.rough_until.max(until);
+        model.stalled_until = until;
+        if self.random.permille(500) {
+            self.begin_rumour(pool, server, until);
         }
     }
 

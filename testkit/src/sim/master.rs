@@ -155,6 +155,13 @@ impl World {
         self.look_at_health();
         self.carry_out();
         self.check_rows();
+        // A deadline that has come nearer is met by who is waiting when nothing else happens.
+        if done.iter().any(|one| matches!(one, Change::Timeouts)) && self.random.permille(500) {
+            let until = self.now.after(30_000);
+            for pool in 0..self.pools.len() {
+                (0..self.pools[pool].servers.len()).for_each(|at| self.stall(pool, at, until));
+            }
+        }
     }
 
     /// Rows of the plan are in use; others are, as long as the proxy says so.

@@ -4,8 +4,9 @@ use std::rc::Rc;
 
 use super::book::{Outcome, UpdateKind};
 use super::conn::Conn;
+use super::frame::{Frame, data_number, number};
 use super::history::Value;
-use super::server::{Frame, NON_NUMERIC, Place, Server, data_number, number, say, stored};
+use super::server::{NON_NUMERIC, Place, Server, say, stored};
 use super::silence::check_abandoned;
 
 /// The flags of a meta command.

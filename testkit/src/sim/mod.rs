@@ -20,6 +20,7 @@ mod conn;
 mod faults;
 mod finish;
 mod forms;
+mod frame;
 mod history;
 mod judge;
 mod master;

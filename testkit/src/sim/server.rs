@@ -3,7 +3,6 @@
 //! It is stricter than memcached: the proxy must send canonical commands with keys that somebody
 //! asked for, and never a `noreply`. Each of these is asserted where the command is read.
 
-use std::borrow::Cow;
 use std::rc::Rc;
 
 use proxy::plan::ServerPlan;
@@ -11,6 +10,7 @@ use proxy::{Time, limits};
 
 use super::book::{Book, Injected, Outcome, UpdateKind};
 use super::conn::Conn;
+use super::frame::{Frame, data_number, frame, number};
 use super::history::{Store, Value};
 use super::random::Random;
 use super::rings::Rings;
@@ -86,23 +86,6 @@ pub struct Place<'a> {
     pub hold_after: Option<u64>,
     pub book: &'a mut Book,
     pub random: &'a mut Random,
-}
-
-/// A whole command at the start of a connection's input.
-pub struct Frame<'a> {
-    pub words: Vec<&'a str>,
-    line_len: usize,
-    pub data: &'a [u8],
-    len: usize,
-}
-
-impl Frame<'_> {
-    /// The only key: what it stands for, where it is written in base64.
-    pub fn key(&self) -> Cow<'_, str> {
-        let text = self.words[1];
-        let is_coded = self.words[0].starts_with('m') && self.words[2..].contains(&"b");
-        if is_coded { Cow::Owned(decoded(text)) } else { Cow::Borrowed(text) }
-    }
 }
 
 impl Server {
@@ -464,57 +447,6 @@ pub fn put_number(out: &mut Vec<u8>, mut number: u64) {
         }
     }
     out.extend_from_slice(&digits[at - 1..]);
-}
-
-/// The first command, if it is whole.
-fn frame(input: &[u8]) -> Option<Frame<'_>> {
-    let end = input.iter().position(|byte| *byte == b'\n')?;
-    let line = input[..end].strip_suffix(b"\r").expect("a line ends with CR LF");
-    let line = std::str::from_utf8(line).expect("keys and commands are ASCII here");
-    let words: Vec<&str> = line.split(' ').collect();
-    assert!(words.iter().all(|word| !word.is_empty()), "not canonical: {line:?}");
-    assert!(!words.contains(&"noreply"), "a noreply is sent on: {line:?}");
-    let line_len = end + 1;
-    let place = match words[0] {
-        "set" | "add" | "replace" | "append" | "prepend" | "cas" => 4,
-        "ms" => 2,
-        _ => return Some(Frame { words, line_len, data: b"", len: line_len }),
-    };
-    let len = number(words[place]) as usize;
-    let rest = input.get(line_len..line_len + len + 2)?;
-    assert_eq!(&rest[len..], b"\r\n", "the data of {line:?} does not end where it says");
-    Some(Frame { words, line_len, data: &rest[..len], len: line_len + len + 2 })
-}
-
-/// The length of the first command, if it is whole.
-pub fn frame_len(input: &[u8]) -> Option<usize> {
-    frame(input).map(|frame| frame.len)
-}
-
-/// What base64 stands for.
-fn decoded(text: &str) -> String {
-    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let (mut out, mut bits, mut held) = (Vec::new(), 0u32, 0);
-    for letter in text.trim_end_matches('=').bytes() {
-        let at = LETTERS.iter().position(|one| *one == letter).expect("a letter of base64");
-        bits = bits << 6 | at as u32;
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            out.push((bits >> held) as u8);
-        }
-    }
-    String::from_utf8(out).expect("keys are ASCII here")
-}
-
-/// The number of an update, which its data begins with.
-pub fn data_number(data: &[u8]) -> u64 {
-    let digits = data.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    number(std::str::from_utf8(&data[..digits]).expect("digits"))
-}
-
-pub fn number(text: &str) -> u64 {
-    text.parse().unwrap_or_else(|_| panic!("no number: {text:?}"))
 }
 
 pub const NON_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";

@@ -5,7 +5,8 @@ use proxy::Time;
 
 use super::book::UpdateKind;
 use super::conn::Conn;
-use super::server::{Place, frame_len};
+use super::frame::frame_len;
+use super::server::Place;
 use super::world::World;
 
 /// How long a server has owed answers and said nothing.

@@ -12,7 +12,7 @@ use proxy::{ConnId, Proxy, Time};
 use shard::Distribution;
 
 use super::book::Book;
-use super::client::{Asked, Client};
+use super::client::Client;
 use super::conn::Conn;
 use super::random::Random;
 use super::rings::{Rings, View};
@@ -263,19 +263,17 @@ impl World {
     /// Nobody waits longer for an answer than the longest deadline, counted from when the request
     /// arrived or its server last got on.
     fn check_patience(&self, client: &Client) {
-        let Some(expect) = client.expects.front() else { return };
-        let waits = expect.arrived != 0
-            && expect.is_owed()
-            && !client.is_paused
-            && !self.proxy.is_awaiting(client.id);
+        let Some(expect) = client.expects.iter().find(|one| one.is_owed()) else { return };
+        let is_first = client.expects.front().is_some_and(|first| first.index == expect.index);
+        let waits = expect.arrived != 0 && !client.is_paused && !self.proxy.is_awaiting(client.id);
         if !waits || client.is_full || !client.socket.is_empty() || !client.inbox.is_empty() {
             return;
         }
         let model = &self.pools[client.pool];
         let progress = |server: usize| model.servers[server].progress;
-        let last = match &expect.asked {
-            Asked::Read { keys, .. } if keys.len() == 1 && model.is_ordered() => {
-                model.owners(usize::from(keys[0]), expect.arrived).map(progress).max()
+        let last = match expect.key(&self.book) {
+            Some(key) if is_first && model.is_ordered() => {
+                model.owners(key, expect.arrived).map(progress).max()
             }
             _ => (0..model.servers.len()).map(progress).max(),
         };
