@@ -96,8 +96,8 @@ pub(super) static TABLE: &[Command] = &[
     meta(
         "mg",
         Class::Single { writes: false },
-        "with `v` and none but `v f c k s O q P L` merged with other reads, until the pool has \
-         seen stale or win marks; on servers without meta only these and `T`",
+        "with `v` and none but `v f c k s O q P L` merged with other reads, until a \
+         client of the pool uses stale or win marks; on servers without meta only these and `T`",
     ),
     meta(
         "ms",
