@@ -151,10 +151,7 @@ impl Proxy {
             Way::Go { ask, server: Some(server) } => (ask, Some(server)),
             Way::Go { ask, server: None } => (ask, self.server_for(id, request, head)),
             Way::Fault(server, fault) => return self.desk.fail_part(row, server, fault, false),
-            // Its data has come, and by now it belongs to a server of which nothing is known.
-            Way::Wait(server) => {
-                return self.desk.fail_part(row, Some(server as u32), Fault::Down, false);
-            }
+            Way::Wait(_) => unreachable!("who waits is read again, or put back"),
             Way::Refused(refusal) => return self.desk.refuse(row, refusal),
         };
         self.desk.rows[row].question.ask = ask;
