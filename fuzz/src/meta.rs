@@ -80,56 +80,36 @@ fn is_value(word: &[u8], letter: u8, text: &[u8]) -> bool {
 
 /// What a server is told, if it can be: `meta`: the server has the meta commands.
 pub fn expected(said: &Said, meta: bool) -> Option<Said> {
-    let given: Vec<u8> = said.options.iter().map(|option| option[0]).collect();
-    let within = |letters: &[u8]| given.iter().all(|letter| letters.contains(letter));
-    let value = |letter: u8| {
-        let option = said.options.iter().find(|option| option[0] == letter);
-        option.map(|option| option[1..].to_vec())
-    };
-    let number = |letter: u8, otherwise: i128| {
-        value(letter).map_or(otherwise, |text| {
-            String::from_utf8_lossy(&text).parse().expect("it was read as a number")
-        })
-    };
-    let with_cas = given.contains(&b'c');
-    let told = |word: &str, numbers: Vec<i128>| {
-        let key = match given.contains(&b'b') {
-            true => decode(&said.keys[0]).expect("it was decoded before"),
-            false => said.keys[0].clone(),
+    if said.word == "mg" && has(said, b'v') && within(said, b"vfcksOPLT") {
+        let with_cas = has(said, b'c');
+        return match has(said, b'T') {
+            false => told(said, if with_cas { "gets" } else { "get" }, vec![]),
+            true => told(said, if with_cas { "gats" } else { "gat" }, vec![number(said, b'T', 0)]),
         };
-        let body = said.body;
-        clean(&key).then(|| Said {
-            word: word.to_string(),
-            keys: vec![key],
-            numbers,
-            body,
-            ..Said::default()
-        })
-    };
-    let reads = said.word == "mg" && given.contains(&b'v') && within(b"vfcksOPLT");
-    if reads && !given.contains(&b'T') {
-        return told(if with_cas { "gets" } else { "get" }, vec![]);
     }
-    if reads {
-        return told(if with_cas { "gats" } else { "gat" }, vec![number(b'T', 0)]);
+    if !meta {
+        return in_classic_words(said);
     }
-    if meta {
-        let mut same = Said { quiet: false, ..said.clone() };
-        // A server may send such a key back as it is: it is not asked for it, which `me` cannot do.
-        let hidden = given.contains(&b'b') && decode(&said.keys[0]).is_some_and(|key| !clean(&key));
-        if hidden && said.word == "me" {
-            return None;
-        }
-        same.options.retain(|option| !hidden || option[0] != b'k');
-        return Some(same);
+    let mut same = Said { quiet: false, ..said.clone() };
+    // A server may send such a key back as it is: it is not asked for it, which `me` cannot do.
+    let hidden = has(said, b'b') && decode(&said.keys[0]).is_some_and(|key| !clean(&key));
+    if hidden && said.word == "me" {
+        return None;
     }
-    let mode = value(b'M').unwrap_or_default();
+    same.options.retain(|option| !hidden || option[0] != b'k');
+    Some(same)
+}
+
+/// What a server without the meta commands is told.
+fn in_classic_words(said: &Said) -> Option<Said> {
+    let mode = value(said, b'M').unwrap_or_default();
+    let stored = || vec![number(said, b'F', 0), number(said, b'T', 0)];
     match said.word.as_str() {
-        "mg" if within(b"bvfcksOPLT") => match given.contains(&b'T') {
-            true => told("gats", vec![number(b'T', 0)]),
-            false => told("gets", vec![]),
+        "mg" if within(said, b"bvfcksOPLT") => match has(said, b'T') {
+            true => told(said, "gats", vec![number(said, b'T', 0)]),
+            false => told(said, "gets", vec![]),
         },
-        "ms" if within(b"bkOPLTFM") => {
+        "ms" if within(said, b"bkOPLTFM") => {
             let word = match &mode[..] {
                 b"E" => "add",
                 b"A" => "append",
@@ -137,18 +117,48 @@ pub fn expected(said: &Said, meta: bool) -> Option<Said> {
                 b"R" => "replace",
                 _ => "set",
             };
-            told(word, vec![number(b'F', 0), number(b'T', 0)])
+            told(said, word, stored())
         }
-        "ms" if within(b"bkOPLTFMC") && matches!(&mode[..], b"" | b"S" | b"R") => {
-            told("cas", vec![number(b'F', 0), number(b'T', 0), number(b'C', 0)])
+        "ms" if within(said, b"bkOPLTFMC") && matches!(&mode[..], b"" | b"S" | b"R") => {
+            told(said, "cas", [stored(), vec![number(said, b'C', 0)]].concat())
         }
-        "md" if within(b"bkOPL") => told("delete", vec![]),
-        "ma" if within(b"bkOPLDMv") => {
+        "md" if within(said, b"bkOPL") => told(said, "delete", vec![]),
+        "ma" if within(said, b"bkOPLDMv") => {
             let down = matches!(&mode[..], b"D" | b"-");
-            told(if down { "decr" } else { "incr" }, vec![number(b'D', 1)])
+            told(said, if down { "decr" } else { "incr" }, vec![number(said, b'D', 1)])
         }
         _ => None,
     }
+}
+
+fn has(said: &Said, letter: u8) -> bool {
+    said.options.iter().any(|option| option[0] == letter)
+}
+
+/// Whether it has no flags but these.
+fn within(said: &Said, letters: &[u8]) -> bool {
+    said.options.iter().all(|option| letters.contains(&option[0]))
+}
+
+fn value(said: &Said, letter: u8) -> Option<Vec<u8>> {
+    let option = said.options.iter().find(|option| option[0] == letter);
+    option.map(|option| option[1..].to_vec())
+}
+
+fn number(said: &Said, letter: u8, otherwise: i128) -> i128 {
+    value(said, letter).map_or(otherwise, |text| {
+        String::from_utf8_lossy(&text).parse().expect("it was read as a number")
+    })
+}
+
+/// The same in classic words, if they can hold its key.
+fn told(said: &Said, word: &str, numbers: Vec<i128>) -> Option<Said> {
+    let key = match has(said, b'b') {
+        true => decode(&said.keys[0]).expect("it was decoded before"),
+        false => said.keys[0].clone(),
+    };
+    let (word, body) = (word.to_string(), said.body);
+    clean(&key).then(|| Said { word, keys: vec![key], numbers, body, ..Said::default() })
 }
 
 /// The bytes of canonical base64; `None` for what is none, or nothing.
