@@ -7,7 +7,6 @@ use super::conn::Conn;
 use super::frame::{Frame, data_number, number};
 use super::history::Value;
 use super::server::{NON_NUMERIC, Place, Server, say, stored};
-use super::silence::check_abandoned;
 
 /// The flags of a meta command.
 struct Flags<'a> {
@@ -68,21 +67,12 @@ impl Server {
     ) {
         let text = frame.words[1];
         let key = place.key(&frame.key());
-        let at = (place.pool, place.server, Some(key));
         let found = self.store.value(key).cloned();
         let event = match flags.number('N') {
-            Some(id) => {
-                let event = place.book.execute(id, UpdateKind::Vivify, at, place.is_live);
-                place.check_update(id, key);
-                check_abandoned(place, id, &self.silence, conn);
-                event
-            }
+            Some(id) => self.book_update(id, UpdateKind::Vivify, key, conn, place),
             None => match flags.number('T') {
                 Some(id) if found.is_some() => {
-                    let event = place.book.execute(id, UpdateKind::GetAndTouch, at, place.is_live);
-                    place.check_update(id, key);
-                    check_abandoned(place, id, &self.silence, conn);
-                    event
+                    self.book_update(id, UpdateKind::GetAndTouch, key, conn, place)
                 }
                 _ => place.book.event(),
             },
@@ -179,10 +169,7 @@ impl Server {
             return say(conn, &format!("{code}{back}"));
         }
         let id = flags.number('T').expect("an invalidation has its number");
-        let at = (place.pool, place.server, Some(key));
-        let event = place.book.execute(id, UpdateKind::Invalidate, at, place.is_live);
-        place.check_update(id, key);
-        check_abandoned(place, id, &self.silence, conn);
+        let event = self.book_update(id, UpdateKind::Invalidate, key, conn, place);
         let outcome = if old.is_some() { "STORED" } else { "NOT_FOUND" };
         place.book.updates[id as usize].outcome = Outcome::Words(outcome);
         if let Some(old) = old {

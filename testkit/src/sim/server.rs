@@ -189,10 +189,7 @@ impl Server {
             // Where there is nothing, nothing is touched.
             if touches && value.is_some() {
                 let number = number(frame.words[1]);
-                let at = (place.pool, place.server, Some(key));
-                place.book.execute(number, UpdateKind::GetAndTouch, at, place.is_live);
-                place.check_update(number, key);
-                check_abandoned(place, number, &self.silence, conn);
+                self.book_update(number, UpdateKind::GetAndTouch, key, conn, place);
             } else {
                 place.book.event();
             }
@@ -223,6 +220,23 @@ impl Server {
         say(conn, outcome);
     }
 
+    /// An update is executed here, and it must be: by its key's server, in its order, for somebody
+    /// who has not given it up.
+    pub fn book_update(
+        &self,
+        id: u64,
+        kind: UpdateKind,
+        key: usize,
+        conn: &mut Conn,
+        place: &mut Place<'_>,
+    ) -> u64 {
+        let at = (place.pool, place.server, Some(key));
+        let event = place.book.execute(id, kind, at, place.is_live);
+        place.check_update(id, key);
+        check_abandoned(place, id, &self.silence, conn);
+        event
+    }
+
     /// A store is executed, with that outcome.
     pub fn book_store(
         &self,
@@ -232,10 +246,7 @@ impl Server {
         conn: &mut Conn,
         place: &mut Place<'_>,
     ) -> u64 {
-        let at = (place.pool, place.server, Some(key));
-        let event = place.book.execute(id, UpdateKind::Store, at, place.is_live);
-        place.check_update(id, key);
-        check_abandoned(place, id, &self.silence, conn);
+        let event = self.book_update(id, UpdateKind::Store, key, conn, place);
         place.book.updates[id as usize].outcome = Outcome::Words(outcome);
         event
     }
@@ -260,10 +271,7 @@ impl Server {
         conn: &mut Conn,
         place: &mut Place<'_>,
     ) -> Outcome {
-        let at = (place.pool, place.server, Some(key));
-        let event = place.book.execute(id, UpdateKind::Delta, at, place.is_live);
-        place.check_update(id, key);
-        check_abandoned(place, id, &self.silence, conn);
+        let event = self.book_update(id, UpdateKind::Delta, key, conn, place);
         let old = self.store.value(key).cloned();
         let text = old.as_ref().map(|old| std::str::from_utf8(&old.bytes).expect("ASCII values"));
         let outcome = match text.map(|text| text.parse::<u64>()) {
@@ -286,10 +294,7 @@ impl Server {
         assert_eq!(frame.words.len(), 3, "arguments of {:?}", frame.words);
         let key = place.key(frame.words[1]);
         let id = number(frame.words[2]);
-        let at = (place.pool, place.server, Some(key));
-        place.book.execute(id, UpdateKind::Touch, at, place.is_live);
-        place.check_update(id, key);
-        check_abandoned(place, id, &self.silence, conn);
+        self.book_update(id, UpdateKind::Touch, key, conn, place);
         let found = self.store.value(key).is_some();
         let outcome = if found { "TOUCHED" } else { "NOT_FOUND" };
         place.book.updates[id as usize].outcome = Outcome::Words(outcome);
