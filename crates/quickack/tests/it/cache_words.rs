@@ -116,7 +116,8 @@ fn asking(random: &mut Random) -> Asking {
             // A T for a number that becomes longer is lost there: see `Entry::grow`.
             pick_tokens(random, &mut flags, &["N0", "N100", "N-1", "C{cas}", "C0"]);
             pick_tokens(random, &mut flags, &["MI", "M+", "MD", "M-", "MX", "D7", "D1", "D99999"]);
-            pick_tokens(random, &mut flags, &["J5", "J99", "D0", "D18446744073709551615"]);
+            // From 2^63 on memcached takes a value for a number or not by what lies behind it.
+            pick_tokens(random, &mut flags, &["J5", "J99", "D0", "D4294967296"]);
             meta(random, "ma", &key, None, flags, false)
         }
         16 if plain.is_empty() => "mn\r\n".into(),
