@@ -53,8 +53,5 @@ fn apart(keys: [&[u8]; 2], servers: [&str; 2], out: &mut Vec<u8>) {
     let [one, other] = keys.map(words::echo);
     let [here, there] = servers.map(str::as_bytes);
     let why: &[u8] = b"CROSSSLOT Keys in request don't hash to the same server: '";
-    words::error(
-        &[why, &one, b"' is on ", here, b", '", &other, b"' on ", there, TOGETHER],
-        out,
-    );
+    words::error(&[why, &one, b"' is on ", here, b", '", &other, b"' on ", there, TOGETHER], out);
 }

@@ -52,9 +52,9 @@ fn changes(command: u16) -> bool {
     )
 }
 
-pub(super) fn gather<'a>(
+pub(super) fn gather<'r, 'e>(
     asked: &Asked<'_>,
-    parts: &mut dyn Iterator<Item = Result<&'a [u8], &'a [u8]>>,
+    parts: &mut dyn Iterator<Item = Result<&'r [u8], &'e [u8]>>,
     out: &mut Vec<u8>,
 ) {
     let mut replies = Vec::new();
@@ -159,9 +159,10 @@ fn array(reply: &[u8]) -> Option<Walk<'_>> {
 /// Each server picks at random, and what they have picked decides between them: here is no dice.
 fn pick(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
     let picked: Vec<_> = replies.iter().filter(|reply| !is_null(reply)).collect();
-    let sum = picked.iter().flat_map(|reply| reply.iter()).fold(FNV_START, |sum: u64, byte| {
-        (sum ^ u64::from(*byte)).wrapping_mul(FNV_FACTOR)
-    });
+    let sum = picked
+        .iter()
+        .flat_map(|reply| reply.iter())
+        .fold(FNV_START, |sum: u64, byte| (sum ^ u64::from(*byte)).wrapping_mul(FNV_FACTOR));
     // The low bits of such a sum are its worst.
     let nth = (sum >> 32) as usize % picked.len().max(1);
     let chosen: &[u8] = picked.get(nth).copied().or(replies.first())?;

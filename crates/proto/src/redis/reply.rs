@@ -103,9 +103,7 @@ fn made(kind: ItemKind, head: usize, body: Option<u64>, ends: bool) -> Item {
 /// An error that is a bulk. It is told whole, as the other kind is.
 fn long_error(input: &[u8]) -> Parsed<Item> {
     match element(input, 0) {
-        Element::Whole { end, .. } => {
-            Parsed::Complete(made(ItemKind::Error, end, None, true))
-        }
+        Element::Whole { end, .. } => Parsed::Complete(made(ItemKind::Error, end, None, true)),
         Element::Body { start, len } => {
             let end = start + (len as usize) + 2;
             match input.get(start..end) {
@@ -196,9 +194,15 @@ fn lead(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Element {
     /// A whole element, or the head of an aggregate: `more` elements follow that belong to it.
-    Whole { end: usize, more: u64 },
+    Whole {
+        end: usize,
+        more: u64,
+    },
     /// A string that is long or has not come whole.
-    Body { start: usize, len: u64 },
+    Body {
+        start: usize,
+        len: u64,
+    },
     Unfinished,
     Wrong(&'static str),
 }

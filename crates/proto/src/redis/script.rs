@@ -1,6 +1,8 @@
 //! Scripts that a server has forgotten: the proxy remembers those that it has seen loaded, and loads
 //! one again when a server says that it does not know it.
 
+use std::borrow::Cow;
+
 use super::commands::id;
 use super::reply::Walk;
 use super::{request, words};
@@ -12,7 +14,11 @@ pub(super) fn learn<'a>(asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8],
         return None;
     }
     let digest = Walk::new(reply).text().filter(|digest| is_digest(digest))?;
-    Some((digest, request::argument(asked.head, 2)?))
+    // One of a line with quotes, which stands nowhere as it is, is not remembered.
+    match request::arguments(asked.head).into_iter().nth(2)? {
+        Cow::Borrowed(script) => Some((digest, script)),
+        Cow::Owned(_) => None,
+    }
 }
 
 /// Loads the script that a server does not know.

@@ -250,9 +250,7 @@ fn excuse(line: &[u8]) -> Option<Excuse> {
                     | b"Hash slot not served"
             ),
         ),
-        b"TRYAGAIN" => {
-            (Excuse::TryAgain, why == b"Multiple keys request during rehashing of slot")
-        }
+        b"TRYAGAIN" => (Excuse::TryAgain, why == b"Multiple keys request during rehashing of slot"),
         b"NOSCRIPT" => (
             Excuse::NoScript,
             matches!(why, b"No matching script. Please use EVAL." | b"No matching script."),

@@ -1,5 +1,7 @@
 //! How RESP is written: the shapes that our own answers are made of.
 
+use crate::scan::push_decimal;
+
 /// `*n`: so many elements follow.
 pub(super) fn open_array(count: usize, out: &mut Vec<u8>) {
     open(count as u64, out);
@@ -46,7 +48,7 @@ pub(super) fn number(value: u64, out: &mut Vec<u8>) {
 pub(super) fn signed(value: i64, out: &mut Vec<u8>) {
     if value < 0 {
         out.extend_from_slice(b":-");
-        decimal(value.unsigned_abs(), out);
+        push_decimal(value.unsigned_abs(), out);
         out.extend_from_slice(b"\r\n");
     } else {
         number(value as u64, out);
@@ -56,11 +58,6 @@ pub(super) fn signed(value: i64, out: &mut Vec<u8>) {
 /// Nothing, where there could be a string.
 pub(super) fn null(dialect: u8, out: &mut Vec<u8>) {
     out.extend_from_slice(if dialect > 2 { b"_\r\n" } else { b"$-1\r\n" });
-}
-
-/// Nothing, where there could be an array.
-pub(super) fn null_array(dialect: u8, out: &mut Vec<u8>) {
-    out.extend_from_slice(if dialect > 2 { b"_\r\n" } else { b"*-1\r\n" });
 }
 
 /// A line of words that are ours.
@@ -77,30 +74,17 @@ fn line(first: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
     out.push(first);
     for part in parts {
         // What came from outside is escaped before it comes here; a line stays one all the same.
-        out.extend(part.iter().map(|&byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));
+        out.extend(
+            part.iter().map(|&byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }),
+        );
     }
     out.extend_from_slice(b"\r\n");
 }
 
 fn sized(first: u8, value: u64, out: &mut Vec<u8>) {
     out.push(first);
-    decimal(value, out);
+    push_decimal(value, out);
     out.extend_from_slice(b"\r\n");
-}
-
-pub(super) fn decimal(value: u64, out: &mut Vec<u8>) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    let mut rest = value;
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
 }
 
 /// What a client sent, as an error may repeat it: cut, and no byte that could end a line or move a
