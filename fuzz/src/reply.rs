@@ -1,6 +1,6 @@
 //! The reply parser by itself: whatever a server says, to whatever was asked.
 
-use proto::{Ask, Class, ItemKind, PROTOCOLS, Parsed};
+use proto::{Ask, Class, ItemKind, PROTOCOLS, Parsed, Progress};
 
 use crate::mutate::{self, Dice};
 

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use proto::{Credentials, Protocol};
+use proto::{Credentials, Extra, Protocol};
 use shard::{Distribution, Hash};
 
 use crate::limits::{self, Limits};
@@ -59,6 +59,14 @@ pub struct PoolPlan {
     pub merge_gets: bool,
     /// What ends a multi-key get when a server did not answer.
     pub partial: Partial,
+    /// What becomes of a request that could be split, and whose keys belong to several servers.
+    pub multi_key: MultiKey,
+    /// Databases that clients may choose, from 0 on.
+    pub spaces: u32,
+    /// The one in which they begin.
+    pub space: u32,
+    /// Commands that only the operator knows.
+    pub extras: Vec<Extra>,
     /// Broadcast commands that the operator allows, by name.
     pub allow: Vec<String>,
     /// Who we are to the servers, where they want to know.
@@ -113,6 +121,15 @@ pub enum Partial {
     Error,
     /// The hits of the living servers, then a plain end: the rest look like misses.
     Miss,
+}
+
+/// What becomes of a request that could be split, and whose keys belong to several servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MultiKey {
+    /// Each server is asked for its keys.
+    Split,
+    /// It is refused, as one that cannot be split is.
+    Refuse,
 }
 
 /// When the pending ACK is flushed with `TCP_QUICKACK`.
@@ -191,6 +208,10 @@ impl PoolPlan {
             client_connections: usize::MAX,
             merge_gets: true,
             partial: Partial::Error,
+            multi_key: MultiKey::Split,
+            spaces: limits::SPACES_DEFAULT,
+            space: 0,
+            extras: Vec::new(),
             allow: Vec::new(),
             server_login: None,
             users: None,
