@@ -21,20 +21,20 @@ pub fn asks() -> impl Iterator<Item = Ask> {
     })
     .map(|(row, _)| row)
     .chain([PROTOCOLS[0].commands().len(), PROTOCOLS[0].commands().len() + 1])
-    .map(|row| Ask { command: row as u8 })
+    .map(|row| Ask { command: row as u16 })
 }
 
 fn check(ask: Ask, bytes: &[u8], dice: &mut Dice) {
     let protocol = PROTOCOLS[0];
-    let whole = protocol.upstream().parse_reply(ask, bytes);
+    let whole = protocol.upstream().parse_reply(ask, &mut Progress::default(), bytes);
     let cut = dice.below(bytes.len() + 1);
-    let early = protocol.upstream().parse_reply(ask, &bytes[..cut]);
+    let early = protocol.upstream().parse_reply(ask, &mut Progress::default(), &bytes[..cut]);
     assert!(early == Parsed::Incomplete || early == whole, "settled by {cut} bytes: {early:?}");
     let Parsed::Complete(item) = whole else { return };
     let head = item.head as usize;
     assert!(head > 1 && bytes[..head].ends_with(b"\r\n"), "a head is a whole line");
     assert_eq!(
-        protocol.upstream().parse_reply(ask, &bytes[..head]),
+        protocol.upstream().parse_reply(ask, &mut Progress::default(), &bytes[..head]),
         whole,
         "nothing past the head counts"
     );

@@ -37,15 +37,16 @@ pub fn written(
 ) -> Vec<u8> {
     let mut out = Vec::new();
     let ask = match request.class {
-        Class::Fetch { .. } => {
+        Class::Fetch { ask, .. } => {
             let upstream = protocol.upstream();
-            protocol.open_fetch(request, head, &mut out);
-            keys.iter().for_each(|key| upstream.push_fetch(key.of(head), &mut out));
-            upstream.close_fetch(&mut out);
+            let mut text = Vec::new();
+            protocol.open_fetch(request, head, &mut text);
+            keys.iter().for_each(|key| upstream.push_fetch(key.of(head), &mut text));
+            upstream.seal_fetch(ask, keys.len(), &text, &mut out);
             return out;
         }
-        Class::Broadcast { ask } => ask,
-        _ => match protocol.carry(request, head, Some(Skills { meta })) {
+        Class::Broadcast { ask, .. } => ask,
+        _ => match protocol.carry(request, head, Some(Skills { meta, ..Skills::default() })) {
             Carry::Ask(ask) => ask,
             Carry::Refused(_) => return out,
             Carry::Unknown => panic!("the skills were told"),

@@ -43,12 +43,18 @@ fn asked<'a>(request: &Request, ask: Ask, head: &'a [u8]) -> Asked<'a> {
 fn tell(protocol: &dyn Protocol, request: &Request, head: &[u8], said: &[u8]) {
     for meta in [false, true].into_iter().filter(|_| request.keep) {
         let carry = match request.class {
-            Class::Fetch { ask, .. } | Class::Broadcast { ask } => Carry::Ask(ask),
-            Class::Single { .. } => protocol.carry(request, head, Some(Skills { meta })),
-            Class::Local(_) | Class::Refuse(_) => return,
+            Class::Fetch { ask, .. } | Class::Broadcast { ask, .. } => Carry::Ask(ask),
+            Class::Single { .. } => {
+                protocol.carry(request, head, Some(Skills { meta, ..Skills::default() }))
+            }
+            Class::Split { .. } | Class::Local(_) | Class::Refuse(_) => return,
         };
         let Carry::Ask(ask) = carry else { continue };
-        let Parsed::Complete(item) = protocol.upstream().parse_reply(ask, said) else { continue };
+        let Parsed::Complete(item) =
+            protocol.upstream().parse_reply(ask, &mut Progress::default(), said)
+        else {
+            continue;
+        };
         let asked = asked(request, ask, head);
         let mut out = Vec::new();
         match protocol.translate(&asked, &item, &said[..item.head as usize], &mut out) {

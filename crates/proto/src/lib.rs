@@ -21,8 +21,9 @@ mod message;
 pub mod scan;
 
 pub use message::{
-    Answer, Ask, Asked, Carry, Class, Command, Credentials, Heard, Item, ItemKind, Local, Login,
-    Marks, Parsed, Quiet, Refusal, Request, Resume, Shown, Skills, Span,
+    Answer, Ask, Asked, Carry, Class, Command, Credentials, Excuse, Extra, Facts, Heard, Item,
+    ItemKind, Lane, Local, Login, Marks, Muted, Parsed, Place, Profile, Progress, Quiet, Refusal,
+    Request, Resume, Session, Shown, Skills, Span, Turn,
 };
 
 /// Every protocol that clients speak.
@@ -55,6 +56,11 @@ pub trait Protocol: Sync {
     /// What the servers speak.
     fn upstream(&self) -> &'static dyn Upstream;
 
+    /// Where a connection begins: without a database of its own.
+    fn lane(&self) -> Lane {
+        Lane::default()
+    }
+
     /// Every command it knows, also those that are refused. [`Request::command`] is an index here.
     fn commands(&self) -> &'static [Command];
 
@@ -84,7 +90,8 @@ pub trait Protocol: Sync {
         scratch: &'a mut Vec<u8>,
     ) -> &'a [u8];
 
-    /// How a single request can be carried to a server with these skills, if they are known.
+    /// How a single request can be carried to a server with these skills, if they are known. Of
+    /// what the protocol answers by itself: `Unknown` if it needs to know what servers can do.
     fn carry(&self, request: &Request, head: &[u8], skills: Option<Skills>) -> Carry;
 
     /// Writes the head that goes to a server for a request that is forwarded whole: canonical, in
@@ -104,6 +111,81 @@ pub trait Protocol: Sync {
     /// Starts a read of several keys; `head` is the request's own and may hold arguments.
     fn open_fetch(&self, request: &Request, head: &[u8], out: &mut Vec<u8>);
 
+    /// What a server needs after the key `nth` of a request that is split, beyond the key.
+    fn push_rest(
+        &self,
+        _request: &Request,
+        _head: &[u8],
+        _keys: &[Span],
+        _nth: usize,
+        _out: &mut Vec<u8>,
+    ) {
+    }
+
+    /// Makes one answer of the replies of several servers, in the order asked. `Err`: an error, a
+    /// server's or ours, in the client's words.
+    fn gather(
+        &self,
+        asked: &Asked<'_>,
+        parts: &mut dyn Iterator<Item = Result<&[u8], &[u8]>>,
+        out: &mut Vec<u8>,
+    ) {
+        let _ = asked;
+        let mut last: &[u8] = b"";
+        for part in parts {
+            match part {
+                Ok(reply) => last = reply,
+                Err(error) => return out.extend_from_slice(error),
+            }
+        }
+        out.extend_from_slice(last);
+    }
+
+    /// An answer is whole or an error, never some values and then an error.
+    fn is_whole(&self) -> bool {
+        false
+    }
+
+    /// Answers what is the protocol's own affair; may change what is known of the client.
+    fn converse(
+        &self,
+        _request: &Request,
+        _head: &[u8],
+        _session: &mut Session,
+        _facts: &Facts<'_>,
+        _out: &mut Vec<u8>,
+    ) -> Turn {
+        unreachable!("no request of this protocol is its own affair")
+    }
+
+    /// Makes a request that can be routed of one whose command only the operator knows.
+    fn adopt(
+        &self,
+        _request: &mut Request,
+        _input: &[u8],
+        _keys: &mut Vec<Span>,
+        _extras: &[Extra],
+    ) -> bool {
+        false
+    }
+
+    /// What a server's reply to a broadcast teaches: a name, and the text that it stands for.
+    fn learn<'a>(&self, _asked: &Asked<'a>, _reply: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+        None
+    }
+
+    /// Writes what to ask a server first, so that it does not excuse itself so again. `known` finds
+    /// the text of a name that was learnt. The reply to it is nobody's.
+    fn remedy(
+        &self,
+        _asked: &Asked<'_>,
+        _excuse: Excuse,
+        _known: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
+        _out: &mut Vec<u8>,
+    ) -> Option<Ask> {
+        None
+    }
+
     /// Whether it is this key, as servers write it, that a single request with `keep` asked for.
     fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool;
 
@@ -122,8 +204,9 @@ pub trait Protocol: Sync {
 /// What servers speak.
 pub trait Upstream: Sync {
     /// Reads one item of a server's reply at the start of `input`, its head only. What cannot be
-    /// a reply to `ask` is `Malformed`: the caller must not believe anything after it.
-    fn parse_reply(&self, ask: Ask, input: &[u8]) -> Parsed<Item>;
+    /// a reply to `ask` is `Malformed`: the caller must not believe anything after it. `progress`
+    /// must be `default()` at the start of each reply and be given back as it was left.
+    fn parse_reply(&self, ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item>;
 
     /// What a server must be able to do to be asked so.
     fn needs(&self, ask: Ask) -> Skills;
@@ -138,13 +221,18 @@ pub trait Upstream: Sync {
     /// Adds one key to a read that `open_fetch` began.
     fn push_fetch(&self, key: &[u8], out: &mut Vec<u8>);
 
-    /// Ends a read that `open_fetch` began.
-    fn close_fetch(&self, out: &mut Vec<u8>);
+    /// Writes the whole message of a read of so many keys, of which `text` has been written.
+    fn seal_fetch(&self, ask: Ask, keys: usize, text: &[u8], out: &mut Vec<u8>);
 
     /// What is said first on a new link. Its answer proves that the server is there, and teaches
     /// what it can do.
-    fn hello(&self, credentials: Option<&Credentials>, out: &mut Vec<u8>);
+    fn hello(&self, credentials: Option<&Credentials>, lane: Lane, out: &mut Vec<u8>);
 
     /// Reads that answer; `credentials`: they were given. `Malformed` says why the link is useless.
-    fn hear(&self, credentials: bool, input: &[u8]) -> Parsed<Heard>;
+    fn hear(&self, credentials: bool, lane: Lane, input: &[u8]) -> Parsed<Heard>;
+
+    /// Whether this error line says that nothing was done, and why.
+    fn excuse(&self, _line: &[u8]) -> Option<Excuse> {
+        None
+    }
 }

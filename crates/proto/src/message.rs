@@ -29,6 +29,15 @@ impl Span {
 pub struct Resume {
     /// Bytes already searched for the end of the head.
     pub scanned: usize,
+    /// Parts of the head that are still to come after those, where a protocol counts them.
+    pub left: u32,
+}
+
+/// What is remembered of a reply of which some items have come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Elements still to come, where a protocol counts them; 0 before the first item.
+    pub left: u64,
 }
 
 /// The outcome of a parse.
@@ -64,10 +73,16 @@ pub enum Class {
     /// other clients' reads. `idempotent`: asking again changes nothing, so it may be asked once
     /// more on a new link. One that is translated has one key, or was joined from such.
     Fetch { ask: Ask, merge: bool, idempotent: bool },
-    /// One key, one item in answer. `writes`: it changes something, and is never sent twice.
+    /// All its keys belong to one server, which gives one reply; without keys it goes where its
+    /// [`Place`] says. `writes`: it changes something, and is never sent twice.
     Single { writes: bool },
-    /// Goes to every server of the pool, where the pool allows it by the name of what is asked.
-    Broadcast { ask: Ask },
+    /// Any number of keys, asked of their servers and gathered into one answer. Where all belong to
+    /// one server it is a `Single`. `each`: each key has an element of the reply; otherwise each
+    /// server's reply is whole, and [`crate::Protocol::gather`] makes one of them.
+    Split { ask: Ask, each: bool, writes: bool, idempotent: bool },
+    /// Goes to every server of the pool; the replies are gathered. `gated`: only where the pool
+    /// allows it by the name of what is asked.
+    Broadcast { ask: Ask, gated: bool, writes: bool },
     /// The proxy answers by itself.
     Local(Local),
     /// Never forwarded.
@@ -87,6 +102,22 @@ pub enum Local {
     Barrier,
     /// Close when everything before it has been answered.
     Quit,
+    /// The protocol's own affair: [`crate::Protocol::converse`].
+    Own,
+}
+
+/// Where a request goes that one server answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// Where its keys belong.
+    #[default]
+    Keys,
+    /// To any server.
+    Any,
+    /// To the server in this place of the pool.
+    Nth(u32),
+    /// To the only server of the pool: it may touch keys that cannot be told from it.
+    Sole,
 }
 
 /// Why a request is answered with an error and not forwarded.
@@ -106,7 +137,7 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Row in [`crate::Protocol::commands`].
-    pub command: u8,
+    pub command: u16,
     /// What to do with it; for a refusal this differs from the command's own class.
     pub class: Class,
     /// Which answers the client wants.
@@ -116,6 +147,10 @@ pub struct Request {
     /// Its head is needed when it is answered: what the server says is translated. Otherwise that
     /// passes as it came.
     pub keep: bool,
+    /// It is kept whole until it is answered, so that it can be asked again if its server says that
+    /// it did nothing: see [`Excuse`].
+    pub repeat: bool,
+    pub place: Place,
     /// Length of the head.
     pub head: u32,
     /// Length of the body, without its trailer.
@@ -135,6 +170,8 @@ impl Request {
             quiet: Quiet::Loud,
             marks: Marks::None,
             keep: false,
+            repeat: false,
+            place: Place::Keys,
             head: 0,
             body: 0,
             trailer: b"",
@@ -182,7 +219,7 @@ pub enum Marks {
 /// against it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
-    pub command: u8,
+    pub command: u16,
 }
 
 /// What a server can do beyond what every server can.
@@ -190,13 +227,128 @@ pub struct Ask {
 pub struct Skills {
     /// memcached's meta commands.
     pub meta: bool,
+    /// Redis's third protocol.
+    pub resp3: bool,
+    /// Its version, where clients are told that of the servers: major, minor, patch.
+    pub version: [u16; 3],
 }
 
 impl Skills {
     /// Whether whoever has these can do all that whoever has `others` can.
     pub fn include(self, others: Skills) -> bool {
-        self.meta || !others.meta
+        (self.meta || !others.meta) && (self.resp3 || !others.resp3)
     }
+
+    /// What both can.
+    pub fn common(self, other: Skills) -> Skills {
+        Skills {
+            meta: self.meta && other.meta,
+            resp3: self.resp3 && other.resp3,
+            version: self.version.min(other.version),
+        }
+    }
+}
+
+/// Links are shared by requests of the same lane only: what a server is told first on a link holds
+/// for everything that follows on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lane {
+    /// Which version of the servers' protocol; 0 where there is one.
+    pub dialect: u8,
+    /// Which of a server's databases.
+    pub space: u32,
+}
+
+/// What a connection has said about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Session {
+    pub lane: Lane,
+    pub muted: Muted,
+    /// What few connections say more. In a box: connections at rest are many.
+    pub profile: Option<Box<Profile>>,
+}
+
+/// Whether a client wants answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Muted {
+    /// It does.
+    #[default]
+    No,
+    /// Not to what comes next.
+    Next,
+    /// Not until it says so.
+    Yes,
+}
+
+/// What a client has told about itself, which is told back when it asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Profile {
+    pub user: Vec<u8>,
+    pub name: Vec<u8>,
+    pub library: Vec<u8>,
+    pub library_version: Vec<u8>,
+    pub no_evict: bool,
+    pub no_touch: bool,
+}
+
+/// What a protocol must know of the proxy to answer by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// The client's number: no other client of this proxy has it.
+    pub id: u64,
+    pub pool: &'a str,
+    /// Our name and version.
+    pub version: &'a str,
+    /// What all servers can of which that is known.
+    pub skills: Option<Skills>,
+    /// Databases that may be chosen, from 0 on.
+    pub spaces: u32,
+    /// Where a connection to this pool begins.
+    pub lane: Lane,
+    pub servers: usize,
+    /// Clients of the pool, of all workers.
+    pub clients: u64,
+    pub uptime_s: u64,
+    /// Clients have to log in.
+    pub has_users: bool,
+}
+
+/// What becomes of a client after an answer of its protocol's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It goes on.
+    Stay,
+    /// It is closed when it has been answered.
+    Leave,
+    /// It has to say again who it is, where that is asked for.
+    LogOut,
+}
+
+/// Why a server says that it did nothing of what it was asked, so that it can be asked again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excuse {
+    /// It is reading its data.
+    Loading,
+    /// It is a replica that has lost its master.
+    MasterDown,
+    ClusterDown,
+    TryAgain,
+    /// It does not know the script that is named.
+    NoScript,
+}
+
+/// A command that the operator has told of: which of its arguments are keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extra {
+    /// In lower case.
+    pub name: String,
+    /// The first key; the command's name is argument 0.
+    pub first: u32,
+    /// The last one; negative: counted from the end, -1 is the last argument.
+    pub last: i32,
+    /// From one key to the next.
+    pub step: u32,
+    pub writes: bool,
 }
 
 /// How a request can be carried to a server.
@@ -214,22 +366,25 @@ pub enum Carry {
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// Row in the table of the client's protocol; `NOBODY` where nothing was asked.
-    pub command: u8,
+    pub command: u16,
     pub quiet: Quiet,
     /// What the server was asked, if one was.
     pub ask: Ask,
     /// Its head, if the request has `keep` or is being answered at once; what was sent, where that
     /// is no request; otherwise empty.
     pub head: &'a [u8],
+    /// The place of the server after the one that was asked by its place, if there is one.
+    pub next: Option<u32>,
 }
 
 impl Asked<'_> {
     /// The command of what nobody asked.
-    pub const NOBODY: u8 = u8::MAX;
+    pub const NOBODY: u16 = u16::MAX;
 
     /// What is said unasked, before a connection is closed.
     pub fn nobody() -> Asked<'static> {
-        Asked { command: Asked::NOBODY, quiet: Quiet::Loud, ask: Ask::default(), head: b"" }
+        let (command, quiet) = (Asked::NOBODY, Quiet::Loud);
+        Asked { command, quiet, ask: Ask::default(), head: b"", next: None }
     }
 }
 
@@ -251,6 +406,8 @@ pub enum Heard {
     Welcome { len: usize, skills: Skills },
     /// It does not know who we say we are, or wants a login that we did not try.
     LoginRefused,
+    /// It has no such lane; otherwise it is well.
+    LaneRefused,
 }
 
 /// Who we are to a server, or who a client says it is.
@@ -270,8 +427,8 @@ impl std::fmt::Debug for Credentials {
 /// What a request is to a proxy whose client has not logged in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Login<'a> {
-    /// A try.
-    Attempt { name: &'a [u8], password: &'a [u8] },
+    /// A try. `goes_on`: if it is right, it is answered as what else it asks.
+    Attempt { name: &'a [u8], password: &'a [u8], goes_on: bool },
     /// It asks how to log in.
     Mechanisms,
     /// It has to wait.
@@ -288,8 +445,10 @@ pub struct Item {
     pub body: u64,
     /// Bytes that must end the body.
     pub trailer: &'static [u8],
-    /// A value's key, in the head.
+    /// A value's key, in the head; empty where values come in the order asked.
     pub key: Span,
+    /// The reply ends with it.
+    pub ends: bool,
 }
 
 impl Item {
@@ -315,11 +474,19 @@ pub enum ItemKind {
     Status,
     /// An error of the server's in place of the rest of the reply.
     Error,
+    /// A piece of the reply to a single request or a broadcast; the last one is a `Status`.
+    Part,
+    /// So many values follow, one for each key asked, in the order asked.
+    Open(u64),
+    /// As `Value`, but it says that there is none.
+    Null,
 }
 
 /// What the proxy says to a client on its own account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
+    /// So many values follow, in an order that tells whose they are.
+    Open(u64),
     /// Ends the values of a read, or counters.
     End,
     /// A read of one key found nothing.
@@ -343,6 +510,8 @@ pub enum Answer<'a> {
     Uncertain(&'a str),
     /// A server's own error line.
     Error(&'a [u8]),
+    /// The request's keys, of which these are two, belong to different servers, which are named.
+    Apart { keys: [&'a [u8]; 2], servers: [&'a str; 2] },
     /// How to log in.
     Mechanisms,
     /// Welcome.

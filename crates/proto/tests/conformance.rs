@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 
 use proto::memcached::Binary;
 use proto::{
-    Answer, Asked, Class, PROTOCOLS, Parsed, Protocol, Quiet, Refusal, Request, Resume, Skills,
-    Span,
+    Answer, Asked, Class, PROTOCOLS, Parsed, Progress, Protocol, Quiet, Refusal, Request, Resume,
+    Skills, Span,
 };
 use transcript::{
     SERVERS, ask, bytes, carried, escaped, frames, meaning, own_words, reply_story, rows, story,
@@ -156,8 +156,8 @@ fn nothing_is_read_past_the_end_of_a_frame() {
                 break;
             }
             let ask = ask(protocol, &row.asked);
-            let whole = protocol.upstream().parse_reply(ask, said);
-            let early = protocol.upstream().parse_reply(ask, &said[..at]);
+            let whole = protocol.upstream().parse_reply(ask, &mut Progress::default(), said);
+            let early = protocol.upstream().parse_reply(ask, &mut Progress::default(), &said[..at]);
             assert!(early == Parsed::Incomplete || early == whole, "{}: {at} bytes", row.place);
         }
     });
@@ -181,7 +181,7 @@ fn what_is_written_reads_as_the_same_request() {
                 continue;
             }
             for meta in [false, true] {
-                let skills = Some(Skills { meta });
+                let skills = Some(Skills { meta, ..Skills::default() });
                 if let Ok((sent, ask)) = carried(protocol, &request, head, &keys, body, skills) {
                     let same = std::ptr::eq(protocol.commands(), SERVERS.commands())
                         && request.command == ask.command;
@@ -244,7 +244,8 @@ fn garbage_never_panics() {
             let said = &asked.server.as_ref().unwrap().0;
             let from = dice.below(bytes.len() + 1);
             bytes.splice(0..from, said[..dice.below(said.len() + 1)].iter().copied());
-            let _ = protocol.upstream().parse_reply(ask(SERVERS, &asked.asked), &bytes);
+            let (ask, mut progress) = (ask(SERVERS, &asked.asked), Progress::default());
+            let _ = protocol.upstream().parse_reply(ask, &mut progress, &bytes);
         }
     }
 }
@@ -309,18 +310,19 @@ fn a_long_get_in_pieces_is_read_in_linear_time() {
 
 /// Reads a get of so many keys that arrives in pieces of 16 KiB.
 fn read_a_get_in_pieces(protocol: &dyn Protocol, count: usize) {
-    let mut input = Vec::new();
+    let (mut input, mut text) = (Vec::new(), Vec::new());
     let get = protocol.commands().iter().position(|row| row.name == "get").unwrap();
     let template = rows(protocol).into_iter().find(|row| row.request.starts_with(b"get ")).unwrap();
     let mut keys = Vec::new();
     let parsed = protocol.parse_request(&template.request, &mut Resume::default(), &mut keys);
     let Parsed::Complete(request) = parsed else { panic!("{}: {parsed:?}", template.place) };
     assert_eq!(usize::from(request.command), get);
-    protocol.open_fetch(&request, &template.request, &mut input);
+    protocol.open_fetch(&request, &template.request, &mut text);
     for number in 0..count {
-        protocol.upstream().push_fetch(format!("key:{number:08}").as_bytes(), &mut input);
+        protocol.upstream().push_fetch(format!("key:{number:08}").as_bytes(), &mut text);
     }
-    protocol.upstream().close_fetch(&mut input);
+    let Class::Fetch { ask, .. } = request.class else { panic!("a get is a read") };
+    protocol.upstream().seal_fetch(ask, count, &text, &mut input);
 
     let mut resume = Resume::default();
     for end in (16384..input.len()).step_by(16384) {

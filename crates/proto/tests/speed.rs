@@ -5,7 +5,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use proto::{Ask, Asked, Carry, Class, Parsed, Protocol, Resume, Skills, Span};
+use proto::{Ask, Asked, Carry, Class, Parsed, Progress, Protocol, Resume, Skills, Span};
 
 const CALLS: u32 = 20_000;
 
@@ -30,9 +30,13 @@ fn request(protocol: &dyn Protocol, input: &[u8]) -> f64 {
 
 fn reply(protocol: &dyn Protocol, word: &str, input: &[u8]) -> f64 {
     let row = protocol.commands().iter().position(|row| row.name == word).expect("a command");
-    let ask = Ask { command: row as u8 };
+    let ask = Ask { command: row as u16 };
     cost(|| {
-        let parsed = protocol.upstream().parse_reply(black_box(ask), black_box(input));
+        let parsed = protocol.upstream().parse_reply(
+            black_box(ask),
+            &mut Progress::default(),
+            black_box(input),
+        );
         assert!(matches!(black_box(parsed), Parsed::Complete(_)));
     })
 }
@@ -53,7 +57,7 @@ fn way(protocol: &dyn Protocol, input: &[u8], said: &[u8]) -> (f64, f64) {
                 protocol.upstream().push_fetch(black_box(keys[0]).of(head), &mut out);
             }
             _ => {
-                let skills = Some(Skills { meta: true });
+                let skills = Some(Skills { meta: true, ..Skills::default() });
                 let Carry::Ask(asked) = protocol.carry(black_box(&request), head, skills) else {
                     panic!("it can be carried");
                 };
@@ -62,9 +66,10 @@ fn way(protocol: &dyn Protocol, input: &[u8], said: &[u8]) -> (f64, f64) {
             }
         }
     });
-    let parsed = protocol.upstream().parse_reply(ask, said);
+    let parsed = protocol.upstream().parse_reply(ask, &mut Progress::default(), said);
     let Parsed::Complete(item) = parsed else { panic!("{parsed:?}") };
-    let asked = Asked { command: request.command, quiet: request.quiet, ask, head };
+    let (command, quiet) = (request.command, request.quiet);
+    let asked = Asked { command, quiet, ask, head, next: None };
     let back = cost(|| {
         out.clear();
         black_box(protocol.translate(&asked, black_box(&item), said, &mut out));

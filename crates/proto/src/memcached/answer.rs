@@ -9,7 +9,7 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::End if asked.command == MG => {}
         Answer::Miss if asked.command == MG => meta::answer::miss(asked, out),
         Answer::End | Answer::Miss => out.extend_from_slice(b"END\r\n"),
-        Answer::Bye => {}
+        Answer::Bye | Answer::Open(_) => {}
         Answer::Ok => out.extend_from_slice(b"OK\r\n"),
         Answer::Version(ours) => line(&["VERSION ", &version(ours)], out),
         Answer::Stat(name, value) => line(&["STAT ", name, " ", value], out),
@@ -21,6 +21,9 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
             out.extend_from_slice(b"SERVER_ERROR object too large for cache\r\n");
         }
         Answer::Failed(why) | Answer::Uncertain(why) => line(&["SERVER_ERROR ", why], out),
+        Answer::Apart { servers: [one, other], .. } => {
+            line(&["CLIENT_ERROR keys of two servers: ", one, ", ", other], out);
+        }
         Answer::Error(line) => out.extend_from_slice(line),
         Answer::Barrier => out.extend_from_slice(b"MN\r\n"),
         Answer::LoggedIn => out.extend_from_slice(b"STORED\r\n"),

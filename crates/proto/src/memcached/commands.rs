@@ -46,11 +46,11 @@ const fn meta(name: &'static str, class: Class, note: &'static str) -> Command {
     Command { name, class, skilled: true, note }
 }
 
-const fn fetch(command: u8) -> Class {
+const fn fetch(command: u16) -> Class {
     Class::Fetch { ask: Ask { command }, merge: true, idempotent: true }
 }
 
-const fn fetch_touch(command: u8) -> Class {
+const fn fetch_touch(command: u16) -> Class {
     Class::Fetch { ask: Ask { command }, merge: false, idempotent: false }
 }
 
@@ -76,7 +76,7 @@ pub(super) static TABLE: &[Command] = &[
     row("touch", UPDATE, ""),
     row(
         "flush_all",
-        Class::Broadcast { ask: Ask { command: FLUSH_ALL } },
+        Class::Broadcast { ask: Ask { command: FLUSH_ALL }, gated: true, writes: true },
         "to all servers, only with `allow: [flush_all]`",
     ),
     row("version", Class::Local(Local::Version), "the proxy's own"),
@@ -145,45 +145,45 @@ pub(super) static SHAPES: &[Shape] = &[
     Shape::Bare,
 ];
 
-pub(super) const GET: u8 = 0;
-pub(super) const GETS: u8 = 1;
-pub(super) const GAT: u8 = 2;
-pub(super) const GATS: u8 = 3;
-pub(super) const SET: u8 = 4;
-pub(super) const ADD: u8 = 5;
-pub(super) const REPLACE: u8 = 6;
-pub(super) const APPEND: u8 = 7;
-pub(super) const PREPEND: u8 = 8;
-pub(super) const CAS: u8 = 9;
-pub(super) const DELETE: u8 = 10;
-pub(super) const INCR: u8 = 11;
-pub(super) const DECR: u8 = 12;
-pub(super) const TOUCH: u8 = 13;
-pub(super) const FLUSH_ALL: u8 = 14;
-pub(super) const VERSION: u8 = 15;
-pub(super) const MG: u8 = 29;
-pub(super) const MS: u8 = 30;
-pub(super) const MD: u8 = 31;
-pub(super) const MA: u8 = 32;
-pub(super) const MN: u8 = 33;
-pub(super) const ME: u8 = 34;
+pub(super) const GET: u16 = 0;
+pub(super) const GETS: u16 = 1;
+pub(super) const GAT: u16 = 2;
+pub(super) const GATS: u16 = 3;
+pub(super) const SET: u16 = 4;
+pub(super) const ADD: u16 = 5;
+pub(super) const REPLACE: u16 = 6;
+pub(super) const APPEND: u16 = 7;
+pub(super) const PREPEND: u16 = 8;
+pub(super) const CAS: u16 = 9;
+pub(super) const DELETE: u16 = 10;
+pub(super) const INCR: u16 = 11;
+pub(super) const DECR: u16 = 12;
+pub(super) const TOUCH: u16 = 13;
+pub(super) const FLUSH_ALL: u16 = 14;
+pub(super) const VERSION: u16 = 15;
+pub(super) const MG: u16 = 29;
+pub(super) const MS: u16 = 30;
+pub(super) const MD: u16 = 31;
+pub(super) const MA: u16 = 32;
+pub(super) const MN: u16 = 33;
+pub(super) const ME: u16 = 34;
 /// What no client says: a read of one key that is answered by one item, its `END` included.
-pub(super) const GETS_ONE: u8 = 35;
-pub(super) const GATS_ONE: u8 = 36;
+pub(super) const GETS_ONE: u16 = 35;
+pub(super) const GATS_ONE: u16 = 36;
 
 /// The row of a word. The words of nearly all traffic are asked first.
-pub(super) fn lookup(word: &[u8]) -> Option<u8> {
+pub(super) fn lookup(word: &[u8]) -> Option<u16> {
     match word {
         b"get" => Some(GET),
         b"set" => Some(SET),
         b"mg" => Some(MG),
         b"ms" => Some(MS),
-        _ => TABLE.iter().position(|row| row.name.as_bytes() == word).map(|at| at as u8),
+        _ => TABLE.iter().position(|row| row.name.as_bytes() == word).map(|at| at as u16),
     }
 }
 
 /// The arguments of a row; those of a row that is refused are not read.
-pub(super) fn shape(command: u8) -> Shape {
+pub(super) fn shape(command: u16) -> Shape {
     match command {
         MG => Shape::Meta(Verb::Get),
         MS => Shape::Meta(Verb::Set),

@@ -67,7 +67,7 @@ fn value(ask: Ask, input: &[u8]) -> Parsed<Item> {
                 GETS_ONE | GATS_ONE => (ItemKind::Status, b"\r\nEND\r\n"),
                 _ => (ItemKind::Value, b"\r\n"),
             };
-            Parsed::Complete(Item { kind, head, body, trailer, key })
+            Parsed::Complete(Item { kind, head, body, trailer, key, ends: kind != ItemKind::Value })
         }
         None if cursor.at >= input.len() => unfinished(input),
         _ => Parsed::Malformed(BAD_VALUE),
@@ -109,7 +109,7 @@ pub(super) fn numbers(item: &Item, head: &[u8]) -> (u32, u64) {
 
 /// Tells a value to a classic read as it came, but for a cas number that this one did not ask for:
 /// a read that did was asked together with it.
-pub(super) fn pass(command: u8, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+pub(super) fn pass(command: u16, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
     let cas = if matches!(command, GETS | GATS) { b"" } else { Value::read(item, head).cas };
     if cas.is_empty() {
         out.extend_from_slice(head);
@@ -188,7 +188,7 @@ fn unfinished(input: &[u8]) -> Parsed<Item> {
 }
 
 /// Whether `text` is one of the statuses that `command` can have.
-fn answers(command: u8, text: &[u8]) -> bool {
+fn answers(command: u16, text: &[u8]) -> bool {
     match command {
         CAS => matches!(text, b"STORED" | b"EXISTS" | b"NOT_FOUND" | b"NOT_STORED"),
         SET..CAS => matches!(text, b"STORED" | b"NOT_STORED"),
@@ -211,5 +211,6 @@ pub(super) fn error_or_malformed(text: &[u8], len: usize) -> Parsed<Item> {
 
 pub(super) fn item(kind: ItemKind, head: usize) -> Parsed<Item> {
     let key = Span::default();
-    Parsed::Complete(Item { kind, head: head as u32, body: 0, trailer: b"", key })
+    let ends = kind != ItemKind::Value;
+    Parsed::Complete(Item { kind, head: head as u32, body: 0, trailer: b"", key, ends })
 }

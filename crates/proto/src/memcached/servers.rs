@@ -2,7 +2,9 @@
 
 use super::{commands, reply};
 use crate::scan;
-use crate::{Ask, Credentials, Heard, Item, ItemKind, Parsed, Resume, Skills, Upstream};
+use crate::{
+    Ask, Credentials, Heard, Item, ItemKind, Lane, Parsed, Progress, Resume, Skills, Upstream,
+};
 
 /// Longest line of a `gat` or `gats` that we send.
 const OTHER_LINE_MAX: usize = 1000;
@@ -19,12 +21,13 @@ const LOGIN_FIRST: &[u8] = b"CLIENT_ERROR unauthenticated";
 pub struct Servers;
 
 impl Upstream for Servers {
-    fn parse_reply(&self, ask: Ask, input: &[u8]) -> Parsed<Item> {
+    fn parse_reply(&self, ask: Ask, _: &mut Progress, input: &[u8]) -> Parsed<Item> {
         reply::parse(ask, input)
     }
 
     fn needs(&self, ask: Ask) -> Skills {
-        Skills { meta: (commands::MG..=commands::ME).contains(&ask.command) }
+        let meta = (commands::MG..=commands::ME).contains(&ask.command);
+        Skills { meta, ..Skills::default() }
     }
 
     fn fetch_max(&self, ask: Ask) -> usize {
@@ -44,11 +47,12 @@ impl Upstream for Servers {
         out.extend_from_slice(key);
     }
 
-    fn close_fetch(&self, out: &mut Vec<u8>) {
+    fn seal_fetch(&self, _ask: Ask, _keys: usize, text: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(text);
         out.extend_from_slice(b"\r\n");
     }
 
-    fn hello(&self, credentials: Option<&Credentials>, out: &mut Vec<u8>) {
+    fn hello(&self, credentials: Option<&Credentials>, _lane: Lane, out: &mut Vec<u8>) {
         if let Some(Credentials { name, password }) = credentials {
             let len = name.len() + 1 + password.len();
             // A server that wants no login takes it for an item, which must never be found: it has
@@ -59,7 +63,7 @@ impl Upstream for Servers {
         out.extend_from_slice(b"version\r\n");
     }
 
-    fn hear(&self, credentials: bool, input: &[u8]) -> Parsed<Heard> {
+    fn hear(&self, credentials: bool, _lane: Lane, input: &[u8]) -> Parsed<Heard> {
         let mut at = 0;
         if credentials {
             match reply::parse(Ask { command: commands::SET }, input) {
@@ -90,7 +94,7 @@ fn welcome(kind: ItemKind, line: &[u8], len: usize) -> Parsed<Heard> {
         // It is in trouble, or we are: that tells nothing of what it can do otherwise.
         _ => return Parsed::Malformed(NO_VERSION),
     };
-    Parsed::Complete(Heard::Welcome { len, skills: Skills { meta } })
+    Parsed::Complete(Heard::Welcome { len, skills: Skills { meta, ..Skills::default() } })
 }
 
 /// Whether a server with this `VERSION` line has the meta commands.
@@ -123,8 +127,8 @@ mod tests {
             ("VERSION unknown\r\n", false),
             ("ERROR\r\n", false),
         ] {
-            let heard = Servers.hear(false, line.as_bytes());
-            let skills = Skills { meta: has };
+            let heard = Servers.hear(false, Lane::default(), line.as_bytes());
+            let skills = Skills { meta: has, ..Skills::default() };
             let welcome = Heard::Welcome { len: line.len(), skills };
             assert_eq!(heard, Parsed::Complete(welcome), "{line}");
         }
@@ -133,10 +137,14 @@ mod tests {
     #[test]
     fn an_error_in_answer_to_version_teaches_nothing() {
         for line in ["SERVER_ERROR out of memory\r\n", "CLIENT_ERROR line too long\r\n"] {
-            let heard = Servers.hear(false, line.as_bytes());
+            let heard = Servers.hear(false, Lane::default(), line.as_bytes());
             assert_eq!(heard, Parsed::Malformed(NO_VERSION), "{line}");
             let after_login = format!("STORED\r\n{line}");
-            assert_eq!(Servers.hear(true, after_login.as_bytes()), heard, "{line}");
+            assert_eq!(
+                Servers.hear(true, Lane::default(), after_login.as_bytes()),
+                heard,
+                "{line}"
+            );
         }
     }
 
@@ -144,20 +152,28 @@ mod tests {
     fn a_login_comes_before_everything_and_is_taken_or_refused() {
         let (name, password) = ("anna".to_string(), "se cret".to_string());
         let mut said = Vec::new();
-        Servers.hello(Some(&Credentials { name, password }), &mut said);
+        Servers.hello(Some(&Credentials { name, password }), Lane::default(), &mut said);
         let hello = "set quickack:login 0 -1 12\r\nanna se cret\r\nversion\r\n";
         assert_eq!(String::from_utf8_lossy(&said), hello);
         let whole = "STORED\r\nVERSION 1.6.18\r\n";
         for len in 0..whole.len() {
-            assert_eq!(Servers.hear(true, &whole.as_bytes()[..len]), Parsed::Incomplete, "{len}");
+            assert_eq!(
+                Servers.hear(true, Lane::default(), &whole.as_bytes()[..len]),
+                Parsed::Incomplete,
+                "{len}"
+            );
         }
-        let welcome = Heard::Welcome { len: whole.len(), skills: Skills { meta: true } };
-        assert_eq!(Servers.hear(true, whole.as_bytes()), Parsed::Complete(welcome));
+        let welcome =
+            Heard::Welcome { len: whole.len(), skills: Skills { meta: true, ..Skills::default() } };
+        assert_eq!(
+            Servers.hear(true, Lane::default(), whole.as_bytes()),
+            Parsed::Complete(welcome)
+        );
         // One that answers each line, and memcached 1.6.18, which loses all answers but the last.
         let each = "CLIENT_ERROR authentication failure\r\nCLIENT_ERROR unauthenticated\r\n";
         let last = "CLIENT_ERROR unauthenticated\r\n";
         for (tried, words) in [(true, each), (true, last), (false, last)] {
-            let heard = Servers.hear(tried, words.as_bytes());
+            let heard = Servers.hear(tried, Lane::default(), words.as_bytes());
             assert_eq!(heard, Parsed::Complete(Heard::LoginRefused), "{tried} {words}");
         }
     }

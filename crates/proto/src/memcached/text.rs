@@ -125,7 +125,8 @@ impl Protocol for Text {
         }
         let space = body.iter().position(|byte| *byte == b' ').unwrap_or(body.len());
         let (name, rest) = body.split_at(space);
-        Login::Attempt { name, password: rest.get(1..).unwrap_or_default() }
+        let password = rest.get(1..).unwrap_or_default();
+        Login::Attempt { name, password, goes_on: false }
     }
 }
 
@@ -133,6 +134,7 @@ impl Protocol for Text {
 mod tests {
     use super::super::commands;
     use super::*;
+    use crate::Progress;
 
     fn check(stream: &str, expected: Option<(&str, &str)>) {
         let parsed = Text.parse_request(stream.as_bytes(), &mut Resume::default(), &mut Vec::new());
@@ -142,6 +144,7 @@ mod tests {
         let expected = expected.map_or(Login::Other, |(name, password)| Login::Attempt {
             name: name.as_bytes(),
             password: password.as_bytes(),
+            goes_on: false,
         });
         assert_eq!(found, expected, "{stream}");
     }
@@ -153,12 +156,12 @@ mod tests {
         let Parsed::Complete(request) = parsed else { panic!("{stream}: {parsed:?}") };
         let Class::Fetch { ask, .. } = request.class else { panic!("{stream}: {request:?}") };
         let asked_together = Ask { command: commands::GETS };
-        let parsed = Servers.parse_reply(asked_together, said.as_bytes());
+        let parsed = Servers.parse_reply(asked_together, &mut Progress::default(), said.as_bytes());
         let Parsed::Complete(item) = parsed else { panic!("{said}: {parsed:?}") };
         let (command, quiet) = (request.command, request.quiet);
         let head = if request.keep { stream.as_bytes() } else { b"" };
         let mut out = Vec::new();
-        let asked = Asked { command, quiet, ask, head };
+        let asked = Asked { command, quiet, ask, head, next: None };
         let shown = Text.translate(&asked, &item, &said.as_bytes()[..item.head as usize], &mut out);
         assert_eq!(shown, Shown::Body { trailer: b"\r\n" }, "{stream}");
         assert_eq!(String::from_utf8_lossy(&out), expected, "{stream}");

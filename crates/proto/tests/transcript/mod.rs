@@ -26,8 +26,8 @@ use std::path::{Path, PathBuf};
 
 use proto::memcached::Text;
 use proto::{
-    Answer, Ask, Asked, Carry, Class, ItemKind, Local, Marks, Parsed, Protocol, Quiet, Refusal,
-    Request, Resume, Shown, Skills, Span,
+    Answer, Ask, Asked, Carry, Class, ItemKind, Local, Marks, Parsed, Progress, Protocol, Quiet,
+    Refusal, Request, Resume, Shown, Skills, Span,
 };
 
 /// What servers speak is what the clients of this row speak: its table names what they are asked.
@@ -78,7 +78,7 @@ fn read(file: &Path) -> Vec<Row> {
         match line.as_bytes().first() {
             None | Some(b'#') => {}
             Some(b'>') => row.request = bytes(rest),
-            Some(b'@') => row.skills = Some(Skills { meta: rest == "meta" }),
+            Some(b'@') => row.skills = Some(Skills { meta: rest == "meta", ..Skills::default() }),
             Some(b'~') => row.sent = bytes(rest),
             Some(b'?') => row.asked = rest.to_string(),
             Some(b'<') => {
@@ -170,7 +170,8 @@ pub fn meaning(protocol: &dyn Protocol, request: &Request, head: &[u8], keys: &[
 
 /// The request that something answers, whose head is at hand.
 pub fn asked<'a>(request: &Request, head: &'a [u8]) -> Asked<'a> {
-    Asked { command: request.command, quiet: request.quiet, ask: Ask::default(), head }
+    let (command, quiet) = (request.command, request.quiet);
+    Asked { command, quiet, ask: Ask::default(), head, next: None }
 }
 
 /// What the proxy says of its own accord to a row's requests, and whether it hangs up; `None` where
@@ -248,12 +249,13 @@ pub fn carried(
     let mut sent = Vec::new();
     let ask = match request.class {
         Class::Fetch { ask, .. } => {
-            protocol.open_fetch(request, head, &mut sent);
-            keys.iter().for_each(|key| protocol.upstream().push_fetch(key.of(head), &mut sent));
-            protocol.upstream().close_fetch(&mut sent);
+            let mut text = Vec::new();
+            protocol.open_fetch(request, head, &mut text);
+            keys.iter().for_each(|key| protocol.upstream().push_fetch(key.of(head), &mut text));
+            protocol.upstream().seal_fetch(ask, keys.len(), &text, &mut sent);
             return Ok((sent, ask));
         }
-        Class::Broadcast { ask } => ask,
+        Class::Broadcast { ask, .. } | Class::Split { ask, .. } => ask,
         Class::Single { .. } => match protocol.carry(request, head, skills) {
             Carry::Ask(ask) => ask,
             Carry::Refused(refusal) => return Err(refusal),
@@ -272,9 +274,9 @@ pub fn carried(
 fn told(protocol: &dyn Protocol, asked: &Asked<'_>, keep: bool, said: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = said;
-    let mut found = false;
+    let (mut found, mut progress) = (false, Progress::default());
     while !rest.is_empty() {
-        let parsed = protocol.upstream().parse_reply(asked.ask, rest);
+        let parsed = protocol.upstream().parse_reply(asked.ask, &mut progress, rest);
         let Parsed::Complete(item) = parsed else {
             panic!("{parsed:?} of {}", rest.escape_ascii())
         };
@@ -284,8 +286,8 @@ fn told(protocol: &dyn Protocol, asked: &Asked<'_>, keep: bool, said: &[u8]) -> 
             ItemKind::End if found || !keep => protocol.answer(asked, &Answer::End, &mut out),
             ItemKind::End => protocol.answer(asked, &Answer::Miss, &mut out),
             ItemKind::Error => protocol.answer(asked, &Answer::Error(head), &mut out),
-            ItemKind::Value | ItemKind::Status if !keep => out.extend_from_slice(whole),
-            ItemKind::Value | ItemKind::Status => {
+            _ if !keep => out.extend_from_slice(whole),
+            _ => {
                 if let Shown::Body { trailer } = protocol.translate(asked, &item, head, &mut out) {
                     out.extend_from_slice(&tail[..item.body as usize]);
                     out.extend_from_slice(trailer);
@@ -333,9 +335,10 @@ pub fn story(protocol: &dyn Protocol, stream: &[u8]) -> String {
 /// What a server's reply means, in one line.
 pub fn reply_story(protocol: &dyn Protocol, ask: Ask, stream: &[u8]) -> String {
     let mut told = Vec::new();
+    let mut progress = Progress::default();
     let mut rest = stream;
     while !rest.is_empty() {
-        match protocol.upstream().parse_reply(ask, rest) {
+        match protocol.upstream().parse_reply(ask, &mut progress, rest) {
             Parsed::Complete(item) => {
                 let key = item.key.of(rest);
                 let mut text = format!("{:?}", item.kind).to_lowercase();
@@ -368,7 +371,7 @@ pub fn reply_story(protocol: &dyn Protocol, ask: Ask, stream: &[u8]) -> String {
 /// The row of the command table with that name.
 pub fn ask(protocol: &dyn Protocol, name: &str) -> Ask {
     let row = protocol.commands().iter().position(|row| row.name == name);
-    Ask { command: row.unwrap_or_else(|| panic!("{name} is no command")) as u8 }
+    Ask { command: row.unwrap_or_else(|| panic!("{name} is no command")) as u16 }
 }
 
 /// As a transcript writes bytes.

@@ -176,7 +176,7 @@ fn translate_classic(to: &To<'_>, text: &[u8], out: &mut Vec<u8>) -> Shown {
 }
 
 /// A status in meta's words, with the flags that were asked.
-fn translate_meta(command: u8, to: &To<'_>, item: &Item, text: &[u8], out: &mut Vec<u8>) -> Shown {
+fn translate_meta(command: u16, to: &To<'_>, item: &Item, text: &[u8], out: &mut Vec<u8>) -> Shown {
     match text.get(..2).unwrap_or_default() {
         b"EN" => return to.miss(out),
         b"NF" => to.say(NOT_FOUND, out),
@@ -229,7 +229,7 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
     let to = To::read(asked);
     match answer {
         Answer::End if to.shape == Shape::Stat => to.push(Reply::default(), out),
-        Answer::End => {}
+        Answer::End | Answer::Open(_) => {}
         Answer::Miss => drop(to.miss(out)),
         Answer::Ok | Answer::Barrier | Answer::Bye => drop(to.done(0, out)),
         Answer::Version(ours) => to.say((OK, version(ours).as_bytes()), out),
@@ -245,6 +245,7 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
         Answer::Refused(Refusal::TooLarge) => to.say(TOO_LARGE, out),
         Answer::Failed(why) => to.say((TEMPORARY, why.as_bytes()), out),
         Answer::Uncertain(why) => to.say((INTERNAL, why.as_bytes()), out),
+        Answer::Apart { .. } => to.say((INVALID, b"keys of two servers"), out),
         Answer::Error(line) => to.say(of_line(line), out),
         Answer::Mechanisms => to.say((OK, b"PLAIN"), out),
         Answer::LoggedIn => to.say((OK, b"Authenticated"), out),

@@ -80,7 +80,7 @@ impl<'a> Said<'a> {
     /// The classic form that means the same on every server. But for a read it tells no cas number,
     /// so it serves where the client would see none: good news that a quiet request hides, and a
     /// `Delete`.
-    fn classic(&self) -> Option<u8> {
+    fn classic(&self) -> Option<u16> {
         let free = self.header.cas == 0;
         match self.shape {
             _ if !is_plain(self.key) => None,
@@ -105,7 +105,7 @@ impl<'a> Said<'a> {
     }
 
     /// The form for a server with these skills.
-    fn other(&self, skills: Skills) -> Option<u8> {
+    fn other(&self, skills: Skills) -> Option<u16> {
         match self.shape {
             _ if !skills.meta => None,
             Shape::Get { .. } | Shape::Touch { .. } => Some(MG),
@@ -123,7 +123,7 @@ impl<'a> Said<'a> {
         }
     }
 
-    fn write_classic(&self, command: u8, len: u64, out: &mut Vec<u8>) {
+    fn write_classic(&self, command: u16, len: u64, out: &mut Vec<u8>) {
         let name = match command {
             GATS_ONE => "gats",
             other => commands::TABLE[usize::from(other)].name,
@@ -174,7 +174,7 @@ impl<'a> Said<'a> {
         self.push_rest(coded, out);
     }
 
-    fn write_meta(&self, command: u8, out: &mut Vec<u8>) {
+    fn write_meta(&self, command: u16, out: &mut Vec<u8>) {
         out.extend_from_slice(commands::TABLE[usize::from(command)].name.as_bytes());
         out.push(b' ');
         let coded = self.push_key(out);

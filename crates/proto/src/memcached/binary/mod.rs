@@ -158,11 +158,16 @@ mod tests {
 
     #[test]
     fn a_login_is_plain_or_none() {
-        let joe = Login::Attempt { name: b"joe", password: b"secret" };
-        let nobody = Login::Attempt { name: b"", password: b"" };
+        let joe = Login::Attempt { name: b"joe", password: b"secret", goes_on: false };
+        let nobody = Login::Attempt { name: b"", password: b"", goes_on: false };
         check(0x21, b"PLAIN", b"\0joe\0secret", joe);
         check(0x21, b"PLAIN", b"root\0joe\0secret", joe);
-        check(0x21, b"PLAIN", b"\0joe\0a\0b", Login::Attempt { name: b"joe", password: b"a\0b" });
+        check(
+            0x21,
+            b"PLAIN",
+            b"\0joe\0a\0b",
+            Login::Attempt { name: b"joe", password: b"a\0b", goes_on: false },
+        );
         for body in [&b""[..], b"joe", b"\0joe"] {
             check(0x21, b"PLAIN", body, nobody);
         }

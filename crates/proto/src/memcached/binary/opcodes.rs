@@ -60,7 +60,8 @@ const READ: Class = Class::Fetch { ask: Ask { command: GETS }, merge: true, idem
 const READ_TOUCH: Class =
     Class::Fetch { ask: Ask { command: GATS }, merge: false, idempotent: false };
 const WRITE: Class = Class::Single { writes: true };
-const FLUSH: Class = Class::Broadcast { ask: Ask { command: FLUSH_ALL } };
+const FLUSH: Class =
+    Class::Broadcast { ask: Ask { command: FLUSH_ALL }, gated: true, writes: true };
 const UNKNOWN: Class = Class::Refuse(Refusal::Unknown);
 
 const GET: Shape = Shape::Get { key: false };
@@ -205,16 +206,16 @@ static BY_CODE: [u8; 256] = {
 static ROWS: [Opcode; OPCODES.len()] = OPCODES;
 
 /// The row of an opcode.
-pub(super) fn of_code(code: u8) -> u8 {
-    BY_CODE[usize::from(code)]
+pub(super) fn of_code(code: u8) -> u16 {
+    BY_CODE[usize::from(code)].into()
 }
 
 /// What the parser must know of a row.
-pub(super) fn opcode(command: u8) -> &'static Opcode {
+pub(super) fn opcode(command: u16) -> &'static Opcode {
     &ROWS[usize::from(command)]
 }
 
 /// What a row's class is in general.
-pub(super) fn class(command: u8) -> Class {
+pub(super) fn class(command: u16) -> Class {
     TABLE[usize::from(command)].class
 }

@@ -112,8 +112,10 @@ pub(super) fn plain<'a>(head: &[u8], body: &'a [u8]) -> Login<'a> {
     let mechanism = Header::read(head).map(|header| header.key(head));
     let mut parts = body.splitn(3, |&byte| byte == 0).skip(1);
     match (mechanism, parts.next(), parts.next()) {
-        (Some(b"PLAIN"), Some(name), Some(password)) => Login::Attempt { name, password },
-        _ => Login::Attempt { name: b"", password: b"" },
+        (Some(b"PLAIN"), Some(name), Some(password)) => {
+            Login::Attempt { name, password, goes_on: false }
+        }
+        _ => Login::Attempt { name: b"", password: b"", goes_on: false },
     }
 }
 

@@ -31,7 +31,7 @@ pub(in super::super) fn carry(request: &Request, head: &[u8], skills: Option<Ski
 }
 
 /// The classic form that means the same, if there is one.
-fn classic(line: &Line<'_>) -> Option<u8> {
+fn classic(line: &Line<'_>) -> Option<u16> {
     let flags = &line.flags;
     if flags.has(b'b') && is_hidden(line.key) {
         return None;

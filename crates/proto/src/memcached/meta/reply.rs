@@ -11,7 +11,7 @@ const NUMBER_MAX: u64 = 20;
 const BAD_VALUE: &str = "a malformed VA line";
 
 /// Reads the line of `len` bytes at the start of `input`, which answers this command.
-pub(in super::super) fn parse(command: u8, input: &[u8], len: usize) -> Parsed<crate::Item> {
+pub(in super::super) fn parse(command: u16, input: &[u8], len: usize) -> Parsed<crate::Item> {
     let text = &input[..len - 2];
     let (code, rest) = text.split_at(text.len().min(2));
     let ends = matches!(rest.first(), None | Some(b' '));
