@@ -50,5 +50,6 @@ fn check(ask: Ask, bytes: &[u8], dice: &mut Dice) {
         ItemKind::End => assert!(fetch, "an end ends only a read"),
         ItemKind::Status => assert!(!fetch, "a status answers no read"),
         ItemKind::Error => assert_eq!(item.len(), head as u64),
+        _ => panic!("no item of this protocol"),
     }
 }

@@ -59,20 +59,20 @@ pub struct PoolPlan {
     pub merge_gets: bool,
     /// What ends a multi-key get when a server did not answer.
     pub partial: Partial,
-    /// What becomes of a request that could be split, and whose keys belong to several servers.
-    pub multi_key: MultiKey,
-    /// Databases that clients may choose, from 0 on.
-    pub spaces: u32,
-    /// The one in which they begin.
-    pub space: u32,
-    /// Commands that only the operator knows.
-    pub extras: Vec<Extra>,
     /// Broadcast commands that the operator allows, by name.
     pub allow: Vec<String>,
     /// Who we are to the servers, where they want to know.
     pub server_login: Option<Credentials>,
     /// Who may log in; without it nobody has to.
     pub users: Option<Rc<Users>>,
+    /// What becomes of a request whose keys live on several servers, where it could be split.
+    pub multi_key: MultiKey,
+    /// Databases that clients may choose, from 0 on.
+    pub spaces: u32,
+    /// The one that a connection begins in; less than `spaces`.
+    pub space: u32,
+    /// Commands that the protocol does not know, and the operator does.
+    pub extras: Vec<Extra>,
     /// The largest value, bytes.
     pub item_size_max: usize,
     /// When a client's pending ACK is flushed.
@@ -123,12 +123,12 @@ pub enum Partial {
     Miss,
 }
 
-/// What becomes of a request that could be split, and whose keys belong to several servers.
+/// What becomes of a request whose keys live on several servers, where it could be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MultiKey {
-    /// Each server is asked for its keys.
+    /// Each server is asked for its own keys, and one answer is made of theirs.
     Split,
-    /// It is refused, as one that cannot be split is.
+    /// The client is told; so nothing that was one step becomes several.
     Refuse,
 }
 
