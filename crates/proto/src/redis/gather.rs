@@ -52,9 +52,9 @@ fn changes(command: u16) -> bool {
     )
 }
 
-pub(super) fn gather<'r, 'e>(
+pub(super) fn gather(
     asked: &Asked<'_>,
-    parts: &mut dyn Iterator<Item = Result<&'r [u8], &'e [u8]>>,
+    parts: &mut dyn Iterator<Item = Result<&[u8], &[u8]>>,
     out: &mut Vec<u8>,
 ) {
     let mut replies = Vec::new();
@@ -73,7 +73,7 @@ pub(super) fn gather<'r, 'e>(
     };
     if !enough {
         let is_partly_done = !replies.is_empty() && changes(asked.command);
-        return fail(how, &errors, is_partly_done, out);
+        return fail(&errors, is_partly_done, out);
     }
     let start = out.len();
     let gathered = match how {
@@ -90,16 +90,24 @@ pub(super) fn gather<'r, 'e>(
     }
 }
 
-/// The error that says most, and that others have done what was asked, if they have.
-fn fail(how: Gathering, errors: &[&[u8]], is_partly_done: bool, out: &mut Vec<u8>) {
-    // That nothing runs on one server says little if there is trouble on another.
-    let says_more = |error: &&&[u8]| how != Gathering::One || !error.starts_with(b"-NOTBUSY");
-    let Some(error) = errors.iter().find(says_more).or(errors.first()) else {
+/// The error that claims least, and that others have done what was asked, if they have.
+fn fail(errors: &[&[u8]], is_partly_done: bool, out: &mut Vec<u8>) {
+    let Some(error) = errors.iter().min_by_key(|error| claim(error)) else {
         return words::error(&[b"ERR no server has answered"], out);
     };
     match error.strip_prefix(b"-").and_then(|line| line.strip_suffix(b"\r\n")) {
         Some(line) if is_partly_done => words::error(&[line, PARTLY_DONE], out),
         _ => out.extend_from_slice(error),
+    }
+}
+
+/// How much an error claims: less than that nothing was done, or no more than that nothing runs.
+fn claim(error: &[u8]) -> u8 {
+    let says = |words: &[u8]| memchr::memmem::find(error, words).is_some();
+    match error {
+        _ if says(b"outcome unknown") || says(b"done, but") => 0,
+        _ if error.starts_with(b"-NOTBUSY") => 2,
+        _ => 1,
     }
 }
 

@@ -42,8 +42,9 @@ impl Upstream for Servers {
         None
     }
 
-    fn push_fetch(&self, key: &[u8], out: &mut Vec<u8>) {
+    fn push_fetch(&self, key: &[u8], out: &mut Vec<u8>) -> usize {
         split::push_key(key, out);
+        out.len() - key.len() - b"\r\n".len()
     }
 
     fn seal_fetch(&self, ask: Ask, keys: usize, text: &[u8], out: &mut Vec<u8>) {

@@ -137,7 +137,7 @@ impl Talk<'_> {
             "id={} name={} age=0 idle=0 flags={flags} db={} sub=0 psub=0 ssub=0 multi=-1 watch=0 \
              qbuf=0 qbuf-free=0 events=r cmd=client|info user={} redir=-1 resp={} lib-name={} \
              lib-ver={} pool={}",
-            self.facts.id,
+            self.session.id,
             text(&profile.name),
             self.session.lane.space,
             text(&words::echo(user)),

@@ -6,7 +6,7 @@ use super::super::commands::id;
 use super::super::{request, words};
 use super::{Talk, client};
 use crate::scan::decimal;
-use crate::{Login, Muted, Request, Session, Turn};
+use crate::{Login, Muted, Request, Turn};
 
 const NO_NUMBER: &[u8] = b"ERR Protocol version is not an integer or out of range";
 const NO_PROTOCOL: &[u8] = b"NOPROTO unsupported protocol version";
@@ -118,7 +118,8 @@ impl Talk<'_> {
     /// All but what library it is that speaks.
     fn reset(&mut self) {
         let profile = self.session.profile.take();
-        *self.session = Session { lane: self.facts.lane, muted: Muted::No, profile: None };
+        self.session.lane = self.facts.lane;
+        self.session.muted = Muted::No;
         if let Some(old) = profile {
             let library = (old.library, old.library_version);
             if library != (Vec::new(), Vec::new()) {
@@ -168,7 +169,7 @@ impl Talk<'_> {
         words::bulk(b"proto", self.out);
         words::number(u64::from(self.dialect()), self.out);
         words::bulk(b"id", self.out);
-        words::number(self.facts.id, self.out);
+        words::number(self.session.id, self.out);
         for (name, value) in [("mode", "standalone"), ("role", "master")] {
             words::bulk(name.as_bytes(), self.out);
             words::bulk(value.as_bytes(), self.out);

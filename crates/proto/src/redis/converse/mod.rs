@@ -69,7 +69,7 @@ impl Talk<'_> {
             id::HELLO => self.hello(rest),
             id::AUTH => self.auth(rest),
             id::SELECT => self.select(rest),
-            id::CLIENT_ID => words::number(self.facts.id, self.out),
+            id::CLIENT_ID => words::number(self.session.id, self.out),
             id::CLIENT_GETNAME => self.client_name(),
             id::CLIENT_SETNAME => self.client_set_name(under),
             id::CLIENT_SETINFO => self.client_set_info(under),
