@@ -65,6 +65,11 @@ pub(super) fn arguments(line: &[u8]) -> Vec<Cow<'_, [u8]>> {
     split(line).unwrap_or_default().into_iter().map(meant).collect()
 }
 
+/// Where the arguments of a line stand; `None` where it is none.
+pub(super) fn spans(head: &[u8]) -> Option<Vec<Span>> {
+    if head.first() == Some(&b'*') { None } else { split(head) }
+}
+
 /// Where the words of a line stand, quotes and all; `None` where a quote does not end, or goes on.
 pub(super) fn split(line: &[u8]) -> Option<Vec<Span>> {
     let end = line.strip_suffix(b"\n").unwrap_or(line);

@@ -15,6 +15,7 @@
 use std::borrow::Cow;
 
 use super::commands::{self, Row, id};
+use super::refusal::BAD_ARGUMENT;
 use super::{inline, keys, scan, split};
 use crate::{Class, Extra, Local, Parsed, Place, Quiet, Refusal, Request, Resume, Span};
 
@@ -177,8 +178,7 @@ fn array(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Result<Requ
 fn takes_body(request: &Request, keys: &[Span], start: usize) -> bool {
     matches!(request.class, Class::Single { .. })
         && !request.keep
-        && !request.repeat
-        && !matches!(request.command, id::SORT | id::SORT_RO)
+        && !matches!(request.command, id::SORT | id::SORT_RO | id::FUNCTION_LIST)
         && keys.last().is_none_or(|key| key.start as usize != start)
 }
 
@@ -337,11 +337,19 @@ fn understand_row(
     let command = request.command;
     match row.class {
         Class::Single { .. } if command == id::SCAN => {
-            request.keep = true;
+            (request.keep, request.repeat) = (true, true);
             match scan::split(words[1].of(input)) {
                 Some((_, place)) => request.place = Place::Nth(place),
                 None => request.class = Class::Refuse(Refusal::Bad(BAD_CURSOR)),
             }
+            words.clear();
+        }
+        Class::Single { .. } if command == id::FUNCTION_LIST => {
+            let meant: Vec<_> = words.iter().map(|word| Cow::Borrowed(word.of(input))).collect();
+            if stray(&meant).is_some() {
+                request.class = Class::Refuse(Refusal::Bad(BAD_ARGUMENT));
+            }
+            request.repeat = true;
             words.clear();
         }
         Class::Single { .. } | Class::Split { .. } => {
@@ -353,11 +361,29 @@ fn understand_row(
                     request.class = Class::Refuse(refusal);
                 }
             }
-            request.repeat = matches!(command, id::EVALSHA | id::EVALSHA_RO);
+            request.repeat = true;
         }
         _ => words.clear(),
     }
     request
+}
+
+/// What `FUNCTION LIST [LIBRARYNAME pattern] [WITHCODE]` does not know. Valkey 9.1 repeats it as it
+/// is, line ends and all, and whoever shares the link would take them for an answer.
+pub(super) fn stray<'a>(arguments: &'a [Cow<'_, [u8]>]) -> Option<&'a [u8]> {
+    let (mut named, mut coded) = (false, false);
+    let mut rest = arguments.get(2..).unwrap_or_default().iter();
+    while let Some(word) = rest.next() {
+        if !named && word.eq_ignore_ascii_case(b"LIBRARYNAME") {
+            named = true;
+            rest.next();
+        } else if !coded && word.eq_ignore_ascii_case(b"WITHCODE") {
+            coded = true;
+        } else {
+            return Some(word);
+        }
+    }
+    None
 }
 
 /// A browser that was sent here by a hostile page must not get as far as the lines of its body.

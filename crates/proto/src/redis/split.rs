@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 
 use super::commands::{self, id};
-use super::inline;
-use crate::scan::push_decimal;
+use super::{inline, words};
 use crate::{Ask, Request, Span};
 
 /// Adds one key; where it begins in `out`.
 pub(super) fn push_key(key: &[u8], out: &mut Vec<u8>) -> usize {
-    push_bulk(key, out);
+    words::bulk(key, out);
     out.len() - key.len() - 2
 }
 
@@ -21,9 +20,9 @@ pub(super) fn push_rest(request: &Request, head: &[u8], key: Span, out: &mut Vec
     if head.first() == Some(&b'*') {
         push_next(head, key, out);
     } else {
-        let words = inline::split(head).unwrap_or_default();
-        if let Some(value) = words.iter().find(|word| word.start >= key.end) {
-            push_bulk(inline::argument(head, *value, &mut Vec::new()), out);
+        let spans = inline::split(head).unwrap_or_default();
+        if let Some(value) = spans.iter().find(|span| span.start >= key.end) {
+            words::bulk(inline::argument(head, *value, &mut Vec::new()), out);
         }
     }
 }
@@ -40,28 +39,13 @@ fn push_next(head: &[u8], key: Span, out: &mut Vec<u8>) {
 /// The whole message of so many keys, of which `text` has been written.
 pub(super) fn seal(ask: Ask, keys: usize, text: &[u8], out: &mut Vec<u8>) {
     let each = if ask.command == id::MSET { 2 } else { 1 };
-    push_open(keys * each + 1, out);
-    push_bulk(commands::row(ask.command).name.as_bytes(), out);
+    words::open_array(keys * each + 1, out);
+    words::bulk(commands::row(ask.command).name.as_bytes(), out);
     out.extend_from_slice(text);
 }
 
 /// A request of these arguments.
 pub(super) fn push_request(arguments: &[Cow<'_, [u8]>], out: &mut Vec<u8>) {
-    push_open(arguments.len(), out);
-    arguments.iter().for_each(|argument| push_bulk(argument, out));
-}
-
-fn push_open(count: usize, out: &mut Vec<u8>) {
-    out.push(b'*');
-    push_decimal(count as u64, out);
-    out.extend_from_slice(b"\r\n");
-}
-
-/// One bulk string.
-pub(super) fn push_bulk(text: &[u8], out: &mut Vec<u8>) {
-    out.push(b'$');
-    push_decimal(text.len() as u64, out);
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(text);
-    out.extend_from_slice(b"\r\n");
+    words::open_array(arguments.len(), out);
+    arguments.iter().for_each(|argument| words::bulk(argument, out));
 }
