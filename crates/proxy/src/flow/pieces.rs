@@ -106,11 +106,12 @@ impl Proxy {
         let before_trailer = body.left.saturating_sub(body.item.trailer.len() as u64);
         let shown = used.min(usize::try_from(before_trailer).unwrap_or(usize::MAX));
         body.left -= used as u64;
-        if body.left == 0 && !body.end.is(body.item.trailer) {
-            return Err("a value that does not end where its head says");
-        }
+        let is_wrong = body.left == 0 && !body.end.is(body.item.trailer);
         if matches!(body.shown, Shown::Body { .. }) && shown > 0 {
             self.take_in(id, rest.part(0, shown));
+        }
+        if is_wrong {
+            return Err("a value that does not end where its head says");
         }
         self.end_piece(id, now);
         Ok(Step::Used(used))

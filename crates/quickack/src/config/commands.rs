@@ -84,8 +84,8 @@ fn command(row: &Entry, findings: &mut Findings) -> Option<CommandDraft> {
             return None;
         }
     }
+    let missing = if keys.is_none() { "key" } else { "access" };
     let (Some(keys), Some(writes)) = (keys, writes) else {
-        let missing = if keys.is_none() { "key" } else { "access" };
         findings.error(row.key_place, format!("commands: `{name}` has no `{missing}`"));
         return None;
     };
