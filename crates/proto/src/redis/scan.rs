@@ -49,7 +49,7 @@ fn join(cursor: u64, place: u32, next: Option<u32>) -> u64 {
 /// What a server is sent: the request as it came, but for a cursor, which is the server's own.
 pub(super) fn write_head(request: &Request, head: &[u8], out: &mut Vec<u8>) {
     if request.command != id::SCAN {
-        return request::write_head(request, head, out);
+        return request::write_head(head, out);
     }
     let arguments = request::arguments(head);
     words::open_array(arguments.len(), out);
