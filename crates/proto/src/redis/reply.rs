@@ -409,3 +409,6 @@ impl<'a> Walk<'a> {
         Some(self.at)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -190,7 +190,7 @@ fn wants_no_password(error: &[u8]) -> bool {
 /// What the map says that HELLO is answered with: an array of pairs in RESP2.
 fn welcome(lane: Lane, reply: &[u8]) -> Verdict {
     let mut skills = Skills { resp3: true, ..Skills::default() };
-    let mut like_redis = None;
+    let (mut like_redis, mut proto) = (None, None);
     let mut walk = Walk::new(reply);
     let is_map = reply.first() == Some(&b'%');
     let Some(count) = walk.open() else { return Verdict::Useless(NO_WELCOME) };
@@ -207,11 +207,12 @@ fn welcome(lane: Lane, reply: &[u8]) -> Verdict {
             b"server" if value.text() == Some(b"valkey") => like_redis = Some([7, 2, 4]),
             b"version" => skills.version = version(value.text().unwrap_or_default()),
             b"mode" if value.text() == Some(b"sentinel") => return Verdict::Useless(NO_DATA),
-            b"proto" if value.number() != Some(u64::from(dialect(lane))) => {
-                return Verdict::Useless(NO_WELCOME);
-            }
+            b"proto" => proto = value.number(),
             _ => {}
         }
+    }
+    if proto != Some(u64::from(dialect(lane))) {
+        return Verdict::Useless(NO_WELCOME);
     }
     skills.version = like_redis.unwrap_or(skills.version);
     Verdict::Knows(skills)
@@ -260,3 +261,6 @@ fn excuse(line: &[u8]) -> Option<Excuse> {
     };
     is_whole.then_some(excuse)
 }
+
+#[cfg(test)]
+mod tests;
