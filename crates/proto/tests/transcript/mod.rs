@@ -10,6 +10,9 @@
 //!   ! the reason                  why our words differ from the real server's
 //! ```
 //!
+//! Where a request without keys goes is told by `anywhere` or `at 3`, one that wants a pool of one
+//! server by `alone`, one whose keys part by `split`, or `each` if each has an answer of its own.
+//!
 //! A row with an `@` is about the way to a server and back:
 //!
 //! ```text
@@ -25,19 +28,16 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use proto::memcached::Text;
 use proto::{
-    Answer, Ask, Asked, Carry, Class, Facts, ItemKind, Lane, Local, Marks, Parsed, Place, Progress,
-    Protocol, Quiet, Refusal, Request, Resume, Session, Shown, Skills, Span, Turn,
+    Answer, Ask, Asked, Carry, Class, Facts, ItemKind, Lane, Local, Marks, NAMED, Parsed, Place,
+    Progress, Protocol, Quiet, Refusal, Request, Resume, Session, Shown, Skills, Span, Turn,
 };
 
-/// What the servers of a protocol speak is what the clients of this one speak: its table names what
+/// What the servers of a protocol speak is what the clients of this row speak: its table names what
 /// they are asked.
 pub fn servers(protocol: &dyn Protocol) -> &'static dyn Protocol {
-    match protocol.name() {
-        "redis" => proto::protocol("redis").expect("it has a name"),
-        _ => &Text,
-    }
+    let is_it = |named: &&&dyn Protocol| protocol.name().starts_with(named.name());
+    *NAMED.iter().find(is_it).expect("a protocol is named, or of a family that is")
 }
 
 /// Who we are and what stands behind us, where a protocol answers by itself.
@@ -176,18 +176,18 @@ pub fn meaning(protocol: &dyn Protocol, request: &Request, head: &[u8], keys: &[
     }
     match request.class {
         Class::Fetch { ask, .. } if request.keep => {
-            write!(out, " as {}", servers(protocol).commands()[usize::from(ask.command)].name)
-                .unwrap();
+            let row = &servers(protocol).commands()[usize::from(ask.command)];
+            write!(out, " as {}", row.name).unwrap();
         }
-        Class::Single { writes: false } => out.push_str(" again"),
         Class::Split { each, .. } => out.push_str(if each { " each" } else { " split" }),
-        Class::Local(Local::Own) => out.push_str(" own"),
+        Class::Single { writes: false } => out.push_str(" again"),
         _ => {}
     }
     match request.place {
         Place::Nth(place) => write!(out, " at {place}").unwrap(),
+        Place::Any if matches!(request.class, Class::Single { .. }) => out.push_str(" anywhere"),
         Place::Sole => out.push_str(" alone"),
-        Place::Keys | Place::Any => {}
+        Place::Any | Place::Keys => {}
     }
     if request.marks == Marks::Makes {
         out.push_str(" marks");
