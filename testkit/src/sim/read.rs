@@ -53,6 +53,7 @@ impl Judge<'_> {
         self.is_calm = self.over == 0 || expect.arrived > self.over;
         match expect.asked {
             Asked::Form(form) => self.read_form(&form, input),
+            Asked::Redis(number) => self.read_redis(number, input),
             _ => self.read_reply(input),
         }
     }
@@ -93,7 +94,7 @@ impl Judge<'_> {
         is_over
     }
 
-    fn say(&self, answer: &[u8]) {
+    pub fn say(&self, answer: &[u8]) {
         if self.trace {
             println!(
                 "{:>9} us    client {} is told {:?}",
