@@ -89,7 +89,7 @@ impl Asker<'_> {
                 OK.into()
             }
             false => {
-                self.client.unsent.extend_from_slice(self.random.pick(BAD));
+                self.client.unsent.extend_from_slice(self.random.pick::<&[u8]>(BAD));
                 Kind::Begins(b"-ERR Protocol error: ")
             }
         };

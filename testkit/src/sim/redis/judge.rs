@@ -49,7 +49,7 @@ impl Judge<'_> {
             }
             Kind::Hello(version) => self.hello(expect, number, version, reply),
             kind if reply[0] == b'-' && !self.is_said(number, &kind, reply) => {
-                self.refused(expect, number, reply);
+                self.fails(expect, number, reply);
             }
             kind => {
                 self.summary.hits += 1;
@@ -247,12 +247,12 @@ impl Judge<'_> {
                 assert!(lacks, "all servers speak RESP3");
                 self.summary.refused_forms += 1;
             }
-            _ => self.refused(expect, number, reply),
+            _ => self.fails(expect, number, reply),
         }
     }
 
     /// An error: a server's own, or one of the proxy's that has a reason.
-    fn refused(&mut self, expect: &Expect, number: u32, reply: &[u8]) {
+    fn fails(&mut self, expect: &Expect, number: u32, reply: &[u8]) {
         let line = String::from_utf8_lossy(&reply[..reply.len() - 2]).into_owned();
         if self.is_tight(reply) {
             return self.forbid(number);
