@@ -198,7 +198,7 @@ impl World {
             client.is_some_and(|one| one.talk.is_some() && !one.is_leaving && !one.is_half_closed)
         });
         let Some(at) = at else { return };
-        let (mut cursor, mut from) = (b"0".to_vec(), From::Start);
+        let (mut cursor, mut from, mut told) = (b"0".to_vec(), From::Start, u64::MAX);
         loop {
             let client = self.clients[at].as_mut().expect("it has not gone");
             let pool = client.pool;
@@ -206,12 +206,12 @@ impl World {
             let keys = &self.pools[pool].keys;
             let (book, random, scene) = (&mut self.book, &mut self.random, &self.scene);
             let plan = &self.pools[pool].plan;
-            Asker { client, keys, plan, book, random, scene }.scan_from(&cursor, from);
+            Asker { client, keys, plan, book, random, scene }.scan_from(&cursor, from, told);
             self.quiesce();
             let Some(client) = self.clients[at].as_mut() else { return };
             let talk = client.talk.as_mut().expect("it speaks Redis");
             if let Some(next) = talk.scan.take() {
-                (cursor, from) = next;
+                (cursor, from, told) = next;
                 continue;
             }
             let (space, mut found) = (talk.space as usize, std::mem::take(&mut talk.found));

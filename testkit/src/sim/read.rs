@@ -86,8 +86,9 @@ impl Judge<'_> {
     }
 
     /// There is no room for the head of the next request: the conversation is over.
-    fn is_given_up(&mut self, line: &str) -> bool {
-        let is_over = self.tight_memory && line == "CLIENT_ERROR line too long";
+    pub fn is_given_up(&mut self, line: &str) -> bool {
+        let words = ["CLIENT_ERROR line too long", "-ERR line too long"];
+        let is_over = self.tight_memory && words.contains(&line);
         if is_over {
             self.client.give_up();
         }

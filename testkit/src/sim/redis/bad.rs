@@ -81,6 +81,9 @@ impl Asker<'_> {
             b"*x\r\n",
             b"GET \"unbalanced\r\n",
         ];
+        if self.talk().muted != Muted::No {
+            return self.redis_local();
+        }
         let before = self.client.unsent.len();
         let kind = match self.random.permille(500) {
             true => {

@@ -16,7 +16,8 @@ pub struct Talk {
     /// Its last request decides how the next ones are meant: it waits for the answer.
     pub waits: bool,
     /// Its scan: the cursor that it was given, and where that goes on.
-    pub scan: Option<(Vec<u8>, From)>,
+    /// The last is the event at which it was told.
+    pub scan: Option<(Vec<u8>, From, u64)>,
     /// The keys that it found on its way.
     pub found: Vec<Vec<u8>>,
     pub name: String,
@@ -306,17 +307,17 @@ impl Asker<'_> {
     }
 
     fn scan(&mut self) {
-        let (cursor, from) = match self.talk().scan.take() {
+        let (cursor, from, told) = match self.talk().scan.take() {
             Some(scan) if !self.random.permille(100) => scan,
-            _ => (b"0".to_vec(), From::Start),
+            _ => (b"0".to_vec(), From::Start, u64::MAX),
         };
-        self.scan_from(&cursor, from);
+        self.scan_from(&cursor, from, told);
     }
 
-    pub fn scan_from(&mut self, cursor: &[u8], from: From) {
+    pub fn scan_from(&mut self, cursor: &[u8], from: From, since: u64) {
         let pattern = format!("w{}*", self.book.redis.wishes.len());
         let count = self.random.range(1, 12).to_string();
-        let wish = Wish { from, ..Wish::new(Kind::Scan, false, Vec::new()) };
+        let wish = Wish { from, since, ..Wish::new(Kind::Scan, false, Vec::new()) };
         self.broadcast(
             wish,
             &[b"SCAN", cursor, b"MATCH", pattern.as_bytes(), b"COUNT", count.as_bytes()],

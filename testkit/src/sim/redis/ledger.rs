@@ -82,6 +82,8 @@ pub struct Wish {
     pub script: Option<u32>,
     /// Of a scan: where it goes on.
     pub from: From,
+    /// The event at which that was told.
+    pub since: u64,
     /// Of a scan: where its server has told to go on.
     pub next: From,
 }
@@ -164,6 +166,7 @@ impl Wish {
             told: 0,
             script: None,
             from: From::Unknown,
+            since: u64::MAX,
             next: From::Unknown,
         }
     }

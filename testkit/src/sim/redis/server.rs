@@ -460,7 +460,7 @@ impl Place<'_> {
         match wish.from {
             From::Unknown => {}
             // Where the ring has turned, nobody knows what is first or next.
-            _ if self.rings.has_turned(wish.arrived) => {}
+            _ if self.rings.has_turned(wish.since.min(wish.arrived)) => {}
             From::Start => assert_eq!(cursor, 0, "a scan begins in the middle"),
             From::At { server, cursor: own } => {
                 assert_eq!((self.server, cursor), (server, own), "a scan goes on elsewhere");
