@@ -107,7 +107,7 @@ impl Talk<'_> {
             }
             [word] if word.eq_ignore_ascii_case(b"off") => self.session.muted = Muted::Yes,
             [word] if word.eq_ignore_ascii_case(b"skip") => {
-                if self.session.muted == Muted::No {
+                if self.session.muted != Muted::Yes {
                     self.session.muted = Muted::Next;
                 }
             }
