@@ -375,7 +375,13 @@ fn understand_row(
             }
             request.repeat = true;
         }
-        _ => words.clear(),
+        _ => {
+            // Nothing of the connection has to be known for it, and it is asked often.
+            if command == id::PING && words.len() <= 2 {
+                request.class = Class::Local(Local::Nothing);
+            }
+            words.clear();
+        }
     }
     request
 }

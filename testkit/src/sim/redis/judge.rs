@@ -309,7 +309,10 @@ impl Judge<'_> {
     fn forbid(&mut self, number: u32) {
         let wish = &mut self.book.redis.wishes[number as usize];
         if wish.writes && !matches!(wish.kind, Kind::Flush { .. } | Kind::Forget) {
-            assert!(!wish.is_executed(), "wish {number} is executed, and its client told it is not");
+            assert!(
+                !wish.is_executed(),
+                "wish {number} is executed, and its client told it is not"
+            );
             wish.forbidden = true;
         }
     }
@@ -359,7 +362,8 @@ impl Judge<'_> {
 
     /// There is no memory for it.
     fn is_tight(&self, reply: &[u8]) -> bool {
-        let is_it = reply.starts_with(b"-OOM ") || reply.windows(13).any(|at| at == b"out of memory");
+        let is_it =
+            reply.starts_with(b"-OOM ") || reply.windows(13).any(|at| at == b"out of memory");
         self.tight_memory && is_it
     }
 }
