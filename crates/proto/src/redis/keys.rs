@@ -102,7 +102,7 @@ fn keep_range(first: u8, last: i16, step: u8, words: &mut Vec<Span>) -> Result<P
         _ => (words.len() + 1).saturating_sub(usize::from(last.unsigned_abs())),
     };
     // Pairs have to be pairs.
-    if end > words.len() || end <= first || (last == -1 && (end - first) % step != 0) {
+    if end > words.len() || end <= first || (last == -1 && !(end - first).is_multiple_of(step)) {
         return Err(Refusal::Bad(ARITY));
     }
     let mut kept = 0;
@@ -231,7 +231,7 @@ fn keep_streams(command: u16, input: &[u8], words: &mut Vec<Span>) -> Result<Pla
             }
             at += 1;
         } else if is(b"STREAMS") && more > 0 {
-            if more % 2 != 0 {
+            if !more.is_multiple_of(2) {
                 return Err(Refusal::Bad(UNBALANCED));
             }
             if in_group && !has_group {
@@ -335,3 +335,6 @@ pub(super) fn integer(text: &[u8]) -> Option<i64> {
     }
     if is_negative { Some(value) } else { value.checked_neg() }
 }
+
+#[cfg(test)]
+mod tests;

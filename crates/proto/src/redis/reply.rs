@@ -50,6 +50,11 @@ pub(super) fn parse(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<I
 
 /// As many elements as there are.
 fn whole(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
+    if progress.left == 0
+        && let Some(end) = short(input)
+    {
+        return Parsed::Complete(made(ItemKind::Status, end, None, true));
+    }
     let last = match input.first() {
         Some(b'-') if progress.left == 0 => ItemKind::Error,
         Some(b'!') if progress.left == 0 => return long_error(input),
@@ -79,6 +84,33 @@ fn whole(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
             progress.left = 0;
             return item(last, progress, at, None);
         }
+    }
+}
+
+/// Where a reply ends that is one short string, `OK` or a digit, and has come whole: most are. Not a
+/// word about any other; it only saves the long way.
+#[inline]
+fn short(input: &[u8]) -> Option<usize> {
+    match *input {
+        [b'$', first @ b'0'..=b'9', ..] => {
+            let (mut len, mut at) = (usize::from(first - b'0'), 2);
+            // A zero ends a length that begins with it.
+            while len > 0 && at < 5 {
+                let digit = input.get(at)?.wrapping_sub(b'0');
+                if digit > 9 {
+                    break;
+                }
+                len = len * 10 + usize::from(digit);
+                at += 1;
+            }
+            let end = at + 2 + len;
+            let is_framed =
+                input.get(at..at + 2)? == b"\r\n" && input.get(end..end + 2)? == b"\r\n";
+            (is_framed && len < BODY_MIN as usize).then_some(end + 2)
+        }
+        [b'+', b'O', b'K', b'\r', b'\n', ..] | [b'$', b'-', b'1', b'\r', b'\n', ..] => Some(5),
+        [b':', b'0'..=b'9', b'\r', b'\n', ..] => Some(4),
+        _ => None,
     }
 }
 

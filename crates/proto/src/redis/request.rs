@@ -411,3 +411,6 @@ fn is_http(name: &[u8]) -> bool {
 }
 
 const TOO_FEW: &str = "too few arguments for the keys that `commands:` names";
+
+#[cfg(test)]
+mod tests;

@@ -1,3 +1,5 @@
+//! Replies as servers give them and as they never would, whole and in pieces.
+
 use super::*;
 
 const GET: Ask = Ask { command: id::GET };
