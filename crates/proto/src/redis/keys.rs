@@ -74,6 +74,11 @@ const fn shape(command: u16) -> Shape {
     }
 }
 
+/// Whether the first argument is the only key.
+pub(super) const fn is_first(command: u16) -> bool {
+    matches!(shape(command), Shape::First)
+}
+
 /// Leaves of a request's arguments the keys, in their order, and says where it goes.
 #[inline]
 pub(super) fn keep(command: u16, input: &[u8], words: &mut Vec<Span>) -> Result<Place, Refusal> {
