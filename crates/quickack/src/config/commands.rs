@@ -65,7 +65,7 @@ fn command(row: &Entry, findings: &mut Findings) -> Option<CommandDraft> {
         findings.error(row.key_place, message);
         return None;
     };
-    let mut keys = None;
+    let mut keys: Option<Positions> = None;
     let mut writes = None;
     for entry in entries {
         let word = scalar(entry, findings)?;
@@ -84,8 +84,8 @@ fn command(row: &Entry, findings: &mut Findings) -> Option<CommandDraft> {
             return None;
         }
     }
+    let missing = if keys.is_none() { "key" } else { "access" };
     let (Some(keys), Some(writes)) = (keys, writes) else {
-        let missing = if keys.is_none() { "key" } else { "access" };
         findings.error(row.key_place, format!("commands: `{name}` has no `{missing}`"));
         return None;
     };
@@ -143,7 +143,8 @@ fn access(word: &str) -> Result<bool, Fault> {
 /// As it would be written most plainly.
 fn shown(extra: &Extra) -> String {
     let Extra { name, first, last, step, writes } = extra;
-    let last = if *last == *first as i32 && *step == 1 { String::new() } else { format!("..{last}") };
+    let last =
+        if *last == *first as i32 && *step == 1 { String::new() } else { format!("..{last}") };
     let step = if *step == 1 { String::new() } else { format!(":{step}") };
     let access = if *writes { "write" } else { "read" };
     format!("{name:?}: {{key: {first}{last}{step}, access: {access}}}")
