@@ -1,0 +1,216 @@
+use super::*;
+
+const GET: Ask = Ask { command: id::GET };
+const MGET: Ask = Ask { command: id::MGET };
+const SCAN: Ask = Ask { command: id::SCAN };
+
+/// The items of a stream that holds whole replies to `ask`, in words; a reply ends with a bar.
+fn story(ask: Ask, stream: &[u8]) -> String {
+    let (mut rest, mut told) = (stream, String::new());
+    let mut progress = Progress::default();
+    while !rest.is_empty() {
+        match parse(ask, &mut progress, rest) {
+            Parsed::Complete(item) => {
+                let bar = if item.ends { " |" } else { "" };
+                let body =
+                    if item.trailer.is_empty() { String::new() } else { item.body.to_string() };
+                told += &format!("{:?} {}+{body}{bar} ", item.kind, item.head);
+                assert_eq!(item.ends, progress == Progress::default(), "{}", stream.escape_ascii());
+                rest = &rest[item.len() as usize..];
+            }
+            other => return format!("{told}{other:?}"),
+        }
+    }
+    told.trim_end().to_string()
+}
+
+fn check(ask: Ask, stream: &str, expected: &str) {
+    assert_eq!(story(ask, stream.as_bytes()), expected, "{stream:?}");
+}
+
+#[test]
+fn a_reply_that_is_there_is_one_item() {
+    for reply in [
+        "+OK\r\n",
+        ":1\r\n",
+        ":-1\r\n",
+        "$-1\r\n",
+        "*-1\r\n",
+        "_\r\n",
+        "#t\r\n",
+        ",1.5\r\n",
+        ",inf\r\n",
+        "(3492890328409238509324850943850943825024385\r\n",
+        "$0\r\n\r\n",
+        "$5\r\nhello\r\n",
+        "=7\r\ntxt:abc\r\n",
+        "*0\r\n",
+        "~0\r\n",
+        "%0\r\n",
+        "*2\r\n:1\r\n:2\r\n",
+        "*1\r\n$-1\r\n",
+        "*3\r\n:1\r\n$5\r\nhello\r\n*1\r\n+OK\r\n",
+        "%1\r\n+a\r\n*2\r\n_\r\n#f\r\n",
+        "*1\r\n-ERR x\r\n",
+        "|1\r\n+ttl\r\n:3600\r\n$1\r\na\r\n",
+        "*1\r\n|1\r\n+a\r\n+b\r\n:1\r\n",
+    ] {
+        check(GET, reply, &format!("Status {}+ |", reply.len()));
+    }
+    check(GET, "-ERR x\r\n", "Error 8+ |");
+    check(GET, "!5\r\nERR x\r\n", "Error 11+ |");
+    check(GET, "+OK\r\n:1\r\n-E\r\n", "Status 5+ | Status 4+ | Error 4+ |");
+}
+
+#[test]
+fn depth_is_only_a_number() {
+    let deep = "*1\r\n".repeat(100_000) + ":1\r\n";
+    check(GET, &deep, &format!("Status {}+ |", deep.len()));
+    let wide = "*4294967295\r\n".repeat(2);
+    assert_eq!(story(GET, wide.as_bytes()), "Part 26+");
+    // Each is whole in itself; their sum is what cannot be counted.
+    let mut progress = Progress { left: u64::MAX };
+    assert_eq!(parse(GET, &mut progress, b"*4294967295\r\n"), Parsed::Malformed(TOO_MANY));
+}
+
+#[test]
+fn a_long_string_is_a_body() {
+    let long = "x".repeat(4096);
+    check(GET, &format!("$4096\r\n{long}\r\n"), "Status 7+4096 |");
+    check(GET, &format!("*2\r\n:1\r\n$4096\r\n{long}\r\n"), "Status 15+4096 |");
+    check(GET, &format!("*3\r\n:1\r\n$4096\r\n{long}\r\n:2\r\n"), "Part 15+4096 Status 4+ |");
+    let short = &long[1..];
+    check(GET, &format!("$4095\r\n{short}\r\n"), "Status 4104+ |");
+    // Even one that has not come yet.
+    let mut progress = Progress::default();
+    let parsed = parse(GET, &mut progress, b"$100\r\nabc");
+    let item = made(ItemKind::Status, 6, Some(100), true);
+    assert_eq!(parsed, Parsed::Complete(item));
+}
+
+#[test]
+fn what_is_between_elements_is_passed_on() {
+    check(GET, "*3\r\n:1\r\n", "Part 8+");
+    check(GET, "*3\r\n:1\r\n$5\r\nhello\r\n", "Part 19+");
+    check(GET, "*3\r\n:1\r\n:", "Part 8+ Incomplete");
+    check(GET, "*3\r\n:1\r\n$5", "Part 8+ Incomplete");
+}
+
+#[test]
+fn values_come_one_by_one() {
+    check(MGET, "*0\r\n", "Open(0) 4+ |");
+    check(MGET, "*2\r\n$1\r\na\r\n$-1\r\n", "Open(2) 4+ Value 7+ Null 5+ |");
+    check(MGET, "*2\r\n_\r\n$0\r\n\r\n", "Open(2) 4+ Null 3+ Value 6+ |");
+    check(MGET, "-ERR x\r\n*1\r\n_\r\n", "Error 8+ | Open(1) 4+ Null 3+ |");
+    let long = "x".repeat(5000);
+    check(MGET, &format!("*1\r\n$5000\r\n{long}\r\n"), "Open(1) 4+ Value 7+5000 |");
+    for wrong in ["+OK\r\n", "$1\r\na\r\n", "*1\r\n*0\r\n", "*1\r\n:1\r\n", "*1\r\n-ERR\r\n"] {
+        let told = story(MGET, wrong.as_bytes());
+        assert!(told.ends_with(&format!("Malformed({NO_ANSWER:?})")), "{wrong:?} {told}");
+    }
+}
+
+/// The cursor is the only part that names a place.
+#[test]
+fn a_cursor_comes_first() {
+    check(SCAN, "*2\r\n$1\r\n0\r\n*1\r\n$1\r\nk\r\n", "Part 11+ Status 11+ |");
+    check(SCAN, "-ERR invalid cursor\r\n", "Error 21+ |");
+    let mut progress = Progress::default();
+    let input = b"*2\r\n$2\r\n17\r\n*0\r\n";
+    let Parsed::Complete(item) = parse(SCAN, &mut progress, input) else { panic!("it is there") };
+    assert_eq!(item.key.of(input), b"17");
+    for len in 0..12 {
+        let parsed = parse(SCAN, &mut Progress::default(), &input[..len]);
+        assert_eq!(parsed, Parsed::Incomplete, "{len}");
+    }
+    for (wrong, why) in [
+        ("*3\r\n$1\r\n0\r\n", NO_ANSWER),
+        ("*2\r\n:0\r\n", NO_ANSWER),
+        ("*2\r\n$1\r\nx\r\n", NO_ANSWER),
+        ("*2\r\n$0\r\n\r\n", NO_ANSWER),
+        ("*2\r\n$-1\r\n", NO_ANSWER),
+        ("*2\r\n$21\r\n", NO_ANSWER),
+        ("*2\r\n$1\r\n00\r\n", BAD_END),
+        ("*2\r\n$17\r\n18014398509481984\r\n", LONG_CURSOR),
+    ] {
+        check(SCAN, wrong, &format!("Malformed({why:?})"));
+    }
+    check(SCAN, "*2\r\n$17\r\n18014398509481983\r\n", "Part 28+");
+}
+
+#[test]
+fn what_is_no_reply_is_not_believed() {
+    for (wrong, why) in [
+        ("OK\r\n", BAD_TYPE),
+        ("\r\n", BAD_TYPE),
+        ("?\r\n", BAD_TYPE),
+        ("*1\r\nx", BAD_TYPE),
+        (">1\r\n+invalidate\r\n", PUSHED),
+        ("*1\r\n>1\r\n", PUSHED),
+        ("$+1\r\n", BAD_LEN),
+        ("$01\r\n", BAD_LEN),
+        ("$-2\r\n", BAD_LEN),
+        ("$-0\r\n", BAD_LEN),
+        ("$-10\r\n", BAD_LEN),
+        ("$\r\n", BAD_LEN),
+        ("$1\n", BAD_LEN),
+        ("$1\rx", BAD_LEN),
+        ("$?\r\n", BAD_LEN),
+        ("*?\r\n", BAD_LEN),
+        ("$536870913\r\n", BAD_LEN),
+        ("$2147483648\r\n", BAD_LEN),
+        ("$18446744073709551616\r\n", BAD_LEN),
+        ("*4294967296\r\n", BAD_LEN),
+        ("*18446744073709551615\r\n", BAD_LEN),
+        ("%-1\r\n", BAD_LEN),
+        ("~-1\r\n", BAD_LEN),
+        ("|-1\r\n", BAD_LEN),
+        ("=-1\r\n", BAD_LEN),
+        ("$1\r\nab\r\n", BAD_END),
+        ("$1\r\na\n\n", BAD_END),
+        (":\r\n", BAD_LINE),
+        (":x\r\n", BAD_LINE),
+        (":1x\r\n", BAD_LINE),
+        (":-\r\n", BAD_LINE),
+        ("#x\r\n", BAD_LINE),
+        ("_x\r\n", BAD_LINE),
+        (",\r\n", BAD_LINE),
+        ("+a\nb\r\n", BAD_LINE),
+        ("+a\rb\r\n", BAD_LINE),
+        ("-ERR a\n", BAD_LINE),
+    ] {
+        check(GET, wrong, &format!("Malformed({why:?})"));
+    }
+    let endless = format!("+{}", "x".repeat(LINE_MAX));
+    check(GET, &endless, &format!("Malformed({TOO_LONG:?})"));
+    check(GET, &endless[..LINE_MAX - 1], "Incomplete");
+}
+
+#[test]
+fn a_length_may_come_in_pieces() {
+    for whole in ["$536870912\r\n", "$-1\r\n", "*-1\r\n", "+OK\r\n", "_\r\n", ":-12\r\n", "%12\r\n"]
+    {
+        for len in 0..whole.len() {
+            let parsed = parse(GET, &mut Progress::default(), &whole.as_bytes()[..len]);
+            assert_eq!(parsed, Parsed::Incomplete, "{:?}", &whole[..len]);
+        }
+    }
+}
+
+#[test]
+fn a_walk_reads_what_is_asked_for() {
+    let reply = b"%2\r\n$1\r\na\r\n*2\r\n:1\r\n$-1\r\n+b\r\n=7\r\ntxt:abc\r\n";
+    let mut walk = Walk::new(reply);
+    assert_eq!(walk.open(), Some(4));
+    assert_eq!(walk.text(), Some(&b"a"[..]));
+    assert_eq!(walk.value(), Some(&b"*2\r\n:1\r\n$-1\r\n"[..]));
+    assert_eq!(walk.text(), Some(&b"b"[..]));
+    assert_eq!(walk.text(), Some(&b"txt:abc"[..]));
+    assert_eq!(walk.at(), reply.len());
+    assert_eq!((walk.text(), walk.value(), walk.open()), (None, None, None));
+    assert_eq!(Walk::new(b"$-1\r\n").text(), None);
+    assert_eq!(Walk::new(b"*2\r\n:1\r\n").value(), None);
+    let long = format!("$5000\r\n{}\r\n", "x".repeat(5000));
+    assert_eq!(Walk::new(long.as_bytes()).text().map(<[u8]>::len), Some(5000));
+    assert_eq!(Walk::new(&long.as_bytes()[..5007]).text(), None);
+}

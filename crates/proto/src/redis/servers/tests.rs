@@ -1,0 +1,178 @@
+use super::*;
+
+const MAP_70: &str = "$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n7.0.15\r\n$5\r\nproto\r\n:P\r\n\
+     $2\r\nid\r\n:139\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n\
+     $7\r\nmodules\r\n*0\r\n";
+const MAP_91: &str = "$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1.2\r\n$5\r\nproto\r\n:P\r\n\
+     $2\r\nid\r\n:3\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$7\r\n\
+     modules\r\n*1\r\n%4\r\n$4\r\nname\r\n$3\r\nlua\r\n$3\r\nver\r\n:1\r\n$4\r\npath\r\n$3\r\nlua\r\n\
+     $4\r\nargs\r\n*0\r\n";
+const PLAIN: Lane = Lane { dialect: 2, space: 0 };
+const THIRD: Lane = Lane { dialect: 3, space: 0 };
+const OTHER: Lane = Lane { dialect: 2, space: 5 };
+const UNKNOWN: &str = "-ERR unknown command `HELLO`, with args beginning with: `2`, \r\n";
+const NO_PASSWORD: &str = "-ERR AUTH <password> called without any password configured for the \
+     default user. Are you sure your configuration is correct?\r\n";
+const NO_AUTH: &str = "-NOAUTH Authentication required.\r\n";
+
+/// The map as HELLO 2 or 3 gives it.
+fn map(text: &str, dialect: u8) -> String {
+    let head = if dialect == 3 { "%7\r\n" } else { "*14\r\n" };
+    let inner = if dialect == 3 { text.to_string() } else { text.replace("%4", "*8") };
+    format!("{head}{}", inner.replace(":P", &format!(":{dialect}")))
+}
+
+/// What is heard, and that nothing is until all of it has come.
+fn heard(credentials: bool, lane: Lane, said: &str) -> Parsed<Heard> {
+    let whole = Servers.hear(credentials, lane, said.as_bytes());
+    let settled = (0..=said.len()).find(|len| {
+        Servers.hear(credentials, lane, &said.as_bytes()[..*len]) != Parsed::Incomplete
+    });
+    assert!(settled.is_some() || whole == Parsed::Incomplete, "{said:?}");
+    if let Parsed::Complete(Heard::Welcome { len, .. }) = whole {
+        assert_eq!((len, settled), (said.len(), Some(said.len())), "{said:?}");
+    }
+    if let Some(settled) = settled {
+        let early = Servers.hear(credentials, lane, &said.as_bytes()[..settled]);
+        assert_eq!(early, whole, "{said:?}");
+    }
+    whole
+}
+
+fn welcome(len: usize, resp3: bool, version: [u16; 3]) -> Parsed<Heard> {
+    let skills = Skills { resp3, version, ..Skills::default() };
+    Parsed::Complete(Heard::Welcome { len, skills })
+}
+
+#[test]
+fn the_first_words_say_who_and_where() {
+    let named = |name: &str| Credentials { name: name.to_string(), password: "pw".to_string() };
+    for (credentials, lane, expected) in [
+        (None, Lane::default(), "*2 $5 HELLO $1 2"),
+        (None, PLAIN, "*2 $5 HELLO $1 2"),
+        (None, THIRD, "*2 $5 HELLO $1 3"),
+        (None, OTHER, "*2 $6 SELECT $1 5 *2 $5 HELLO $1 2"),
+        (Some(named("")), PLAIN, "*2 $4 AUTH $2 pw *2 $5 HELLO $1 2"),
+        (Some(named("anna")), PLAIN, "*3 $4 AUTH $4 anna $2 pw *2 $5 HELLO $1 2"),
+    ] {
+        let mut said = Vec::new();
+        Servers.hello(credentials.as_ref(), lane, &mut said);
+        let said = String::from_utf8(said).expect("text");
+        assert_eq!(said.replace("\r\n", " ").trim_end(), expected);
+    }
+}
+
+#[test]
+fn a_server_tells_what_it_is() {
+    for dialect in [2, 3] {
+        let lane = Lane { dialect, space: 0 };
+        let said = map(MAP_70, dialect);
+        assert_eq!(heard(false, lane, &said), welcome(said.len(), true, [7, 0, 15]));
+        // Clients are told the version of Redis that Valkey says it is like.
+        let said = map(MAP_91, dialect);
+        assert_eq!(heard(false, lane, &said), welcome(said.len(), true, [7, 2, 4]));
+    }
+    let said = format!("+OK\r\n+OK\r\n{}", map(MAP_70, 2));
+    assert_eq!(heard(true, OTHER, &said), welcome(said.len(), true, [7, 0, 15]));
+}
+
+#[test]
+fn a_server_without_hello_speaks_the_second_protocol() {
+    assert_eq!(heard(false, PLAIN, UNKNOWN), welcome(UNKNOWN.len(), false, [0, 0, 0]));
+    assert_eq!(heard(false, THIRD, UNKNOWN), Parsed::Complete(Heard::LaneRefused));
+    let said = "-NOPROTO unsupported protocol version\r\n";
+    assert_eq!(heard(false, THIRD, said), Parsed::Complete(Heard::LaneRefused));
+}
+
+#[test]
+fn a_login_is_taken_or_refused() {
+    let refused = Parsed::Complete(Heard::LoginRefused);
+    for said in [
+        "-WRONGPASS invalid username-password pair or user is disabled.\r\n",
+        "-ERR invalid password\r\n",
+        "-ERR wrong number of arguments for 'auth' command\r\n",
+    ] {
+        assert_eq!(heard(true, PLAIN, said), refused, "{said}");
+    }
+    // A server that wants no password lets in who gives one: nutcracker's users rely on it.
+    for no_password in [NO_PASSWORD, "-ERR Client sent AUTH, but no password is set\r\n"] {
+        let said = format!("{no_password}{}", map(MAP_70, 2));
+        assert_eq!(heard(true, PLAIN, &said), welcome(said.len(), true, [7, 0, 15]));
+    }
+    // And one that wants a login which we did not try.
+    assert_eq!(heard(false, OTHER, NO_AUTH), refused);
+    let said = "-NOAUTH HELLO must be called with the client already authenticated, otherwise\r\n";
+    assert_eq!(heard(false, PLAIN, said), refused);
+}
+
+#[test]
+fn a_lane_that_is_not_there_is_no_fault_of_the_server() {
+    for said in [
+        "-ERR DB index is out of range\r\n",
+        "-ERR SELECT is not allowed in cluster mode\r\n",
+        "-NOPERM this user has no permissions to run the 'select' command\r\n",
+    ] {
+        assert_eq!(heard(false, OTHER, said), Parsed::Complete(Heard::LaneRefused), "{said}");
+        let after_login = format!("+OK\r\n{said}");
+        let found = heard(true, OTHER, &after_login);
+        assert_eq!(found, Parsed::Complete(Heard::LaneRefused), "{said}");
+    }
+}
+
+#[test]
+fn a_server_in_trouble_is_not_welcome() {
+    let sentinel = map(MAP_70, 2).replace("$10\r\nstandalone", "$8\r\nsentinel");
+    for (said, why) in [
+        ("-ERR max number of clients reached\r\n", FULL),
+        ("-ERR max number of clients + cluster connections reached\r\n", FULL),
+        ("-DENIED Redis is running in protected mode because\r\n", PROTECTED),
+        ("-LOADING Redis is loading the dataset in memory\r\n", NOT_READY),
+        ("-BUSY Redis is busy running a script. You can only\r\n", NOT_READY),
+        ("+OK\r\n", NO_WELCOME),
+        ("*14\r\n", ""),
+        ("*1\r\n+a\r\n", NO_WELCOME),
+        (&map(MAP_70, 3), NO_WELCOME),
+        (&sentinel, NO_DATA),
+    ] {
+        let expected = if why.is_empty() { Parsed::Incomplete } else { Parsed::Malformed(why) };
+        assert_eq!(heard(false, PLAIN, said), expected, "{said}");
+    }
+    assert_eq!(heard(true, PLAIN, ":1\r\n"), Parsed::Malformed(NO_WELCOME));
+}
+
+/// What Redis 6.2 and 7.0 and Valkey 9.1 have compiled in.
+#[test]
+fn an_excuse_is_a_whole_sentence() {
+    for (line, expected) in [
+        ("LOADING Redis is loading the dataset in memory", Some(Excuse::Loading)),
+        ("LOADING Valkey is loading the dataset in memory", Some(Excuse::Loading)),
+        (
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            Some(Excuse::MasterDown),
+        ),
+        (
+            "MASTERDOWN Link with MASTER is down, replica-serve-stale-data is set to 'no' and \
+             'allow-stale' flag is not set on the script.",
+            Some(Excuse::MasterDown),
+        ),
+        ("CLUSTERDOWN The cluster is down", Some(Excuse::ClusterDown)),
+        ("CLUSTERDOWN Hash slot not served", Some(Excuse::ClusterDown)),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", Some(Excuse::TryAgain)),
+        ("NOSCRIPT No matching script. Please use EVAL.", Some(Excuse::NoScript)),
+        ("NOSCRIPT No matching script.", Some(Excuse::NoScript)),
+        ("ERR no", None),
+        ("LOADING", None),
+        ("NOSCRIPT", None),
+        ("BUSY Redis is busy running a script.", None),
+        // A script that had changed something before it ran into this.
+        (
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'. \
+             script: 0a1b, on @user_script:1.",
+            None,
+        ),
+        ("TRYAGAIN later", None),
+    ] {
+        assert_eq!(Servers.excuse(format!("-{line}\r\n").as_bytes()), expected, "{line}");
+        assert_eq!(Servers.excuse(format!("+{line}\r\n").as_bytes()), None);
+    }
+}
