@@ -19,10 +19,8 @@ const BAD_NUMBER: &str = "invalid numkeys value or out of range";
 const UNBALANCED: &str = "Unbalanced '%' list of streams: for each stream key an ID or '$' must \
     be specified.";
 const NO_GROUP: &str = "Missing GROUP option for XREADGROUP";
-const GROUP: &str =
-    "The GROUP option is only supported by XREADGROUP. You called XREAD instead.";
-const NOACK: &str =
-    "The NOACK option is only supported by XREADGROUP. You called XREAD instead.";
+const GROUP: &str = "The GROUP option is only supported by XREADGROUP. You called XREAD instead.";
+const NOACK: &str = "The NOACK option is only supported by XREADGROUP. You called XREAD instead.";
 const BLOCK: &str = "with BLOCK it would hold up all other clients of its server connection";
 
 /// Where the keys of a row are, as far as a request is concerned.
@@ -78,11 +76,7 @@ const fn shape(command: u16) -> Shape {
 
 /// Leaves of a request's arguments the keys, in their order, and says where it goes.
 #[inline]
-pub(super) fn keep(
-    command: u16,
-    input: &[u8],
-    words: &mut Vec<Span>,
-) -> Result<Place, Refusal> {
+pub(super) fn keep(command: u16, input: &[u8], words: &mut Vec<Span>) -> Result<Place, Refusal> {
     match SHAPES[usize::from(command)] {
         Shape::First => {
             words[0] = words[1];

@@ -10,7 +10,10 @@ pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
         Refusal::Unknown => unknown(asked.head, out),
         Refusal::ByName(why) => {
             let name = name(asked).replace('|', " ");
-            words::error(&[b"ERR '", name.as_bytes(), b"' is not supported: ", why.as_bytes()], out);
+            words::error(
+                &[b"ERR '", name.as_bytes(), b"' is not supported: ", why.as_bytes()],
+                out,
+            );
         }
         Refusal::Bad(EXPECTED_BULK) => {
             let found = words::echo(&[request::offender(asked.head)]);

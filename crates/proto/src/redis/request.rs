@@ -196,7 +196,10 @@ struct Walk<'a> {
 enum Step {
     Argument(Span),
     /// The last one may be a body.
-    Long { start: usize, len: usize },
+    Long {
+        start: usize,
+        len: usize,
+    },
 }
 
 impl<'a> Walk<'a> {
