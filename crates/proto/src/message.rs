@@ -278,6 +278,8 @@ pub enum Muted {
     No,
     /// Not to what comes next.
     Next,
+    /// Not to what is being answered now.
+    Now,
     /// Not until it says so.
     Yes,
 }

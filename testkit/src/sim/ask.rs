@@ -58,6 +58,9 @@ type Bad = (&'static str, Asked);
 
 impl Asker<'_> {
     pub fn ask(&mut self) {
+        if self.client.talk.is_some() {
+            return self.redis();
+        }
         if self.client.is_binary {
             return self.binary();
         }
@@ -88,6 +91,9 @@ impl Asker<'_> {
 
     /// All keys, one time each.
     pub fn read_all(&mut self) {
+        if self.client.talk.is_some() {
+            return self.read_all_redis();
+        }
         if self.client.is_binary {
             return self.read_all_binary();
         }
@@ -108,7 +114,7 @@ impl Asker<'_> {
         // Few hot keys, so that clients meet on them.
         let last = if self.random.permille(600) { 3 } else { self.keys.len() - 1 };
         let key = self.random.range(0, last);
-        let may_ask = self.client.is_binary || !self.keys[key].is_foreign;
+        let may_ask = self.client.is_binary || self.client.talk.is_some() || !self.keys[key].is_foreign;
         if may_ask { key } else { self.random.range(0, 3) }
     }
 

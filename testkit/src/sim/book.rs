@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proxy::Time;
 
+use super::redis::Ledger;
+
 /// What an update changes, and where its number stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateKind {
@@ -99,6 +101,8 @@ pub struct Book {
     events: u64,
     pub updates: Vec<Update>,
     pub injected: Vec<Injected>,
+    /// What Redis clients have asked.
+    pub redis: Ledger,
     /// The opaques of requests that were told to fill an item, and not yet seen to be, by pool.
     pub wins: BTreeSet<(usize, String)>,
     /// When marks were first asked for or left, by pool.

@@ -7,6 +7,7 @@ use proxy::{ConnId, Time};
 
 use super::book::Book;
 use super::forms::{Form, What};
+use super::redis::Talk;
 
 /// What a request must be answered with.
 pub enum Asked {
@@ -28,6 +29,8 @@ pub enum Asked {
     Stats,
     /// What a request of meta or binary is answered by.
     Form(Form),
+    /// What fulfils that wish of the ledger.
+    Redis(u32),
     /// No line at all.
     Nothing,
 }
@@ -100,6 +103,8 @@ pub struct Client {
     pub is_binary: bool,
     /// Errors that it was told and that say not whose they are.
     pub loose_errors: usize,
+    /// What it has said about itself, if it speaks Redis.
+    pub talk: Option<Box<Talk>>,
     /// The proxy was told to drain: how much of what it had sent had been looked at.
     pub drained_at: Option<u64>,
 }
@@ -128,6 +133,10 @@ impl Expect {
                     Some(key)
                 }
                 _ => self.removes().or_else(|| book.updates[self.update()? as usize].key),
+            },
+            Asked::Redis(number) => match book.redis.wishes[*number as usize].keys[..] {
+                [key] => Some(usize::from(key)),
+                _ => None,
             },
             _ => self.removes().or_else(|| book.updates[self.update()? as usize].key),
         }
@@ -194,6 +203,7 @@ impl Client {
             has_forms: false,
             is_binary: false,
             loose_errors: 0,
+            talk: None,
             drained_at: None,
         }
     }

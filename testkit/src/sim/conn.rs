@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use proto::Lane;
 use proxy::{ConnId, Time};
 
 pub struct Conn {
@@ -48,6 +49,8 @@ pub struct Conn {
     pub writes: VecDeque<(u64, u64)>,
     /// The server says nothing more on it.
     pub is_over: bool,
+    /// What it is for, once its first words have been read; where servers have no lanes, nothing.
+    pub lane: Option<Lane>,
     /// It was opened to ask whether the server is back.
     pub is_probe: bool,
 }
@@ -76,6 +79,7 @@ impl Conn {
             executed: 0,
             writes: VecDeque::new(),
             is_over: false,
+            lane: None,
             is_probe: false,
         }
     }
@@ -111,6 +115,16 @@ impl Conn {
             self.writes.pop_front();
         }
         self.writes.front().map_or(0, |(_, event)| *event)
+    }
+
+    /// The database that was chosen on it.
+    pub fn space(&self) -> usize {
+        self.lane.map_or(0, |lane| lane.space as usize)
+    }
+
+    /// The version of the protocol that is spoken on it.
+    pub fn dialect(&self) -> u8 {
+        self.lane.map_or(0, |lane| lane.dialect)
     }
 
     pub fn undelivered(&self) -> usize {

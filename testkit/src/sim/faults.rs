@@ -30,6 +30,7 @@ impl World {
             FaultKind::Reset => self.reset_one(pool, server),
             FaultKind::Close => self.close_one(pool, server),
             FaultKind::Restart => self.restart(pool, server),
+            FaultKind::Loading => self.load(pool, server, until),
             FaultKind::NoSocket => model.trick = Trick::NoSocket,
             FaultKind::Unasked => self.say_unasked(pool, server),
         }
@@ -44,6 +45,15 @@ impl World {
         model.stalled_until = until;
         if self.random.permille(500) {
             self.begin_rumour(pool, server, until);
+        }
+    }
+
+    /// It has data to read before it does anything else.
+    fn load(&mut self, pool: usize, server: usize, until: Time) {
+        let model = &mut self.pools[pool].servers[server];
+        if let Some(redis) = &mut model.redis {
+            redis.loads_until = until;
+            model.rough_until = model.rough_until.max(until);
         }
     }
 
@@ -97,6 +107,10 @@ impl World {
             model.ever_lacked |= !model.has_meta;
             model.store.wipe(event);
             model.trouble.any = event;
+            if let Some(redis) = &mut model.redis {
+                redis.speaks_three = model.has_meta;
+                redis.forget();
+            }
         }
     }
 
@@ -108,10 +122,11 @@ impl World {
             return;
         }
         let start = conn.output.len();
-        say(
-            conn,
-            self.random.pick::<&str>(&["STORED", "END", "VALUE 00 0 0\r\n\r\nEND", "ERROR", "7"]),
-        );
+        let words: &[&str] = match self.pools[pool].is_redis {
+            true => &["+OK", "-ERR", ":7", "$-1", "*0", ">2\r\n+message\r\n:1"],
+            false => &["STORED", "END", "VALUE 00 0 0\r\n\r\nEND", "ERROR", "7"],
+        };
+        say(conn, self.random.pick::<&str>(words));
         conn.poison = Some((start, conn.output.len()));
         self.deliver(at, usize::MAX);
     }

@@ -4,6 +4,7 @@
 use proxy::{Closed, Time, limits};
 
 use super::ask::Asker;
+use super::redis::From;
 use super::server::{Server, Trick};
 use super::world::{BLOCK_LEN, World, say};
 
@@ -43,6 +44,9 @@ impl World {
             server.refusing_until = Time(0);
             server.dribbles_until = Time(0);
             server.trick = Trick::None;
+            if let Some(redis) = &mut server.redis {
+                redis.loads_until = Time(0);
+            }
         }
         for at in 0..self.pools.len() {
             (0..self.pools[at].servers.len()).for_each(|one| self.begin_rumour(at, one, self.now));
@@ -184,6 +188,46 @@ impl World {
             Asker { client, keys, plan, book, random, scene }.read_all();
         }
         self.quiesce();
+        self.scan_all();
+    }
+
+    /// Of data that lie still, a scan gives each key of each server exactly once.
+    fn scan_all(&mut self) {
+        let at = (0..self.clients.len()).find(|at| {
+            let client = self.clients[*at].as_ref();
+            client.is_some_and(|one| one.talk.is_some() && !one.is_leaving && !one.is_half_closed)
+        });
+        let Some(at) = at else { return };
+        let (mut cursor, mut from, mut told) = (b"0".to_vec(), From::Start, u64::MAX);
+        loop {
+            let client = self.clients[at].as_mut().expect("it has not gone");
+            let pool = client.pool;
+            client.talk.as_mut().expect("it speaks Redis").found.retain(|_| from != From::Start);
+            let keys = &self.pools[pool].keys;
+            let (book, random, scene) = (&mut self.book, &mut self.random, &self.scene);
+            let plan = &self.pools[pool].plan;
+            Asker { client, keys, plan, book, random, scene }.scan_from(&cursor, from, told);
+            self.quiesce();
+            let Some(client) = self.clients[at].as_mut() else { return };
+            let talk = client.talk.as_mut().expect("it speaks Redis");
+            if let Some(next) = talk.scan.take() {
+                (cursor, from, told) = next;
+                continue;
+            }
+            let (space, mut found) = (talk.space as usize, std::mem::take(&mut talk.found));
+            found.sort_unstable();
+            let model = &self.pools[pool];
+            let servers = model.servers.iter().enumerate();
+            let planned = servers.filter(|(_, one)| model.is_planned && model.has(one.row));
+            let mut held: Vec<Vec<u8>> = planned
+                .flat_map(|(at, one)| one.redis.iter().map(move |redis| (at, redis)))
+                .flat_map(|(at, redis)| redis.keys(space, &model.keys, at))
+                .collect();
+            held.sort_unstable();
+            // Without memory for an answer the end is an error.
+            assert!(found == held || self.scene.tight_memory, "{} keys", found.len());
+            return;
+        }
     }
 
     fn say_goodbye(&mut self) {

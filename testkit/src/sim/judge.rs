@@ -61,7 +61,7 @@ impl Judge<'_> {
             }
             Asked::Prefix(words) => assert!(line.starts_with(words), "{line:?}, not {words:?}"),
             Asked::Stats => assert_eq!(line, "END"),
-            Asked::Form(_) => unreachable!("its answers are known by their opaque"),
+            Asked::Form(_) | Asked::Redis(_) => unreachable!("it is judged elsewhere"),
             Asked::Nothing => panic!("{line:?} answers a request that has no answer"),
         }
     }
@@ -270,7 +270,7 @@ impl Judge<'_> {
         let is_overload =
             matches!(row.fault, Fault::OutOfMemory | Fault::QueueFull | Fault::Dropped);
         // The first words of a server that was restarted long ago may be heard only now.
-        let is_unfit = row.fault == Fault::LinkLost
+        let is_unfit = matches!(row.fault, Fault::LinkLost | Fault::LaneRefused)
             && self.pool.servers.iter().any(|one| one.label == label && one.ever_lacked);
         assert!(!self.is_calm || is_overload || is_unfit, "{line:?} without any fault");
         self.summary.faults[row.fault as usize] += 1;
@@ -317,7 +317,9 @@ impl Judge<'_> {
             }
             Fault::Dropped => self.may_be_dropped(server, expect),
             Fault::NoServer => unreachable!("it names no server"),
-            Fault::LoginRefused | Fault::LaneRefused => unreachable!("everybody is let in here"),
+            // It was, or is, too old for what is asked.
+            Fault::LaneRefused => server.ever_lacked,
+            Fault::LoginRefused => unreachable!("nobody logs in here"),
         }
     }
 

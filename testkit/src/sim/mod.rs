@@ -27,6 +27,7 @@ mod master;
 mod meta;
 pub(crate) mod random;
 mod read;
+mod redis;
 mod reply;
 mod rings;
 mod scene;

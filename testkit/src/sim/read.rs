@@ -53,6 +53,7 @@ impl Judge<'_> {
         self.is_calm = self.over == 0 || expect.arrived > self.over;
         match expect.asked {
             Asked::Form(form) => self.read_form(&form, input),
+            Asked::Redis(number) => self.read_redis(number, input),
             _ => self.read_reply(input),
         }
     }
@@ -85,15 +86,16 @@ impl Judge<'_> {
     }
 
     /// There is no room for the head of the next request: the conversation is over.
-    fn is_given_up(&mut self, line: &str) -> bool {
-        let is_over = self.tight_memory && line == "CLIENT_ERROR line too long";
+    pub fn is_given_up(&mut self, line: &str) -> bool {
+        let words = ["CLIENT_ERROR line too long", "-ERR line too long"];
+        let is_over = self.tight_memory && words.contains(&line);
         if is_over {
             self.client.give_up();
         }
         is_over
     }
 
-    fn say(&self, answer: &[u8]) {
+    pub fn say(&self, answer: &[u8]) {
         if self.trace {
             println!(
                 "{:>9} us    client {} is told {:?}",

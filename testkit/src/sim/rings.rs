@@ -4,7 +4,7 @@
 //! that owned them between its arrival and now, and on no other.
 
 use proxy::plan::PoolPlan;
-use shard::{Distribution, Node, Ring};
+use shard::{Distribution, Node, Ring, tagged};
 
 use super::scene::Key;
 use super::server::Server;
@@ -41,7 +41,7 @@ impl View {
         let alive = bits(&is_alive);
         let owners = keys.iter().map(|key| match plan.distribution {
             Distribution::Random => alive,
-            _ => ring.locate(plan.hash.hash(key.text.as_bytes())).map_or(0, |at| 1 << at),
+            _ => ring.locate(plan.hash.hash(tagged(key.text.as_bytes(), plan.hash_tag))).map_or(0, |at| 1 << at),
         });
         View { owners: owners.collect(), members: bits(&is_member), alive }
     }
@@ -71,6 +71,16 @@ impl Rings {
     /// Whether so many servers were those of the plan at some time since that event.
     pub fn had_members(&self, members: u64, since: u64) -> bool {
         self.since(since).any(|view| view.members == members)
+    }
+
+    /// Whether all servers of the plan were among so many at some time since that event.
+    pub fn had_members_among(&self, many: u64, since: u64) -> bool {
+        self.since(since).any(|view| view.members & !many == 0)
+    }
+
+    /// Whether there is another ring since that event.
+    pub fn has_turned(&self, since: u64) -> bool {
+        self.since(since).nth(1).is_some()
     }
 
     /// Whether no server was left at some time since that event.

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use proxy::limits::Limits;
-use proxy::plan::{OnFailure, Partial, Plan, PoolPlan, QuickAck, ServerPlan, Timeouts};
+use proxy::plan::{MultiKey, OnFailure, Partial, Plan, PoolPlan, QuickAck, ServerPlan, Timeouts};
 use shard::{Distribution, Hash};
 
 use super::random::Random;
@@ -61,6 +61,8 @@ pub enum FaultKind {
     ErrorLine,
     /// It writes a byte at a time for a while.
     Dribble,
+    /// It answers that it is loading its data, for a while.
+    Loading,
     /// Nothing of a server's: the next socket to it cannot be made.
     NoSocket,
 }
@@ -76,6 +78,7 @@ const ALL_FAULTS: &[FaultKind] = &[
     FaultKind::Unasked,
     FaultKind::ErrorLine,
     FaultKind::Dribble,
+    FaultKind::Loading,
     FaultKind::NoSocket,
 ];
 
@@ -128,6 +131,9 @@ impl Scene {
     }
 }
 
+/// Pools of Redis servers.
+const REDIS_PERMILLE: usize = 1000;
+
 /// Mostly roomy, sometimes so narrow that each bound is met.
 fn limits(random: &mut Random) -> Limits {
     let mut limits = Limits::default();
@@ -155,8 +161,16 @@ fn some_faults(random: &mut Random) -> Vec<FaultKind> {
 fn pool(random: &mut Random, at: usize, calm: bool, large: bool) -> PoolPlan {
     let name = ["alpha", "beta"][at];
     let servers = (0..random.range(1, 7)).map(|server| server_plan(random, name, server)).collect();
-    let text = proto::protocol("memcached").expect("the table has the protocol");
-    let mut plan = PoolPlan::new(name, text, servers);
+    let word = if random.permille(REDIS_PERMILLE) { "redis" } else { "memcached" };
+    let protocol = proto::protocol(word).expect("the table has the protocol");
+    let mut plan = PoolPlan::new(name, protocol, servers);
+    if word == "redis" {
+        // What stands outside of the braces is whose a key is.
+        plan.hash_tag = Some(*b"{}");
+        plan.spaces = random.range(1, 4) as u32;
+        plan.space = random.below(plan.spaces as usize) as u32;
+        plan.multi_key = if random.permille(100) { MultiKey::Refuse } else { MultiKey::Split };
+    }
     plan.hash = *random.pick(&[Hash::Fnv64a, Hash::Md5, Hash::Crc16, Hash::Murmur]);
     plan.distribution = random.weighted(&[
         (6, Distribution::Ketama),
@@ -174,7 +188,8 @@ fn pool(random: &mut Random, at: usize, calm: bool, large: bool) -> PoolPlan {
     }
     plan.partial = *random.pick(&[Partial::Error, Partial::Error, Partial::Miss]);
     if random.permille(500) {
-        plan.allow.push("flush_all".to_string());
+        let words: &[&str] = if word == "redis" { &["flushall", "flushdb"] } else { &["flush_all"] };
+        plan.allow.extend(words.iter().map(|word| word.to_string()));
     }
     plan.hold_after = match random.below(4) {
         0 => None,
@@ -218,12 +233,18 @@ pub fn keys(random: &mut Random, plan: &PoolPlan) -> Vec<Key> {
         0..5 if long => random.range(50, 240),
         _ => random.below(12),
     };
+    let is_redis = plan.protocol.name() == "redis";
     let key = |at: usize| {
         let pad = pad(random);
         // The hot ones are everybody's.
         let is_foreign = at > 3 && pad < 50 && random.permille(foreign_permille);
         let end = if is_foreign { " \r\n\u{7f}" } else { "" };
-        Key { text: format!("{at:02}{}:{}{end}", &plan.name, "k".repeat(pad)), is_foreign }
+        let text = format!("{at:02}{}:{}{end}", &plan.name, "k".repeat(pad));
+        match is_redis {
+            // There, any bytes make a key.
+            true => Key { text: format!("{{{text}}}"), is_foreign: false },
+            false => Key { text, is_foreign },
+        }
     };
     (0..count).map(key).collect()
 }

@@ -13,6 +13,7 @@ use super::conn::Conn;
 use super::frame::{Frame, data_number, frame, number};
 use super::history::{Store, Value};
 use super::random::Random;
+use super::redis::{Greetings, Model};
 use super::rings::Rings;
 use super::scene::Key;
 use super::silence::{Silence, check_abandoned};
@@ -40,6 +41,8 @@ pub struct Server {
     pub unfit_at: Time,
     /// It ever had not, or its greeting did not say so.
     pub ever_lacked: bool,
+    /// What it holds, if it is Redis.
+    pub redis: Option<Box<Model>>,
     /// What the proxy believes of it.
     pub is_down: bool,
     pub is_ejected: bool,
@@ -81,6 +84,8 @@ pub struct Place<'a> {
     pub server: usize,
     pub keys: &'a [Key],
     pub rings: &'a Rings,
+    pub greetings: &'a Greetings,
+    pub now: Time,
     /// The proxy still has the link.
     pub is_live: bool,
     pub hold_after: Option<u64>,
@@ -112,6 +117,7 @@ impl Server {
             has_meta: true,
             unfit_at: Time(0),
             ever_lacked: false,
+            redis: None,
             is_down: false,
             is_ejected: false,
         }
@@ -119,6 +125,9 @@ impl Server {
 
     /// Executes the first command of a connection; false if it is not whole.
     pub fn serve(&mut self, conn: &mut Conn, place: &mut Place<'_>) -> bool {
+        if self.redis.is_some() {
+            return self.serve_redis(conn, place);
+        }
         let input = std::mem::take(&mut conn.input);
         let Some(frame) = frame(&input) else {
             conn.input = input;
@@ -374,7 +383,7 @@ impl Place<'_> {
     }
 
     /// A request that arrived after that event may bring this key here.
-    fn check_way(&self, key: usize, arrived: u64) {
+    pub fn check_way(&self, key: usize, arrived: u64) {
         let owners = self.rings.owners(key, arrived);
         let is_one = owners & 1 << self.server != 0;
         assert!(is_one, "key {key} lives on {owners:#b} since {arrived}, not on {}", self.server);

@@ -6,6 +6,7 @@ use proxy::Time;
 use super::book::UpdateKind;
 use super::conn::Conn;
 use super::frame::frame_len;
+use super::redis;
 use super::server::Place;
 use super::world::World;
 
@@ -103,7 +104,7 @@ impl World {
         let silence = &model.servers[conn.server].silence;
         let Some(patience) = model.plan.hold_after else { return };
         let fresh = &conn.input[before..];
-        let is_greeting = was_idle && fresh == GREETING;
+        let is_greeting = was_idle && model.greetings.are(fresh);
         if was_idle && silence.rumour_until.is_some() {
             let is_fresh = self.now < silence.heard_at.after(patience);
             assert!(is_fresh || is_greeting, "another worker holds this server");
@@ -113,7 +114,11 @@ impl World {
         }
         let mut at = 0;
         while at < before {
-            at += frame_len(&conn.input[at..]).unwrap_or(usize::MAX - at);
+            let len = match model.is_redis {
+                true => redis::frame_len(&conn.input[at..]),
+                false => frame_len(&conn.input[at..]),
+            };
+            at += len.unwrap_or(usize::MAX - at);
         }
         let most = if at > before { at } else { before };
         assert!(
@@ -147,5 +152,3 @@ pub fn check_abandoned(place: &Place<'_>, number: u64, silence: &Silence, conn: 
         update.client
     );
 }
-
-pub const GREETING: &[u8] = b"version\r\n";

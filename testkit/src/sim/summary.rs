@@ -13,6 +13,9 @@ pub struct Summary {
     pub updates: u64,
     /// Requests that a server without meta could not be asked.
     pub refused_forms: u64,
+    /// Answers to Redis clients, and keys that they were told live apart.
+    pub redis: u64,
+    pub apart: u64,
     /// Error lines that were explained.
     pub errors: u64,
     pub pauses: u64,
@@ -28,7 +31,7 @@ pub struct Summary {
     pub faults: [u64; FAULTS_COUNT],
 }
 
-const FAULTS_COUNT: usize = 14;
+const FAULTS_COUNT: usize = 15;
 
 impl Summary {
     pub fn add(&mut self, other: &Summary) {
@@ -39,6 +42,8 @@ impl Summary {
         self.misses += other.misses;
         self.updates += other.updates;
         self.refused_forms += other.refused_forms;
+        self.redis += other.redis;
+        self.apart += other.apart;
         self.errors += other.errors;
         self.pauses += other.pauses;
         self.refused_clients += other.refused_clients;

@@ -5,7 +5,8 @@ use proxy::plan::QuickAck;
 use proxy::{Closed, ConnId, Slices};
 
 use super::ask::Asker;
-use super::client::{Client, Expect};
+use super::client::{Asked, Client, Expect};
+use super::redis::Talk;
 use super::server::{Place, Server, Trick};
 use super::world::{BLOCK_LEN, World, say};
 
@@ -47,7 +48,8 @@ impl World {
             }
             Err(text) => {
                 assert!(is_full, "a client is refused for nothing");
-                assert!(text.starts_with(b"SERVER_ERROR ") && text.ends_with(b"\r\n"));
+                let kind: &[u8] = if self.pools[pool].is_redis { b"-ERR " } else { b"SERVER_ERROR " };
+                assert!(text.starts_with(kind) && text.ends_with(b"\r\n"));
                 self.summary.refused_clients += 1;
             }
         }
@@ -58,6 +60,12 @@ impl World {
         let mut client = Client::new(id, self.clients_ever, pool, self.pools[pool].keys.len());
         client.reads_late = self.random.permille(self.scene.slow_reader_permille);
         client.is_binary = self.random.permille(self.scene.binary_permille);
+        if self.pools[pool].is_redis {
+            client.is_binary = false;
+            let mut talk = Talk::new();
+            talk.space = self.pools[pool].plan.space;
+            client.talk = Some(Box::new(talk));
+        }
         if client.reads_late {
             client.capacity = self.random.range(10, 3_000);
         }
@@ -126,6 +134,10 @@ impl World {
             expect.epoch = self.pools[client.pool].epoch;
             if let Some(key) = expect.removes() {
                 self.book.deletes[client.pool][key].asked += 1;
+            }
+            if let Asked::Redis(number) = expect.asked {
+                let wish = &mut self.book.redis.wishes[number as usize];
+                (wish.arrived, wish.arrived_at) = (expect.arrived, self.now);
             }
             let update = expect.update();
             if let Some(number) = update {
@@ -339,6 +351,8 @@ impl World {
             server,
             keys: &model.keys,
             rings: &model.rings,
+            greetings: &model.greetings,
+            now: self.now,
             is_live,
             hold_after: model.plan.hold_after,
             book: &mut self.book,

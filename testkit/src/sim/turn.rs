@@ -5,7 +5,6 @@ use proxy::{Action, Closed, ConnId, Event, Side, Slices, limits};
 use super::client::{Client, Expect};
 use super::conn::Conn;
 use super::server::{Server, Trick};
-use super::silence::GREETING;
 use super::world::{World, say};
 
 impl World {
@@ -184,6 +183,7 @@ impl World {
         // Of quiet ones some may have been passed over.
         let is_read = match client.has_forms {
             true => arrived.any(Expect::reads_one),
+            false if client.talk.is_some() => true,
             false => first.reads_one() && client.inbox.starts_with(b"VALUE "),
         };
         let lost = |server: &Server| server.trouble.any_time >= first.arrived_at;
@@ -262,9 +262,11 @@ impl World {
                 say!(self, "  link {} holds {} bytes", id.index(), conn.input.len());
                 return;
             }
-            if was_idle && conn.is_greeted && conn.input == GREETING {
+            let greetings = &self.pools[conn.pool].greetings;
+            if was_idle && conn.is_greeted && greetings.are(&conn.input) {
                 // It is greeted again.
                 conn.is_greeted = false;
+                conn.lane = None;
                 conn.owed_since = self.now;
             }
             // The first words are owed since the link stands.

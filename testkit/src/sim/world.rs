@@ -15,6 +15,7 @@ use super::book::Book;
 use super::client::Client;
 use super::conn::Conn;
 use super::random::Random;
+use super::redis::{Greetings, Model};
 use super::rings::{Rings, View};
 use super::scene::{FaultKind, Key, Scene, keys};
 use super::server::Server;
@@ -62,6 +63,10 @@ pub struct PoolModel {
     /// All that may ever be in the plan.
     pub servers: Vec<Server>,
     pub rings: Rings,
+    /// The first words on a link.
+    pub greetings: Greetings,
+    /// Its servers are Redis.
+    pub is_redis: bool,
     /// How often keys have moved.
     pub epoch: u32,
     /// The deadlines that were, and since when.
@@ -77,6 +82,8 @@ impl PoolModel {
             universe.iter().map(|one| Server::new(one, keys.len())).collect();
         PoolModel {
             rings: Rings::new(View::new(plan, &servers, &keys)),
+            greetings: Greetings::new(plan),
+            is_redis: plan.protocol.name() == "redis",
             deadlines: vec![(Time(0), plan.timeouts)],
             plan: plan.clone(),
             is_planned: true,
@@ -144,6 +151,17 @@ impl World {
         for server in pools.iter_mut().flat_map(|pool| &mut pool.servers) {
             server.has_meta = random.permille(850);
             server.ever_lacked = !server.has_meta;
+        }
+        for pool in pools.iter_mut().filter(|pool| pool.is_redis) {
+            let spaces = pool.plan.spaces as usize;
+            // An old server knows neither RESP3 nor `HELLO`.
+            let is_old = random.permille(150);
+            for server in &mut pool.servers {
+                let is_old = is_old && random.permille(500);
+                server.has_meta = !is_old;
+                server.ever_lacked = is_old;
+                server.redis = Some(Box::new(Model::new(pool.keys.len(), spaces, !is_old)));
+            }
         }
         let book = Book::new(pools.iter().map(|pool| pool.keys.len()));
         let start = Time(1_000_000);

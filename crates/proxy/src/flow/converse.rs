@@ -23,8 +23,15 @@ impl Proxy {
         let mut session = std::mem::take(&mut client.session);
         let mut words = std::mem::take(&mut self.scratch);
         words.clear();
+        if request.quiet == Quiet::Silent && session.muted == Muted::No {
+            // That one answer is not wanted, unless the protocol now says otherwise.
+            session.muted = Muted::Now;
+        }
         let turn = protocol.converse(request, head, &mut session, &self.facts(pool), &mut words);
         let is_muted = request.quiet == Quiet::Silent && session.muted != Muted::No;
+        if session.muted == Muted::Now {
+            session.muted = Muted::No;
+        }
         if turn == Turn::Leave
             && let Some(client) = self.desk.clients.find_mut(id)
         {

@@ -1,0 +1,143 @@
+//! Replies: whatever a server says, in whatever pieces, is taken whole and for what the naive
+//! reader takes it; and what several say is gathered into one value.
+
+use proto::{Ask, Asked, Class, ItemKind, Parsed, Progress, Protocol, Quiet};
+
+use super::naive::{self, Reading};
+use crate::mutate::{self, Dice};
+
+pub fn run(seed: u64, budget: usize) {
+    let protocol = proto::protocol("redis").expect("the table has the protocol");
+    let get = row(protocol, "get");
+    let mut last: Vec<Vec<u8>> = Vec::new();
+    mutate::run("redis-reply", seed, budget, |bytes, dice| {
+        let read = one(protocol, get, bytes, dice);
+        if let Some(len) = read {
+            last.push(bytes[..len].to_vec());
+        }
+        for name in ["mget", "scan", "del"] {
+            possible(protocol, name, bytes, dice);
+        }
+        if last.len() == 3 {
+            gather(protocol, &last, dice);
+            last.clear();
+        }
+    });
+}
+
+fn row(protocol: &dyn Protocol, name: &str) -> u16 {
+    let rows = protocol.commands().iter();
+    rows.enumerate().find(|(_, row)| row.name == name).expect("a known command").0 as u16
+}
+
+/// Items of a reply up to its end, from input that comes in pieces; its length.
+fn one(protocol: &dyn Protocol, command: u16, bytes: &[u8], dice: &mut Dice) -> Option<usize> {
+    let read = items(protocol, Ask { command }, bytes, dice);
+    // Depth is no matter to the product, but the naive reader has a stack.
+    let naive = naive::value(bytes, 200);
+    match (&read, &naive) {
+        (Taken::Whole(len, _), Reading::Is((), end)) => assert_eq!(len, end),
+        (Taken::Open, Reading::Incomplete) | (Taken::Wrong, Reading::Hopeless) => {}
+        // It is told wrong as soon as that is certain.
+        (Taken::Wrong, Reading::Incomplete) => {
+            let longer = [bytes, b"\r\n+\r\n+\r\n"].concat();
+            assert!(!matches!(naive::value(&longer, 200), Reading::Is(..)), "given up too early");
+        }
+        _ => panic!("{read:?}, and naively {naive:?}"),
+    }
+    match read {
+        Taken::Whole(len, kinds) => {
+            let is_error = matches!(bytes[0], b'-' | b'!');
+            let last = kinds.last().expect("a reply has an item");
+            assert_eq!(*last == ItemKind::Error, is_error, "{kinds:?}");
+            let before = &kinds[..kinds.len() - 1];
+            assert!(before.iter().all(|kind| *kind == ItemKind::Part), "{kinds:?}");
+            Some(len)
+        }
+        _ => None,
+    }
+}
+
+#[derive(Debug)]
+enum Taken {
+    Whole(usize, Vec<ItemKind>),
+    Open,
+    Wrong,
+}
+
+fn items(protocol: &dyn Protocol, ask: Ask, bytes: &[u8], dice: &mut Dice) -> Taken {
+    let upstream = protocol.upstream();
+    let mut progress = Progress::default();
+    let mut kinds = Vec::new();
+    let (mut at, mut end) = (0, 0);
+    loop {
+        end = (end + 1 + dice.below(40)).min(bytes.len());
+        let before = progress;
+        match upstream.parse_reply(ask, &mut progress, &bytes[at..end]) {
+            Parsed::Incomplete if end == bytes.len() => return Taken::Open,
+            Parsed::Incomplete => assert_eq!(progress, before, "nothing was taken"),
+            Parsed::Malformed(_) => return Taken::Wrong,
+            Parsed::Complete(item) => {
+                assert!(item.head > 0 && at + item.head as usize <= end, "the head is there");
+                kinds.push(item.kind);
+                let body = at + item.head as usize + item.body as usize;
+                at += item.len() as usize;
+                match bytes.get(body..at) {
+                    None => return Taken::Open,
+                    Some(trailer) if trailer != item.trailer => return Taken::Wrong,
+                    Some(_) => end = end.max(at),
+                }
+                if item.ends {
+                    return Taken::Whole(at, kinds);
+                }
+                if at == bytes.len() {
+                    return Taken::Open;
+                }
+            }
+        }
+    }
+}
+
+/// What is measured against a request of its own shape is still one value.
+fn possible(protocol: &dyn Protocol, name: &str, bytes: &[u8], dice: &mut Dice) {
+    let command = row(protocol, name);
+    let ask = match protocol.commands()[usize::from(command)].class {
+        Class::Split { ask, .. } => ask,
+        _ => Ask { command },
+    };
+    if let Taken::Whole(len, kinds) = items(protocol, ask, bytes, dice) {
+        assert_eq!(naive::value(bytes, 200), Reading::Is((), len), "{name}");
+        let opens = kinds.iter().find_map(|kind| match kind {
+            ItemKind::Open(count) => Some(*count),
+            _ => None,
+        });
+        let is_element = |kind: &&ItemKind| matches!(kind, ItemKind::Value | ItemKind::Null);
+        let elements = kinds.iter().filter(is_element).count() as u64;
+        assert!(opens.is_none_or(|count| count == elements), "{kinds:?}");
+    }
+}
+
+/// Whatever three servers say, the client is told one value.
+fn gather(protocol: &dyn Protocol, replies: &[Vec<u8>], dice: &mut Dice) {
+    let rows = protocol.commands().iter().enumerate();
+    for (at, row) in rows {
+        let is_gathered = match row.class {
+            Class::Split { each, .. } => !each,
+            Class::Broadcast { .. } => true,
+            _ => false,
+        };
+        if !is_gathered || !dice.one_in(8) {
+            continue;
+        }
+        let (command, quiet) = (at as u16, Quiet::Loud);
+        let asked = Asked { command, quiet, ask: Ask { command }, head: b"", next: None };
+        let mut parts = replies.iter().map(|reply| match reply[0] {
+            b'-' | b'!' => Err(&reply[..]),
+            _ => Ok(&reply[..]),
+        });
+        let mut out = Vec::new();
+        protocol.gather(&asked, &mut parts, &mut out);
+        let read = naive::value(&out, 200);
+        assert_eq!(read, Reading::Is((), out.len()), "{}: b\"{}\"", row.name, out.escape_ascii());
+    }
+}

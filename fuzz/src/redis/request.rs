@@ -1,0 +1,173 @@
+//! Requests: whatever comes in whatever pieces, what is read of it beside what the naive reader
+//! reads, and what is sent to a server, read by the same.
+
+use proto::{Ask, Carry, Class, Parsed, Protocol, Refusal, Request, Resume, Skills, Span};
+
+use super::naive::{self, Reading};
+use crate::mutate::{self, Dice};
+
+pub fn run(seed: u64, budget: usize) {
+    let protocol = proto::protocol("redis").expect("the table has the protocol");
+    mutate::run("redis-request", seed, budget, |bytes, dice| check(protocol, bytes, dice));
+}
+
+fn check(protocol: &dyn Protocol, bytes: &[u8], dice: &mut Dice) {
+    let mut keys = Vec::new();
+    let whole = protocol.parse_request(bytes, &mut Resume::default(), &mut keys);
+    pieces(protocol, bytes, whole, &keys, dice);
+    let naive = naive::request(bytes);
+    match (whole, &naive) {
+        (Parsed::Incomplete, Reading::Incomplete) | (Parsed::Malformed(_), Reading::Hopeless) => {}
+        (Parsed::Malformed(_), Reading::Incomplete) => never_is(bytes),
+        (Parsed::Complete(request), Reading::Is(words, len)) => {
+            assert_eq!(request.len(), *len as u64, "the frame's length: {words:?}");
+            outline(&request, bytes);
+            arguments(protocol, &request, bytes, &keys, words);
+        }
+        // The last argument is passed on as it comes: whether its end is one is seen later.
+        (Parsed::Complete(request), Reading::Incomplete) => {
+            assert!(request.body > 0 && request.len() > bytes.len() as u64, "{request:?}");
+        }
+        (Parsed::Complete(request), Reading::Hopeless) => {
+            let end = (u64::from(request.head) + request.body) as usize;
+            let trailer = bytes.get(end..).unwrap_or_default();
+            let len = trailer.len().min(request.trailer.len());
+            assert!(request.body > 0, "{request:?}");
+            assert_ne!(trailer[..len], request.trailer[..len], "{request:?}");
+        }
+        _ => panic!("{whole:?}, and naively {naive:?}"),
+    }
+}
+
+/// More bytes make no request of it.
+fn never_is(bytes: &[u8]) {
+    for more in [&b"\r\n"[..], b"\n", b"0\r\n", b"a\r\n$1\r\na\r\n"] {
+        let longer = [bytes, more].concat();
+        let read = naive::request(&longer);
+        assert!(!matches!(read, Reading::Is(..)), "refused too early: {read:?}");
+    }
+}
+
+fn outline(request: &Request, bytes: &[u8]) {
+    let head = request.head as usize;
+    assert!(head > 0 && head <= bytes.len(), "the head is in the input");
+    assert!(bytes[head - 1] == b'\n', "a head ends with a line");
+    assert!(request.trailer.is_empty() || request.trailer == b"\r\n");
+    assert!(request.body == 0 || request.body >= 4096, "a short argument is in the head");
+    assert!(request.body == 0 || matches!(request.class, Class::Single { .. }), "{request:?}");
+}
+
+/// What a server reads of what it is sent is what the client said.
+fn arguments(
+    protocol: &dyn Protocol,
+    request: &Request,
+    bytes: &[u8],
+    keys: &[Span],
+    words: &[Vec<u8>],
+) {
+    let head = &bytes[..request.head as usize];
+    for key in keys {
+        let mut scratch = b"old".to_vec();
+        let text = protocol.key(request, head, *key, &mut scratch);
+        assert!(words[1..].iter().any(|word| word == text), "a key that is no argument");
+    }
+    match request.class {
+        Class::Single { .. } | Class::Split { .. } | Class::Broadcast { .. } => {}
+        Class::Refuse(why) => return refused(why, words),
+        Class::Local(_) => return,
+        Class::Fetch { .. } => panic!("no read is merged"),
+    }
+    assert!(!words.is_empty(), "an empty request is sent on");
+    let carry = protocol.carry(request, head, Some(Skills { resp3: true, ..Skills::default() }));
+    let ask = match (request.class, carry) {
+        (Class::Broadcast { ask, .. }, _) | (_, Carry::Ask(ask)) => ask,
+        (_, carry) => panic!("{carry:?}"),
+    };
+    let mut sent = Vec::new();
+    protocol.write_head(request, head, keys, ask, &mut sent);
+    sent.extend_from_slice(&bytes[request.head as usize..request.len() as usize]);
+    protocol.write_tail(request, ask, &mut sent);
+    let mut meant = words.to_vec();
+    if words[0].eq_ignore_ascii_case(b"scan") {
+        meant[1] = scan_cursor(&words[1]);
+    }
+    let read = naive::request(&sent);
+    assert_eq!(read, Reading::Is(meant, sent.len()), "sent b\"{}\"", sent.escape_ascii());
+    if let Class::Split { ask, each, .. } = request.class {
+        parts(protocol, request, head, keys, (ask, each), words);
+    }
+}
+
+/// A split request's message for some of its keys holds those and nothing else.
+fn parts(
+    protocol: &dyn Protocol,
+    request: &Request,
+    head: &[u8],
+    keys: &[Span],
+    (ask, _each): (Ask, bool),
+    words: &[Vec<u8>],
+) {
+    let upstream = protocol.upstream();
+    let pair = usize::from((words.len() - 1) / keys.len().max(1) == 2 && keys.len() * 2 + 1 == words.len());
+    let mut text = Vec::new();
+    let mut meant = vec![words[0].to_ascii_uppercase()];
+    let mut count = 0;
+    protocol.open_fetch(request, head, &mut text);
+    for (nth, key) in keys.iter().enumerate().filter(|(nth, _)| nth % 2 == 0) {
+        let mut scratch = Vec::new();
+        let name = protocol.key(request, head, *key, &mut scratch);
+        let _ = upstream.push_fetch(name, &mut text);
+        protocol.push_rest(request, head, keys, nth, &mut text);
+        let at = 1 + nth * (1 + pair);
+        meant.extend(words[at..=at + pair].iter().cloned());
+        count += 1;
+    }
+    let mut sent = Vec::new();
+    upstream.seal_fetch(ask, count, &text, &mut sent);
+    match naive::request(&sent) {
+        Reading::Is(mut read, len) => {
+            read[0].make_ascii_uppercase();
+            assert_eq!((read, len), (meant, sent.len()), "sent b\"{}\"", sent.escape_ascii());
+        }
+        other => panic!("{other:?}: b\"{}\"", sent.escape_ascii()),
+    }
+}
+
+/// What the server is asked instead of a client's cursor.
+fn scan_cursor(cursor: &[u8]) -> Vec<u8> {
+    let text = std::str::from_utf8(cursor).expect("digits");
+    let whole: u64 = text.parse().expect("a cursor that was taken");
+    (whole >> 10).to_string().into_bytes()
+}
+
+/// What is known is not called unknown.
+fn refused(why: Refusal, words: &[Vec<u8>]) {
+    const KNOWN: &[&[u8]] = &[b"get", b"set", b"mget", b"del", b"ping", b"select", b"eval"];
+    let name = words[0].to_ascii_lowercase();
+    assert!(why != Refusal::Unknown || !KNOWN.contains(&&name[..]), "{words:?}");
+}
+
+/// The same input in random pieces ends the same way.
+fn pieces(
+    protocol: &dyn Protocol,
+    bytes: &[u8],
+    whole: Parsed<Request>,
+    keys: &[Span],
+    dice: &mut Dice,
+) {
+    let mut resume = Resume::default();
+    let mut found = Vec::new();
+    let mut end = 0;
+    loop {
+        end = (end + 1 + dice.below(12)).min(bytes.len());
+        let before = resume.scanned;
+        let outcome = protocol.parse_request(&bytes[..end], &mut resume, &mut found);
+        assert!(resume.scanned >= before && resume.scanned <= end, "the search goes forward");
+        if outcome == Parsed::Incomplete && end < bytes.len() {
+            continue;
+        }
+        assert_eq!(outcome, whole, "the first {end} bytes, in pieces");
+        assert_eq!(found, keys);
+        return;
+    }
+}

@@ -1,0 +1,111 @@
+//! What the proxy answers by itself, and what it refuses: in Redis's own words, where it has some.
+
+use crate::sim::ask::Asker;
+
+use super::client::{Muted, OK};
+use super::ledger::{Kind, Wish};
+use super::resp::{put_array, put_bulk};
+
+impl Asker<'_> {
+    /// What clients ask when they connect, and when they are bored.
+    pub fn redis_local(&mut self) {
+        let name = format!("n{}", self.client.requests);
+        let (kind, arguments): (Kind, &[&[u8]]) = match self.random.below(12) {
+            0 => (Kind::Exactly(b"+PONG\r\n".to_vec()), &[b"PING"]),
+            1 => (bulk(&name), &[b"PING", name.as_bytes()]),
+            2 | 3 => (bulk(&name), &[b"ECHO", name.as_bytes()]),
+            4 => (Kind::Begins(b":"), &[b"CLIENT", b"ID"]),
+            5 => {
+                self.plain(
+                    Wish::new(OK.into(), false, Vec::new()),
+                    &[b"CLIENT", b"SETNAME", name.as_bytes()],
+                );
+                self.talk().name = name;
+                return;
+            }
+            6 => {
+                let kind = match (self.talk().name.clone(), self.talk().dialect) {
+                    (name, 2) if name.is_empty() => Kind::Exactly(b"$-1\r\n".to_vec()),
+                    (name, _) if name.is_empty() => Kind::Exactly(b"_\r\n".to_vec()),
+                    (name, _) => bulk(&name),
+                };
+                (kind, &[b"CLIENT", b"GETNAME"])
+            }
+            7 => (OK.into(), &[b"READONLY"]),
+            8 => (Kind::Begins(b":"), &[b"COMMAND", b"COUNT"]),
+            9 => (Kind::Begins(b""), &[b"INFO"]),
+            10 => (Kind::Begins(b""), &[b"CONFIG", b"GET", b"maxmemory"]),
+            _ if self.random.permille(200) && self.talk().muted == Muted::No => {
+                return self.reset();
+            }
+            _ => (Kind::Begins(b"-ERR "), &[b"AUTH", b"no users here"]),
+        };
+        self.plain(Wish::new(kind, false, Vec::new()), arguments);
+    }
+
+    /// Everything that a client has said about itself is forgotten.
+    fn reset(&mut self) {
+        let kind = Kind::Exactly(b"+RESET\r\n".to_vec());
+        self.plain(Wish::new(kind, false, Vec::new()), &[b"RESET"]);
+        let space = self.plan.space;
+        let talk = self.talk();
+        talk.scan = None;
+        talk.name = String::new();
+        (talk.space, talk.dialect) = (space, 2);
+    }
+
+    pub fn redis_bad(&mut self) {
+        let (words, arguments): (&'static [u8], &[&[u8]]) = match self.random.below(12) {
+            0 => (b"-ERR wrong number of arguments for 'get' command\r\n", &[b"GET"]),
+            1 => (b"-ERR wrong number of arguments for 'mset' command\r\n", &[b"mSet", b"a"]),
+            2 => (b"-ERR unknown command 'BOGUS'", &[b"BOGUS", b"a\r\nb", b"c"]),
+            3 => (b"-ERR ", &[b"MULTI"]),
+            4 => (b"-ERR ", &[b"SUBSCRIBE", b"here"]),
+            5 => (b"-ERR ", &[b"BLPOP", b"{00}", b"0"]),
+            6 => (b"-ERR ", &[b"SHUTDOWN"]),
+            7 => (b"-ERR ", &[b"MONITOR"]),
+            8 => (b"-ERR ", &[b"CLIENT", b"TRACKING", b"ON"]),
+            9 => (b"-ERR ", &[b"EVAL", b"return 1", b"many", b"{00}"]),
+            10 => (b"-ERR ", &[b"SCAN", b"nowhere"]),
+            _ => (b"-ERR ", &[b"DEBUG", b"SLEEP", b"0"]),
+        };
+        self.plain(Wish::new(Kind::Begins(words), false, Vec::new()), arguments);
+    }
+
+    /// Something after which the proxy closes, and more that nobody may answer.
+    pub fn redis_closing(&mut self) {
+        const BAD: &[&[u8]] = &[
+            b"*1\r\n+GET\r\n",
+            b"*2147483648\r\n",
+            b"*1\r\n$-5\r\n",
+            b"*x\r\n",
+            b"GET \"unbalanced\r\n",
+        ];
+        if self.talk().muted != Muted::No {
+            return self.redis_local();
+        }
+        let before = self.client.unsent.len();
+        let kind = match self.random.permille(500) {
+            true => {
+                put_array(&mut self.client.unsent, 1);
+                put_bulk(&mut self.client.unsent, b"QUIT");
+                OK.into()
+            }
+            false => {
+                self.client.unsent.extend_from_slice(self.random.pick::<&[u8]>(BAD));
+                Kind::Begins(b"-ERR Protocol error: ")
+            }
+        };
+        self.wish(Wish::new(kind, false, Vec::new()), before, true);
+        if self.random.permille(500) {
+            self.client.unsent.extend_from_slice(b"*1\r\n$4\r\nPING\r\n");
+            self.client.written += 14;
+        }
+    }
+}
+
+fn bulk(text: &str) -> Kind {
+    let mut out = Vec::new();
+    put_bulk(&mut out, text.as_bytes());
+    Kind::Exactly(out)
+}

@@ -1,0 +1,394 @@
+//! Judges what a Redis client is told: exactly what the servers said for this very wish, or an
+//! error with a reason.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use proxy::plan::MultiKey;
+
+use crate::sim::client::Expect;
+use crate::sim::judge::{Explained, Judge};
+use crate::sim::server::Server;
+
+use super::ledger::{From, Kind, Loose, Wish};
+use super::resp;
+
+impl Judge<'_> {
+    /// The first answer of `input`, if it is whole; its length.
+    pub fn read_redis(&mut self, number: u32, input: &[u8]) -> Option<usize> {
+        let expect = self.client.next_expect()?;
+        let (arrived, quiet) = (expect.arrived, expect.is_quiet);
+        let wish = &self.book.redis.wishes[number as usize];
+        // The answer to HELLO is in the words that it chooses, if it can.
+        let is_hello = matches!(wish.kind, Kind::Hello(_));
+        let dialect = if is_hello { 3 } else { wish.dialect };
+        let len = resp::value(input, dialect)?;
+        let by_head = arrived == 0 && self.tight_memory;
+        assert!(by_head || arrived != 0, "an answer before its request was whole");
+        assert!(!quiet, "a muted client is told something");
+        let reply = &input[..len];
+        self.say(reply);
+        if self.is_given_up(&lossy(&reply[..len - 2])) {
+            assert_eq!(len, input.len(), "more follows the last answer");
+            return Some(len);
+        }
+        let expect = self.client.drop_expect();
+        self.summary.replies += 1;
+        self.summary.redis += 1;
+        self.book.redis.wishes[number as usize].told = self.book.now();
+        self.judge_redis(&expect, number, reply);
+        Some(len)
+    }
+
+    fn wish(&self, number: u32) -> &Wish {
+        &self.book.redis.wishes[number as usize]
+    }
+
+    fn judge_redis(&mut self, expect: &Expect, number: u32, reply: &[u8]) {
+        match self.wish(number).kind.clone() {
+            Kind::Exactly(words) => {
+                let fits = reply == words || self.is_tight(reply);
+                assert!(fits, "{:?}, not {:?}", lossy(reply), lossy(&words));
+            }
+            Kind::Begins(words) => {
+                let fits = reply.starts_with(words) || self.is_tight(reply);
+                assert!(fits, "{:?}, not {:?}", lossy(reply), lossy(words));
+            }
+            Kind::Hello(version) => self.hello(expect, number, version, reply),
+            kind if reply[0] == b'-' && !self.is_said(number, &kind, reply) => {
+                self.fails(expect, number, reply);
+            }
+            kind => {
+                self.summary.hits += 1;
+                self.fulfilled(expect, number, &kind, reply);
+                self.book.redis.wishes[number as usize].fulfilled = true;
+            }
+        }
+    }
+
+    /// An error line that is the command's own outcome.
+    fn is_said(&self, number: u32, kind: &Kind, reply: &[u8]) -> bool {
+        let whole = &self.wish(number).whole;
+        *kind == Kind::Single && whole.iter().any(|(_, said)| **said == *reply)
+    }
+
+    fn fulfilled(&mut self, expect: &Expect, number: u32, kind: &Kind, reply: &[u8]) {
+        let wish = self.wish(number);
+        let dialect = wish.dialect;
+        match kind {
+            Kind::Single => {
+                let fits = wish.whole.iter().any(|(_, said)| **said == *reply);
+                assert!(fits, "wish {number} is told {:?}, which nobody said", lossy(reply));
+            }
+            Kind::Each => {
+                let elements = array(reply, dialect);
+                assert_eq!(elements.len(), wish.keys.len(), "an element for each key");
+                for (at, place) in elements.into_iter().enumerate() {
+                    let element = &reply[place];
+                    let fits = wish.parts[at].replies.iter().any(|said| **said == *element);
+                    assert!(fits, "wish {number}: element {at} is {:?}", lossy(element));
+                }
+            }
+            Kind::Sum => {
+                let sum = resp::number(reply).expect("a number");
+                let ranges = wish.parts.iter().map(|part| extremes(&part.replies));
+                let (low, high) = ranges.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+                assert!((low..=high).contains(&sum), "wish {number}: {sum}, not {low}..={high}");
+                self.all_done(number);
+            }
+            Kind::All => {
+                assert_eq!(reply, b"+OK\r\n");
+                self.all_done(number);
+            }
+            Kind::Keys => self.keys(expect, number, reply),
+            Kind::Load => {
+                let fits = all_said(wish).any(|said| **said == *reply);
+                assert!(fits, "wish {number}: {:?}", lossy(reply));
+                self.by_all(expect, number);
+            }
+            Kind::Known => {
+                let elements = array(reply, dialect);
+                assert_eq!(elements.len(), 2);
+                let is_known = &reply[elements[0].clone()] == b":1\r\n";
+                let some = all_said(wish).any(|said| said.starts_with(b"*2\r\n:0"));
+                let all = all_said(wish).any(|said| said.starts_with(b"*2\r\n:1"));
+                assert!(if is_known { all } else { some }, "wish {number}: known {is_known}");
+                assert_eq!(&reply[elements[1].clone()], b":0\r\n");
+                self.by_all(expect, number);
+            }
+            Kind::Size => self.size(expect, number, reply),
+            Kind::Loose(what) => self.loose(expect, number, *what, reply),
+            Kind::Flush { all } => {
+                assert_eq!(reply, b"+OK\r\n");
+                let space = (!all).then_some(wish.space);
+                let pool = wish.pool;
+                let done = |server: &usize| {
+                    self.book.redis.has_flushed(pool, space, *server, expect.arrived)
+                };
+                let count = self.pool.servers.len();
+                let members = (0..count).filter(done).fold(0, |bits, at| bits | 1 << at);
+                let all = self.pool.rings.had_members_among(members, expect.arrived);
+                assert!(all, "flushed on {members:#b} only");
+            }
+            Kind::Forget => assert_eq!(reply, b"+OK\r\n"),
+            Kind::Scan => self.scanned(number, reply),
+            Kind::Exactly(_) | Kind::Begins(_) | Kind::Hello(_) => unreachable!("no server's"),
+        }
+    }
+
+    fn all_done(&self, number: u32) {
+        let open = self.wish(number).parts.iter().position(|part| part.executed == 0);
+        assert_eq!(open, None, "a part of wish {number} was never done");
+    }
+
+    /// Every server has been asked.
+    fn by_all(&self, expect: &Expect, number: u32) {
+        let parts = self.wish(number).parts.iter().enumerate();
+        let done = parts.filter(|(_, part)| part.executed > 0);
+        let done = done.fold(0, |bits, (at, _)| bits | 1 << at);
+        let all = self.pool.rings.had_members_among(done, expect.arrived);
+        assert!(all, "wish {number} was done by {done:#b} only");
+    }
+
+    /// The lists of all servers, one after the other.
+    fn keys(&mut self, expect: &Expect, number: u32, reply: &[u8]) {
+        let wish = self.wish(number);
+        let elements = array(reply, wish.dialect);
+        let mut told: Vec<&[u8]> = elements.into_iter().map(|place| &reply[place]).collect();
+        told.sort_unstable();
+        let lists = wish.parts.iter().filter_map(|part| part.replies.last());
+        let mut said: Vec<&[u8]> = Vec::new();
+        for list in lists {
+            let places = array(list, wish.dialect);
+            said.extend(places.into_iter().map(|place| &list[place]));
+        }
+        said.sort_unstable();
+        assert!(told == said, "wish {number}: {} keys, not {}", told.len(), said.len());
+        self.by_all(expect, number);
+    }
+
+    /// The sum of one number of each server's.
+    fn size(&self, expect: &Expect, number: u32, reply: &[u8]) {
+        let wish = self.wish(number);
+        let sum = resp::number(reply).expect("a number");
+        let mut sums: Vec<(u64, i64)> = vec![(0, 0)];
+        for server in 0..self.pool.servers.len() {
+            let said = self.said(wish, Loose::Size, expect.arrived);
+            let own = said.filter(|said| said.server == server);
+            let own: Vec<i64> = own.filter_map(|said| resp::number(&said.reply)).collect();
+            let with = |(bits, sum): &(u64, i64)| {
+                let (bits, sum) = (bits | 1 << server, *sum);
+                own.iter().map(move |one| (bits, sum + one)).collect::<Vec<_>>()
+            };
+            let more: Vec<(u64, i64)> = sums.iter().flat_map(with).collect();
+            sums.extend(more);
+            if sums.len() > SUMS_MAX {
+                return;
+            }
+        }
+        let is_one = |(bits, one): &(u64, i64)| {
+            *one == sum && self.pool.rings.had_members(*bits, expect.arrived)
+        };
+        assert!(sums.iter().any(is_one), "wish {number}: {sum} is no sum of what servers said");
+    }
+
+    fn loose(&self, expect: &Expect, number: u32, what: Loose, reply: &[u8]) {
+        let fits = self.said(self.wish(number), what, expect.arrived);
+        let fits = fits.into_iter().any(|said| *said.reply == *reply);
+        assert!(fits, "wish {number}: {:?} was not said", lossy(reply));
+    }
+
+    fn said<'a>(
+        &'a self,
+        wish: &'a Wish,
+        what: Loose,
+        since: u64,
+    ) -> impl Iterator<Item = &'a super::ledger::Said> {
+        let lane = (wish.pool, wish.space, wish.dialect);
+        let all = self.book.redis.said.iter().rev().take_while(move |said| said.at > since);
+        all.filter(move |said| said.what == what && (said.pool, said.space, said.dialect) == lane)
+    }
+
+    /// One step of a scan: its keys as they came, and a cursor of ours.
+    fn scanned(&mut self, number: u32, reply: &[u8]) {
+        let wish = self.wish(number);
+        let elements = array(reply, wish.dialect);
+        assert_eq!(elements.len(), 2, "a cursor and the keys");
+        let tail = &reply[elements[1].clone()];
+        let fits = all_said(wish).any(|said| **said == *tail);
+        assert!(fits, "wish {number}: other keys than its server's");
+        let cursor = bulk(&reply[elements[0].clone()]);
+        let digits = cursor.iter().all(u8::is_ascii_digit) && !cursor.is_empty();
+        assert!(digits, "no cursor: {:?}", lossy(cursor));
+        let is_end = cursor == b"0";
+        let (next, arrived) = (wish.next, wish.arrived);
+        // Where servers have come and gone, their places are the proxy's secret.
+        let turned = self.summary.installs > 0 || self.pool.rings.has_turned(arrived);
+        match next {
+            From::At { .. } => assert!(!is_end, "a scan ends in the middle of a server"),
+            From::After { server } if !turned => {
+                let members = self.plan.servers.last().map(|last| last.row);
+                let is_last = members == Some(self.pool.servers[server].row);
+                assert_eq!(is_end, is_last, "a scan ends with the last server");
+            }
+            _ => {}
+        }
+        let (space, dialect, cursor) = (wish.space, wish.dialect, cursor.to_vec());
+        let talk = self.client.talk.as_mut().expect("it speaks Redis");
+        let keys = array(tail, dialect);
+        talk.found.extend(keys.into_iter().map(|place| bulk(&tail[place]).to_vec()));
+        let told = self.book.now();
+        talk.scan = (!is_end && talk.space == space).then_some((cursor, next, told));
+    }
+
+    fn hello(&mut self, expect: &Expect, number: u32, version: u8, reply: &[u8]) {
+        let talk = self.client.talk.as_mut().expect("it speaks Redis");
+        talk.waits = false;
+        match reply[0] {
+            b'%' | b'*' => {
+                assert_eq!(reply[0] == b'%', version == 3, "the answer is in the other version");
+                talk.dialect = version;
+                talk.scan = None;
+            }
+            _ if reply.starts_with(b"-NOPROTO") => {
+                assert_eq!(version, 3, "RESP2 is always there");
+                let lacks = self.pool.servers.iter().any(|server| server.ever_lacked);
+                assert!(lacks, "all servers speak RESP3");
+                self.summary.refused_forms += 1;
+            }
+            _ => self.fails(expect, number, reply),
+        }
+    }
+
+    /// An error: a server's own, or one of the proxy's that has a reason.
+    fn fails(&mut self, expect: &Expect, number: u32, reply: &[u8]) {
+        let line = String::from_utf8_lossy(&reply[..reply.len() - 2]).into_owned();
+        // Nothing undoes what other servers have done.
+        let is_partly = line.ends_with(PARTLY_DONE);
+        let line = line.strip_suffix(PARTLY_DONE).unwrap_or(&line).to_string();
+        if is_partly {
+            let wish = self.wish(number);
+            let others = wish.is_executed() || wish.keys.is_empty();
+            assert!(wish.writes && others, "wish {number}: {line:?}, and no other has done it");
+        }
+        let said_line = &format!("{line}\r\n").into_bytes()[..];
+        if self.is_tight(reply) {
+            return self.forbid(number);
+        }
+        if line.starts_with("-CROSSSLOT ") {
+            return self.apart(expect, number, &line);
+        }
+        let wish = self.wish(number);
+        if wish.refusals.iter().any(|(_, said)| **said == *said_line) {
+            self.summary.errors += 1;
+            self.check_script(number, &line);
+            return;
+        }
+        // One shard's may be told for what all of them did, or not.
+        let said_loose = self.book.redis.said.iter().rev();
+        let mut said_loose = said_loose.take_while(|said| said.at > expect.arrived);
+        if wish.keys.is_empty() && said_loose.any(|said| *said.reply == *said_line) {
+            return;
+        }
+        let text = line.strip_prefix("-ERR ").unwrap_or_else(|| panic!("{line:?}"));
+        if self.may_be_lost(number) && !text.contains(": ") {
+            panic!("wish {number} is refused: {line:?}");
+        }
+        let keys = self.wish(number).keys.clone();
+        let explained = self.explain(expect, &keys, &format!("SERVER_ERROR {text}"));
+        if let (Explained::NeverDone, false) = (explained, is_partly) {
+            self.forbid(number);
+        }
+    }
+
+    fn may_be_lost(&self, number: u32) -> bool {
+        !self.wish(number).keys.is_empty()
+    }
+
+    /// Nothing was done, its client was told.
+    fn forbid(&mut self, number: u32) {
+        let wish = &mut self.book.redis.wishes[number as usize];
+        if wish.writes && !matches!(wish.kind, Kind::Flush { .. } | Kind::Forget) {
+            assert!(!wish.is_executed(), "wish {number} is executed, and its client told it is not");
+            wish.forbidden = true;
+        }
+    }
+
+    /// Its keys live apart: two of them, and where they do.
+    fn apart(&mut self, expect: &Expect, number: u32, line: &str) {
+        self.summary.apart += 1;
+        let wish = self.wish(number);
+        let keys = wish.keys.clone();
+        let splits = self.plan.multi_key == MultiKey::Split;
+        assert!(wish.kind == Kind::Single || !splits, "{line:?}, but it can be split");
+        // ... the same server: 'a' is on s1, 'b' on s2; ...
+        let words: Vec<&str> = line.split('\'').collect();
+        let named = |at: usize, before: &str| {
+            let place = words.get(at + 1).and_then(|text| text.strip_prefix(before));
+            let place = place.and_then(|text| text.split([',', ';']).next());
+            (words[at], place.unwrap_or_else(|| panic!("{line:?} names no two servers")))
+        };
+        let first = words.iter().position(|text| text.starts_with('{')).expect("a key");
+        let (one, other) = (named(first, " is on "), named(first + 2, " on "));
+        assert_ne!(one.1, other.1, "{line:?}");
+        for (text, label) in [one, other] {
+            let key = text.get(1..3).and_then(|digits| digits.parse::<u8>().ok());
+            let key = key.unwrap_or_else(|| panic!("{line:?} names no key"));
+            assert!(keys.contains(&key), "{line:?} names another key");
+            let lives = |at: usize| self.pool.servers[at].label == label;
+            let is_it = self.owners(expect, usize::from(key)).any(lives);
+            assert!(is_it, "{line:?}, but key {key} does not live there");
+        }
+        self.forbid(number);
+        self.book.redis.wishes[number as usize].forbidden = true;
+    }
+
+    /// A script that was loaded through this proxy is there, if its client asked for nothing since.
+    fn check_script(&self, number: u32, line: &str) {
+        let wish = self.wish(number);
+        let Some(script) = wish.script.filter(|_| line.starts_with("-NOSCRIPT")) else { return };
+        let loaded = self.wish(script);
+        let was_known = loaded.fulfilled && loaded.told < wish.arrived;
+        let forgot = self.book.redis.forgot.contains_key(&wish.pool);
+        let is_alone = self.client.arrived == 0;
+        let is_rough = |one: &Server| one.was_in_trouble(wish.arrived, wish.arrived_at);
+        let troubled = self.pool.servers.iter().any(is_rough);
+        let excused = forgot || !is_alone || troubled || self.tight_memory || self.tight_queues;
+        assert!(!was_known || excused, "wish {number}: its script was loaded through the proxy");
+    }
+
+    /// There is no memory for it.
+    fn is_tight(&self, reply: &[u8]) -> bool {
+        let is_it = reply.starts_with(b"-OOM ") || reply.windows(13).any(|at| at == b"out of memory");
+        self.tight_memory && is_it
+    }
+}
+
+fn all_said(wish: &Wish) -> impl Iterator<Item = &Rc<[u8]>> {
+    wish.parts.iter().flat_map(|part| &part.replies)
+}
+
+fn extremes(replies: &[Rc<[u8]>]) -> (i64, i64) {
+    let numbers = || replies.iter().filter_map(|said| resp::number(said));
+    (numbers().min().unwrap_or(0), numbers().max().unwrap_or(0))
+}
+
+fn array(reply: &[u8], dialect: u8) -> Vec<Range<usize>> {
+    let places = resp::elements(reply, dialect);
+    places.unwrap_or_else(|| panic!("{:?} is no array", lossy(reply)))
+}
+
+/// The bytes of a bulk.
+fn bulk(value: &[u8]) -> &[u8] {
+    let start = value.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    &value[start..value.len().saturating_sub(2).max(start)]
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(120)]).into_owned()
+}
+
+const PARTLY_DONE: &str = " (on other servers it was carried out)";
+
+/// Sums that are looked at; with more of them nothing is proved.
+const SUMS_MAX: usize = 20_000;

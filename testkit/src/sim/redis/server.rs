@@ -1,0 +1,582 @@
+//! A model Redis server. It is stricter than Redis: what reaches it must be canonical, bear the
+//! number of a wish that may be fulfilled now, and come on a link of the right database and
+//! version of RESP, which were chosen in the first words on it and never again.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use proto::Lane;
+use proxy::plan::PoolPlan;
+
+use crate::sim::conn::Conn;
+use crate::sim::server::{Place, Server, Trick};
+
+use super::client::MARK;
+use super::ledger::{From, Kind, Loose, Said, Wish};
+use super::resp::{self, put_array, put_bulk, put_line, put_null, put_number};
+
+/// The first words on a link of each lane of a pool.
+pub struct Greetings(Vec<(Lane, Vec<u8>)>);
+
+impl Greetings {
+    pub fn new(plan: &PoolPlan) -> Greetings {
+        let upstream = plan.protocol.upstream();
+        let mut rows = Vec::new();
+        for space in 0..plan.spaces {
+            for dialect in [plan.protocol.lane().dialect, 3] {
+                let lane = Lane { dialect, space };
+                let mut text = Vec::new();
+                upstream.hello(None, lane, &mut text);
+                rows.push((lane, text));
+            }
+        }
+        Greetings(rows)
+    }
+
+    /// Whether these are the first words on a link, whole.
+    pub fn are(&self, text: &[u8]) -> bool {
+        self.0.iter().any(|(_, row)| row == text)
+    }
+
+    /// The first words at the start of `text`, and whom they make the link.
+    fn find(&self, text: &[u8]) -> Option<&(Lane, Vec<u8>)> {
+        let longer = |row: &&(Lane, Vec<u8>)| row.1.len() > text.len() && row.1.starts_with(text);
+        if self.0.iter().any(|row| longer(&row)) {
+            return None;
+        }
+        let fitting = self.0.iter().filter(|row| text.starts_with(&row.1));
+        fitting.max_by_key(|row| row.1.len())
+    }
+}
+
+/// A command as the server reads it.
+struct Words<'a> {
+    input: &'a [u8],
+    places: Vec<Range<usize>>,
+    /// Its name in capitals.
+    name: String,
+    len: usize,
+}
+
+impl<'a> Words<'a> {
+    fn read(input: &'a [u8]) -> Option<Words<'a>> {
+        let (places, len) = resp::command(input)?;
+        let name = String::from_utf8_lossy(&input[places[0].clone()]).to_ascii_uppercase();
+        Some(Words { input, places, name, len })
+    }
+
+    fn at(&self, at: usize) -> &'a [u8] {
+        &self.input[self.places[at].clone()]
+    }
+
+    fn text(&self, at: usize) -> &'a str {
+        std::str::from_utf8(self.at(at)).expect("the model writes text")
+    }
+
+    fn count(&self) -> usize {
+        self.places.len()
+    }
+}
+
+impl Server {
+    /// Executes the first command of a connection, or its first words; false if it is not whole.
+    pub fn serve_redis(&mut self, conn: &mut Conn, place: &mut Place<'_>) -> bool {
+        let input = std::mem::take(&mut conn.input);
+        let used = match conn.lane {
+            None => self.greet(&input, conn, place),
+            Some(_) => self.serve_one(&input, conn, place),
+        };
+        conn.input = input;
+        let Some(used) = used else { return false };
+        conn.reply_ends.push_back(conn.output.len());
+        conn.input.drain(..used);
+        conn.executed += used as u64;
+        true
+    }
+
+    /// The first words on a link are answered.
+    fn greet(&mut self, input: &[u8], conn: &mut Conn, place: &mut Place<'_>) -> Option<usize> {
+        let (lane, text) = place.greetings.find(input)?.clone();
+        let start = conn.output.len();
+        let trick = self.trick_of();
+        let mut at = 0;
+        while at < text.len() {
+            let words = Words::read(&text[at..]).expect("first words are commands");
+            self.greet_one(&words, conn, place);
+            at += words.len;
+        }
+        match trick {
+            Trick::Die => {
+                conn.output.truncate(start);
+                conn.is_over = true;
+            }
+            Trick::Poison => {
+                conn.output.truncate(start);
+                put_line(&mut conn.output, "?what");
+                conn.poison = conn.poison.or(Some((start, conn.output.len())));
+            }
+            // Nothing of what a greeting says may be refused so, and it must not be believed.
+            Trick::ErrorLine | Trick::None | Trick::NoSocket => {}
+        }
+        conn.lane = Some(lane);
+        Some(text.len())
+    }
+
+    fn greet_one(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        let model = self.redis.as_ref().expect("it is Redis");
+        let is_loading = place.now < model.loads_until;
+        let out = &mut conn.output;
+        match words.name.as_str() {
+            "HELLO" if !model.speaks_three => {
+                conn.is_unskilled = true;
+                put_line(out, "-ERR unknown command `HELLO`, with args beginning with: `3`, ");
+            }
+            "HELLO" => {
+                let three = words.count() > 1 && words.at(1) == b"3";
+                put_line(out, if three { "%7" } else { "*14" });
+                for (name, value) in [
+                    ("server", "$5\r\nredis"),
+                    ("version", "$6\r\n7.0.15"),
+                    ("proto", if three { ":3" } else { ":2" }),
+                    ("id", ":5"),
+                    ("mode", "$10\r\nstandalone"),
+                    ("role", "$6\r\nmaster"),
+                    ("modules", "*0"),
+                ] {
+                    put_bulk(out, name.as_bytes());
+                    put_line(out, value);
+                }
+            }
+            "SELECT" => {
+                let space: usize = words.text(1).parse().expect("a number");
+                let is_there = space < model.spaces.len();
+                let line = if is_there { "+OK" } else { "-ERR DB index is out of range" };
+                put_line(out, line);
+            }
+            "PING" if is_loading => put_line(out, LOADING),
+            "PING" => put_line(out, "+PONG"),
+            "INFO" => {
+                let version = if model.speaks_three { "7.0.15" } else { "5.0.14" };
+                let text = format!("# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\n");
+                put_bulk(out, text.as_bytes());
+            }
+            "CLIENT" | "AUTH" => put_line(out, "+OK"),
+            other => panic!("the proxy greets by {other:?}"),
+        }
+    }
+
+    fn trick_of(&mut self) -> Trick {
+        match self.trick {
+            Trick::NoSocket => Trick::None,
+            _ => std::mem::replace(&mut self.trick, Trick::None),
+        }
+    }
+
+    fn serve_one(&mut self, input: &[u8], conn: &mut Conn, place: &mut Place<'_>) -> Option<usize> {
+        let words = Words::read(input)?;
+        let start = conn.output.len();
+        match self.trick_of() {
+            Trick::None | Trick::NoSocket => self.do_one(&words, conn, place),
+            Trick::ErrorLine => self.refuse_redis(&words, conn, place),
+            Trick::Die => {
+                self.do_one(&words, conn, place);
+                conn.output.truncate(start);
+                conn.is_over = true;
+            }
+            Trick::Poison => {
+                if place.random.permille(500) {
+                    self.do_one(&words, conn, place);
+                    conn.output.truncate(start);
+                }
+                poison(&words, conn, place);
+                conn.poison = conn.poison.or(Some((start, conn.output.len())));
+            }
+        }
+        Some(words.len)
+    }
+
+    fn do_one(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        let model = self.redis.as_ref().expect("it is Redis");
+        if place.now < model.loads_until {
+            return self.say_refusal(LOADING, words, conn, place);
+        }
+        match words.name.as_str() {
+            "MGET" => self.mget(words, conn, place),
+            "MSET" => self.mset(words, conn, place),
+            "DEL" | "UNLINK" | "EXISTS" | "TOUCH" => self.sum(words, conn, place),
+            "KEYS" => self.list_keys(words, conn, place),
+            "SCAN" => self.scan(words, conn, place),
+            "DBSIZE" | "RANDOMKEY" | "TIME" => self.say_loose(words, conn, place),
+            "FLUSHDB" | "FLUSHALL" => self.flush_redis(words, conn, place),
+            "SCRIPT" => self.script(words, conn, place),
+            "EVALSHA" | "EVALSHA_RO" if !self.knows(words) => {
+                self.say_refusal(NO_SCRIPT, words, conn, place);
+            }
+            _ => {
+                let arguments: Vec<&[u8]> = (1..words.count()).map(|at| words.at(at)).collect();
+                self.whole(&words.name, &arguments, conn, place);
+            }
+        }
+    }
+
+    fn knows(&self, words: &Words<'_>) -> bool {
+        let script = u64::from_str_radix(words.text(1), 16).expect("the model writes hashes");
+        let scripts = &self.redis.as_ref().expect("it is Redis").scripts;
+        u32::try_from(script).is_ok_and(|script| scripts.contains(&script))
+    }
+
+    /// An error in place of the reply; nothing is done.
+    fn say_refusal(
+        &mut self,
+        line: &str,
+        words: &Words<'_>,
+        conn: &mut Conn,
+        place: &mut Place<'_>,
+    ) {
+        let event = place.book.event();
+        let mut reply = Vec::new();
+        put_line(&mut reply, line);
+        if let Some(number) = wish_of(words, place) {
+            place.check_wish(number, conn);
+            let wish = &mut place.book.redis.wishes[number as usize];
+            wish.refusals.push((place.server, Rc::from(&reply[..])));
+        } else if let Some(what) = loose_of(&words.name) {
+            said(what, reply.clone(), event, conn, place);
+        }
+        // Whoever bears no number may have met it as well.
+        self.trouble.any = event;
+        conn.output.extend_from_slice(&reply);
+    }
+
+    /// An error that any command may meet, of which some say that it can be asked again.
+    fn refuse_redis(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        let line = *place.random.pick(&[
+            "-OOM command not allowed when used memory > 'maxmemory'.",
+            "-ERR injected",
+            "-MISCONF Redis is configured to save RDB snapshots, and cannot",
+            "-TRYAGAIN Multiple keys request during rehashing of slot",
+            "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "-CLUSTERDOWN The cluster is down",
+            LOADING,
+        ]);
+        self.say_refusal(line, words, conn, place);
+    }
+
+    fn mget(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        let keys = place.wishes(words, 1, 1, conn);
+        assert!(keys.len() <= KEYS_MAX, "{} keys in one message", keys.len());
+        let dialect = conn.dialect();
+        let mut whole = Vec::new();
+        put_array(&mut whole, keys.len());
+        for (number, at, key) in keys {
+            let mut reply = Vec::new();
+            self.put_text(key, conn, &mut reply);
+            place.book.event();
+            whole.extend_from_slice(&reply);
+            place.book.redis.done(number, at, Rc::from(reply));
+        }
+        debug_assert!(resp::value(&whole, dialect).is_some());
+        conn.output.extend_from_slice(&whole);
+    }
+
+    fn mset(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        assert!(words.count() % 2 == 1, "a key without its value");
+        for (nth, (number, at, key)) in place.wishes(words, 1, 2, conn).into_iter().enumerate() {
+            let value = words.at(2 + 2 * nth);
+            assert_eq!(leading(value), u64::from(number), "the value of another wish");
+            self.put(key, conn, value.to_vec());
+            place.book.event();
+            place.book.redis.done(number, at, Rc::from(&b"+OK\r\n"[..]));
+        }
+        put_line(&mut conn.output, "+OK");
+    }
+
+    fn sum(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        let keys = place.wishes(words, 1, 1, conn);
+        assert!(keys.len() <= KEYS_MAX, "{} keys in one message", keys.len());
+        let mut sum = 0;
+        for (number, at, key) in keys {
+            let is_there = self.held(key, conn).is_some();
+            if matches!(words.name.as_str(), "DEL" | "UNLINK") {
+                *self.slot(key, conn) = None;
+            }
+            place.book.event();
+            let mut reply = Vec::new();
+            put_number(&mut reply, i64::from(is_there));
+            place.book.redis.done(number, at, Rc::from(reply));
+            sum += i64::from(is_there);
+        }
+        put_number(&mut conn.output, sum);
+    }
+
+    /// All keys of the database, each with the name of this server.
+    fn list_keys(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        let number = mark(words.at(1));
+        place.check_wish(number, conn);
+        let keys = self.keys_of(conn, place);
+        let mut reply = Vec::new();
+        put_array(&mut reply, keys.len());
+        keys.iter().for_each(|key| put_bulk(&mut reply, key));
+        place.book.event();
+        conn.output.extend_from_slice(&reply);
+        place.book.redis.done(number, place.server, Rc::from(reply));
+    }
+
+    fn keys_of(&self, conn: &Conn, place: &Place<'_>) -> Vec<Vec<u8>> {
+        let model = self.redis.as_ref().expect("it is Redis");
+        model.keys(conn.space(), place.keys, place.server)
+    }
+
+    fn scan(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        let number = mark(words.at(3));
+        place.check_wish(number, conn);
+        let cursor: u64 = words.text(1).parse().expect("a cursor");
+        place.check_scan(number, cursor);
+        let count: usize = words.text(5).parse().expect("a count");
+        let keys = self.keys_of(conn, place);
+        let from = place_of(cursor).min(keys.len());
+        let to = (from + count).min(keys.len());
+        let is_end = to == keys.len();
+        let next = if is_end { 0 } else { cursor_of(to) };
+        let mut tail = Vec::new();
+        put_array(&mut tail, to - from);
+        keys[from..to].iter().for_each(|key| put_bulk(&mut tail, key));
+        put_array(&mut conn.output, 2);
+        put_bulk(&mut conn.output, next.to_string().as_bytes());
+        conn.output.extend_from_slice(&tail);
+        let wish = &mut place.book.redis.wishes[number as usize];
+        wish.next = match is_end {
+            true => From::After { server: place.server },
+            false => From::At { server: place.server, cursor: next },
+        };
+        place.book.event();
+        place.book.redis.done(number, place.server, Rc::from(tail));
+    }
+
+    /// What bears no number: anybody's who asks the same in this lane.
+    fn say_loose(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        assert_eq!(words.count(), 1, "{} has no arguments", words.name);
+        let what = loose_of(&words.name).expect("the caller looked");
+        let event = place.book.event();
+        let own = place.random.next() >> 30;
+        let mut reply = Vec::new();
+        match what {
+            Loose::Size => put_number(&mut reply, own as i64),
+            Loose::Random if own.is_multiple_of(3) => put_null(&mut reply, conn.dialect()),
+            Loose::Random => put_bulk(&mut reply, format!("some key {own}").as_bytes()),
+            Loose::Time => {
+                put_array(&mut reply, 2);
+                put_bulk(&mut reply, own.to_string().as_bytes());
+                put_bulk(&mut reply, b"0");
+            }
+        }
+        conn.output.extend_from_slice(&reply);
+        said(what, reply, event, conn, place);
+    }
+
+    fn flush_redis(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        assert_eq!(words.count(), 1, "{} has no arguments", words.name);
+        let space = (words.name == "FLUSHDB").then_some(conn.space());
+        let event = place.book.event();
+        let own = space.map(|space| space as u32);
+        place.book.redis.flush(place.pool, own, place.server, event);
+        self.redis.as_mut().expect("it is Redis").wipe(space);
+        put_line(&mut conn.output, "+OK");
+    }
+
+    fn script(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+        let model = self.redis.as_mut().expect("it is Redis");
+        match words.text(1).to_ascii_uppercase().as_str() {
+            "LOAD" => {
+                // It may be loaded again by anybody who misses it.
+                let number = words.text(2).strip_prefix("return ").expect("a script of the model's");
+                let number: u32 = number.parse().expect("a number");
+                let wish = &place.book.redis.wishes[number as usize];
+                assert_eq!((wish.pool, &wish.kind), (place.pool, &Kind::Load));
+                model.scripts.insert(number);
+                let mut reply = Vec::new();
+                put_bulk(&mut reply, &super::client::sha(number));
+                conn.output.extend_from_slice(&reply);
+                place.book.event();
+                place.book.redis.done(number, place.server, Rc::from(reply));
+            }
+            "EXISTS" => {
+                let number = mark_of_sha(words.text(3));
+                let known = mark_of_sha(words.text(2));
+                let is_known = model.scripts.contains(&known);
+                let reply = format!("*2\r\n:{}\r\n:0\r\n", u8::from(is_known)).into_bytes();
+                conn.output.extend_from_slice(&reply);
+                place.check_wish(number, conn);
+                place.book.event();
+                place.book.redis.done(number, place.server, Rc::from(reply));
+            }
+            "FLUSH" => {
+                model.scripts.clear();
+                place.book.event();
+                put_line(&mut conn.output, "+OK");
+            }
+            other => panic!("the proxy sends SCRIPT {other}"),
+        }
+    }
+}
+
+impl Place<'_> {
+    /// Which wishes the keys of a command are of: number, place in it, key. All are checked.
+    fn wishes(
+        &mut self,
+        words: &Words<'_>,
+        first: usize,
+        step: usize,
+        conn: &Conn,
+    ) -> Vec<(u32, usize, usize)> {
+        let texts = (first..words.count()).step_by(step).map(|at| words.text(at));
+        texts.map(|text| self.wish_key(text, conn)).collect()
+    }
+
+    /// `{03alpha:kk}#17.2`
+    pub fn wish_key(&mut self, text: &str, conn: &Conn) -> (u32, usize, usize) {
+        let (key, number, at) = split_key(text);
+        let number_of: usize = key[1..3].parse().expect("a key begins with its number");
+        assert_eq!(self.keys[number_of].text, key, "nobody has that key");
+        self.check_wish(number, conn);
+        let wish = &self.book.redis.wishes[number as usize];
+        assert_eq!(wish.keys.get(at).copied(), Some(number_of as u8), "another key of the wish");
+        self.check_way(number_of, wish.arrived);
+        (number, at, number_of)
+    }
+
+    /// That wish may be fulfilled now.
+    fn check_wish(&mut self, number: u32, conn: &Conn) {
+        let lane = (conn.space() as u32, conn.dialect());
+        self.book.redis.check(number, self.pool, lane);
+        if self.is_live {
+            self.book.redis.in_order(number, self.server);
+        }
+    }
+
+    /// A scan goes on where it was told to.
+    fn check_scan(&self, number: u32, cursor: u64) {
+        let wish = &self.book.redis.wishes[number as usize];
+        match wish.from {
+            From::Unknown => {}
+            // Where the ring has turned, nobody knows what is first or next.
+            _ if self.rings.has_turned(wish.since.min(wish.arrived)) => {}
+            From::Start => assert_eq!(cursor, 0, "a scan begins in the middle"),
+            From::At { server, cursor: own } => {
+                assert_eq!((self.server, cursor), (server, own), "a scan goes on elsewhere");
+            }
+            From::After { server } => {
+                assert_eq!(cursor, 0, "a scan of the next server begins in the middle");
+                assert_ne!(self.server, server, "a scan begins again");
+            }
+        }
+    }
+}
+
+/// The key, the wish and the place in it.
+pub fn split_key(text: &str) -> (&str, u32, usize) {
+    let (key, mark) = text.rsplit_once('#').unwrap_or_else(|| panic!("no key: {text:?}"));
+    let (wish, at) = mark.split_once('.').expect("a wish and a place");
+    (key, wish.parse().expect("a number"), at.parse().expect("a number"))
+}
+
+/// Whose command it is, if it says so.
+fn wish_of(words: &Words<'_>, place: &Place<'_>) -> Option<u32> {
+    match words.name.as_str() {
+        "DBSIZE" | "RANDOMKEY" | "TIME" | "FLUSHDB" | "FLUSHALL" => None,
+        "KEYS" => Some(mark(words.at(1))),
+        "SCAN" => Some(mark(words.at(3))),
+        // A loading may be a repair, which is nobody's.
+        "SCRIPT" if words.at(1).eq_ignore_ascii_case(b"EXISTS") => {
+            Some(mark_of_sha(words.text(3)))
+        }
+        "SCRIPT" if words.at(1).eq_ignore_ascii_case(b"LOAD") => {
+            let number: u32 = words.text(2).strip_prefix("return ")?.parse().ok()?;
+            let wish = &place.book.redis.wishes[number as usize];
+            (wish.parts[place.server].executed == 0 && wish.told == 0).then_some(number)
+        }
+        "SCRIPT" => None,
+        "EVAL" | "EVALSHA" | "EVALSHA_RO" => Some(split_key(words.text(3)).1),
+        _ => Some(split_key(words.text(1)).1),
+    }
+}
+
+fn loose_of(name: &str) -> Option<Loose> {
+    match name {
+        "DBSIZE" => Some(Loose::Size),
+        "RANDOMKEY" => Some(Loose::Random),
+        "TIME" => Some(Loose::Time),
+        _ => None,
+    }
+}
+
+fn said(what: Loose, reply: Vec<u8>, at: u64, conn: &Conn, place: &mut Place<'_>) {
+    let (space, dialect) = (conn.space() as u32, conn.dialect());
+    let (pool, server) = (place.pool, place.server);
+    let is_his = |wish: &Wish| {
+        let asks = match wish.kind {
+            Kind::Size => what == Loose::Size,
+            Kind::Loose(own) => own == what,
+            _ => false,
+        };
+        let lane = (wish.pool, wish.space, wish.dialect);
+        asks && lane == (pool, space, dialect) && wish.arrived != 0
+    };
+    let asked = place.book.redis.wishes.iter().rev().any(is_his);
+    assert!(asked, "nobody has asked for {what:?} in this database and version");
+    let reply = Rc::from(reply);
+    place.book.redis.said.push(Said { at, pool, server, space, dialect, what, reply });
+}
+
+/// `w17*`
+fn mark(text: &[u8]) -> u32 {
+    let text = std::str::from_utf8(text).expect("the model writes text");
+    let digits = text.strip_prefix('w').and_then(|text| text.strip_suffix('*'));
+    digits.expect("a mark").parse().expect("a number")
+}
+
+fn mark_of_sha(text: &str) -> u32 {
+    let number = u64::from_str_radix(text, 16).expect("a hash of the model's");
+    (number % MARK) as u32
+}
+
+/// The number that a value begins with.
+pub fn leading(value: &[u8]) -> u64 {
+    let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&value[..digits]).expect("digits").parse().expect("a number")
+}
+
+/// Cursors of servers are no small numbers.
+fn cursor_of(place: usize) -> u64 {
+    (place as u64) << 40 | 7
+}
+
+fn place_of(cursor: u64) -> usize {
+    (cursor >> 40) as usize
+}
+
+/// Something that cannot answer this command.
+fn poison(words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+    const NOTHING: &[&str] =
+        &["?what", "hello", "$-7", "*x", ">1\r\n+message", "$99999999999999999", ":", "*+1", ""];
+    // A part of a split request has an element for each of its keys.
+    const NO_ELEMENTS: &[&str] = &["*0", ":1", "+OK", "$1\r\nx", "*-1", "*1000"];
+    let wish = wish_of(words, place).map(|number| &place.book.redis.wishes[number as usize]);
+    let is_part = wish.is_some_and(|wish| wish.keys.len() >= words.count());
+    let wrong = if words.name == "MGET" && is_part && place.random.permille(500) {
+        NO_ELEMENTS
+    } else {
+        NOTHING
+    };
+    put_line(&mut conn.output, place.random.pick::<&str>(wrong));
+    // What follows looks well, and must not be believed.
+    if place.random.permille(300) {
+        put_line(&mut conn.output, "+OK");
+    }
+}
+
+pub const LOADING: &str = "-LOADING Redis is loading the dataset in memory";
+const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.";
+
+/// The most keys in a message of several clients' or of a split request.
+const KEYS_MAX: usize = 260;

@@ -1,0 +1,56 @@
+//! What a model server holds: the keys of each of its databases, scripts, and its state.
+
+use std::collections::BTreeSet;
+
+use proxy::Time;
+
+use crate::sim::scene::Key;
+
+/// What a key holds.
+#[derive(Clone)]
+pub enum Held {
+    Text(Vec<u8>),
+    List(Vec<Vec<u8>>),
+}
+
+/// A Redis server's mind.
+pub struct Model {
+    /// By database, then by key.
+    pub spaces: Vec<Vec<Option<Held>>>,
+    /// The scripts it knows, by the wish that loaded them.
+    pub scripts: BTreeSet<u32>,
+    /// Until then it answers that it is loading.
+    pub loads_until: Time,
+    /// It knows `HELLO`, and so RESP3.
+    pub speaks_three: bool,
+}
+
+impl Model {
+    pub fn new(keys: usize, spaces: usize, speaks_three: bool) -> Model {
+        Model {
+            spaces: vec![vec![None; keys]; spaces],
+            scripts: BTreeSet::new(),
+            loads_until: Time(0),
+            speaks_three,
+        }
+    }
+
+    /// The keys of a database, each with the place of its server.
+    pub fn keys(&self, space: usize, keys: &[Key], server: usize) -> Vec<Vec<u8>> {
+        let held = (0..keys.len()).filter(|key| self.spaces[space][*key].is_some());
+        held.map(|key| format!("{}@{server}", keys[key].text).into_bytes()).collect()
+    }
+
+    /// It has lost everything.
+    pub fn forget(&mut self) {
+        self.spaces.iter_mut().for_each(|space| space.fill(None));
+        self.scripts.clear();
+    }
+
+    pub fn wipe(&mut self, space: Option<usize>) {
+        match space {
+            Some(space) => self.spaces[space].fill(None),
+            None => self.spaces.iter_mut().for_each(|space| space.fill(None)),
+        }
+    }
+}
