@@ -86,6 +86,13 @@ fn packet(opcode: u8, extras: &[u8], body: &[u8]) -> Vec<u8> {
     [&out[..], extras, b"key:12345678", body].concat()
 }
 
+/// A request of Redis's.
+fn array(words: &[&str]) -> Vec<u8> {
+    let bulk = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
+    let bulks: String = words.iter().map(bulk).collect();
+    format!("*{}\r\n{bulks}", words.len()).into_bytes()
+}
+
 #[test]
 fn a_parse_is_cheap() {
     let text = proto::protocol("memcached").expect("a protocol");
@@ -118,6 +125,21 @@ fn a_parse_is_cheap() {
         ("HD", reply(text, "ms", b"HD c123456\r\n")),
     ];
     let value = b"VALUE key:12345678 7 100 123456\r\n";
+    let redis = proto::protocol("redis").expect("a protocol");
+    let one = array(&["GET", "key:12345678"]);
+    let words: Vec<String> = (0..100).map(|number| format!("key:{number:08}")).collect();
+    let mget: Vec<&str> = ["MGET"].into_iter().chain(words.iter().map(String::as_str)).collect();
+    let resp = [
+        ("GET, key of 12", request(redis, &one)),
+        ("GET, with 1 KiB after it", request(redis, &one.repeat(32))),
+        ("SET, 100 bytes", request(redis, &array(&["SET", "key:12345678", &"v".repeat(100)]))),
+        ("SET, 100 KB", request(redis, &array(&["SET", "key:12345678", &"v".repeat(100_000)]))),
+        ("MGET, 100 keys of 12", request(redis, &array(&mget))),
+        ("ZUNIONSTORE, 3 keys", request(redis, &array(&["ZUNIONSTORE", "d", "2", "a", "b"]))),
+        ("PING, inline", request(redis, b"PING\r\n")),
+        ("bulk", reply(redis, "get", b"$5\r\nhello\r\n")),
+        ("OK", reply(redis, "set", b"+OK\r\n")),
+    ];
     let ways = [
         ("mg, merged", way(text, mg, value)),
         ("ms", way(text, ms, b"HD c123456\r\n")),
@@ -127,7 +149,7 @@ fn a_parse_is_cheap() {
     for (what, (there, back)) in ways {
         println!("{what:28} {there:8.1} ns there, {back:8.1} ns back");
     }
-    for (what, ns) in rows.into_iter().chain(newer) {
+    for (what, ns) in rows.into_iter().chain(newer).chain(resp) {
         println!("{what:28} {ns:8.1} ns");
         assert!(ns < 100_000.0, "{what} takes {ns} ns");
     }

@@ -55,3 +55,111 @@ fn apart(keys: [&[u8]; 2], servers: [&str; 2], out: &mut Vec<u8>) {
     let why: &[u8] = b"CROSSSLOT Keys in request don't hash to the same server: '";
     words::error(&[why, &one, b"' is on ", here, b", '", &other, b"' on ", there, TOGETHER], out);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::reply::{WHOLE, parse};
+    use crate::{Ask, Parsed, Progress, Quiet, Refusal};
+
+    fn said(command: u16, head: &[u8], answer: &Answer<'_>) -> Vec<u8> {
+        let ask = Ask { command };
+        let asked = Asked { command, quiet: Quiet::Loud, ask, head, next: None };
+        let mut out = Vec::new();
+        write(&asked, answer, &mut out);
+        out
+    }
+
+    fn check(answer: &Answer<'_>, expected: &str) {
+        let found = said(id::GET, b"", answer);
+        assert_eq!(String::from_utf8_lossy(&found), expected, "{answer:?}");
+    }
+
+    #[test]
+    fn answers_are_a_servers_words() {
+        check(&Answer::Open(12), "*12\r\n");
+        check(&Answer::End, "");
+        check(&Answer::Ok, "+OK\r\n");
+        check(&Answer::Failed("s1: connect timed out"), "-ERR s1: connect timed out\r\n");
+        check(&Answer::Error(b"-WRONGTYPE no\r\n"), "-WRONGTYPE no\r\n");
+        check(&Answer::Error(b"!3\r\nERR\r\n"), "!3\r\nERR\r\n");
+        check(&Answer::LoginFirst, "-NOAUTH Authentication required.\r\n");
+        let wrong = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+        check(&Answer::LoginFailed, wrong);
+        let hello = said(id::HELLO, b"", &Answer::LoginFirst);
+        assert!(hello.starts_with(b"-NOAUTH HELLO must be called"));
+        let apart = Answer::Apart { keys: [b"a", b"b\r\n"], servers: ["s1", "s2"] };
+        check(
+            &apart,
+            "-CROSSSLOT Keys in request don't hash to the same server: 'a' is on s1, \
+             'b\\x0d\\x0a' on s2; a hash tag in both brings them together, as in {user:1}:name\r\n",
+        );
+    }
+
+    /// A small generator (xorshift), so that a failure repeats.
+    struct Dice(u64);
+
+    impl Dice {
+        fn below(&mut self, end: usize) -> usize {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 11) as usize % end.max(1)
+        }
+
+        /// Mostly what could end a line, or begin another reply.
+        fn bytes(&mut self) -> Vec<u8> {
+            const EVIL: &[u8] = b"\r\n\r\n$5\r\n*1+-:_%\0\x1b[ '\"{}\xff\x80A";
+            let len = self.below(300);
+            (0..len)
+                .map(|_| match self.below(4) {
+                    0 => self.below(256) as u8,
+                    _ => EVIL[self.below(EVIL.len())],
+                })
+                .collect()
+        }
+    }
+
+    /// Whatever a client or a server has sent, no answer is cut in two by it.
+    #[test]
+    fn an_answer_is_always_one_value() {
+        let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+        for _ in 0..20_000 {
+            let (one, other, head) = (dice.bytes(), dice.bytes(), dice.bytes());
+            let text = String::from_utf8_lossy(&other).into_owned();
+            let line = [b"-", &one[..], b"\r\n"].concat();
+            let answers = [
+                Answer::Failed(&text),
+                Answer::Uncertain(&text),
+                Answer::Error(&line),
+                Answer::Error(if one.starts_with(b"!") { b"x" } else { &one }),
+                Answer::Apart { keys: [&one, &other], servers: [&text, "s"] },
+                Answer::Refused(Refusal::Unknown),
+                Answer::Refused(Refusal::ByName("why")),
+                Answer::Refused(Refusal::Bad("why")),
+                Answer::Refused(Refusal::TooLarge),
+                Answer::Version(&text),
+                Answer::Stat(&text, &text),
+                Answer::LoginFirst,
+                Answer::LoginFailed,
+                Answer::Mechanisms,
+            ];
+            // As RESP, so that its arguments are found and told again.
+            let head = [
+                &b"*2\r\n$3\r\nfoo\r\n$"[..],
+                head.len().to_string().as_bytes(),
+                b"\r\n",
+                &head,
+                b"\r\n",
+            ]
+            .concat();
+            for answer in answers {
+                let out = said(id::GET, &head, &answer);
+                let parsed = parse(WHOLE, &mut Progress::default(), &out);
+                let Parsed::Complete(item) = parsed else { panic!("{answer:?}: {parsed:?}") };
+                assert!(item.ends, "{answer:?}");
+                assert_eq!(item.len(), out.len() as u64, "{answer:?}: {}", out.escape_ascii());
+            }
+        }
+    }
+}

@@ -201,3 +201,114 @@ fn and(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
     all.iter().for_each(|has| words::number(u64::from(*has), out));
     Some(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Ask, Quiet};
+
+    /// Replies that begin with `-` come as errors, as the data plane gives them.
+    fn check(command: u16, replies: &[&str], expected: &str) {
+        let ask = Ask { command };
+        let asked = Asked { command, quiet: Quiet::Loud, ask, head: b"", next: None };
+        let mut out = b"before".to_vec();
+        let mut parts = replies.iter().map(|reply| match reply.starts_with(['-', '!']) {
+            true => Err(reply.as_bytes()),
+            false => Ok(reply.as_bytes()),
+        });
+        gather(&asked, &mut parts, &mut out);
+        let said = String::from_utf8_lossy(&out);
+        assert_eq!(said, format!("before{expected}"), "{replies:?}");
+    }
+
+    #[test]
+    fn numbers_are_added_up() {
+        check(id::DEL, &[":2\r\n"], ":2\r\n");
+        check(id::EXISTS, &[":2\r\n", ":0\r\n", ":40\r\n"], ":42\r\n");
+        check(id::DBSIZE, &[":18446744073709551615\r\n"], ":18446744073709551615\r\n");
+        let differ = "-ERR the servers do not agree: one says '1', another 'OK'\r\n";
+        check(id::TOUCH, &[":1\r\n", "+OK\r\n"], differ);
+    }
+
+    #[test]
+    fn all_must_do_it() {
+        check(id::MSET, &["+OK\r\n", "+OK\r\n"], "+OK\r\n");
+        check(id::MSET, &["-OOM no\r\n", "-ERR x\r\n"], "-OOM no\r\n");
+        let partly = "-OOM no (on other servers it was carried out)\r\n";
+        check(id::MSET, &["+OK\r\n", "-OOM no\r\n", "-ERR x\r\n"], partly);
+        check(id::DEL, &["-OOM no\r\n", ":0\r\n"], partly);
+        // Nothing has changed by it.
+        check(id::EXISTS, &[":1\r\n", "-OOM no\r\n"], "-OOM no\r\n");
+        check(id::MSET, &["+OK\r\n", "!3\r\nERR\r\n"], "!3\r\nERR\r\n");
+        check(id::MSET, &[], "-ERR the servers do not agree: one says '', another ''\r\n");
+    }
+
+    /// One was not sent, of the other nobody knows: not "nothing was done".
+    #[test]
+    fn the_error_that_claims_least_is_told() {
+        let down = "-ERR s1: down, waiting for it to come back\r\n";
+        let lost = "-ERR s2: connection lost, outcome unknown\r\n";
+        check(id::MSET, &[down, lost], lost);
+        check(id::MSET, &[lost, down], lost);
+        let partly =
+            "-ERR s2: connection lost, outcome unknown (on other servers it was carried out)\r\n";
+        check(id::MSET, &[down, "+OK\r\n", lost], partly);
+    }
+
+    #[test]
+    fn lists_are_joined() {
+        check(id::KEYS, &["*0\r\n", "*0\r\n"], "*0\r\n");
+        let lists = ["*1\r\n$1\r\na\r\n", "*0\r\n", "*2\r\n$1\r\nb\r\n$2\r\n\r\n\r\n"];
+        check(id::KEYS, &lists, "*3\r\n$1\r\na\r\n$1\r\nb\r\n$2\r\n\r\n\r\n");
+        check(id::KEYS, &["*1\r\n$1\r\na\r\n", "-ERR x\r\n"], "-ERR x\r\n");
+    }
+
+    #[test]
+    fn any_key_will_do_that_there_is() {
+        check(id::RANDOMKEY, &["$-1\r\n", "$1\r\na\r\n", "$-1\r\n"], "$1\r\na\r\n");
+        check(id::RANDOMKEY, &["$-1\r\n", "$-1\r\n"], "$-1\r\n");
+        check(id::RANDOMKEY, &["_\r\n"], "_\r\n");
+        check(id::RANDOMKEY, &["-ERR x\r\n", "$1\r\na\r\n"], "$1\r\na\r\n");
+        // The one that did not answer may have some.
+        check(id::RANDOMKEY, &["-ERR x\r\n", "$-1\r\n"], "-ERR x\r\n");
+    }
+
+    #[test]
+    fn every_server_has_its_turn() {
+        let mut turns = [0; 4];
+        for nth in 0..400_u32 {
+            let keys: Vec<String> = (0..4)
+                .map(|server| format!("$7\r\n{server}:{:05}\r\n", nth * 7 + server))
+                .collect();
+            let replies: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+            let mut out = Vec::new();
+            pick(&replies, &mut out).expect("one is picked");
+            turns[usize::from(out[4] - b'0')] += 1;
+        }
+        assert!(turns.iter().all(|times| *times > 60), "{turns:?}");
+    }
+
+    #[test]
+    fn a_script_exists_where_all_have_it() {
+        let replies = ["*3\r\n:1\r\n:1\r\n:0\r\n", "*3\r\n:1\r\n:0\r\n:0\r\n"];
+        check(id::SCRIPT_EXISTS, &replies, "*3\r\n:1\r\n:0\r\n:0\r\n");
+        let differ = "-ERR the servers do not agree: one says '*1\\x0d\\x0a:1\\x0d\\x0a', \
+             another '*0\\x0d\\x0a'\r\n";
+        check(id::SCRIPT_EXISTS, &["*1\r\n:1\r\n", "*0\r\n"], differ);
+    }
+
+    #[test]
+    fn a_script_has_one_digest() {
+        check(id::SCRIPT_LOAD, &["$2\r\nab\r\n", "$2\r\nab\r\n"], "$2\r\nab\r\n");
+        let differ = "-ERR the servers do not agree: one says 'ab', another 'cd'\r\n";
+        check(id::FUNCTION_LOAD, &["$2\r\nab\r\n", "$2\r\nab\r\n", "$2\r\ncd\r\n"], differ);
+    }
+
+    #[test]
+    fn it_is_enough_that_one_runs() {
+        let idle = "-NOTBUSY No scripts in execution right now.\r\n";
+        check(id::SCRIPT_KILL, &[idle, "+OK\r\n", idle], "+OK\r\n");
+        check(id::FUNCTION_KILL, &[idle, idle], idle);
+        check(id::SCRIPT_KILL, &[idle, "-UNKILLABLE x\r\n"], "-UNKILLABLE x\r\n");
+    }
+}

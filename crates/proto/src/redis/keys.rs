@@ -16,8 +16,8 @@ const NO_NUMBER: &str = "numkeys should be greater than 0";
 /// `%` stands for the command.
 const NEEDS_ONE: &str = "at least 1 input key is needed for '%' command";
 const BAD_NUMBER: &str = "invalid numkeys value or out of range";
-const UNBALANCED: &str = "Unbalanced '%' list of streams: for each stream key an ID or '$' must \
-    be specified.";
+const UNBALANCED: &str =
+    "Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.";
 const NO_GROUP: &str = "Missing GROUP option for XREADGROUP";
 const GROUP: &str = "The GROUP option is only supported by XREADGROUP. You called XREAD instead.";
 const NOACK: &str = "The NOACK option is only supported by XREADGROUP. You called XREAD instead.";

@@ -16,12 +16,12 @@ pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
             );
         }
         Refusal::Bad(EXPECTED_BULK) => {
-            let found = words::echo(&[request::offender(asked.head)]);
+            let found = shown(&[request::offender(asked.head)]);
             words::error(&[b"ERR ", EXPECTED_BULK.as_bytes(), b"'", &found, b"'"], out);
         }
         Refusal::Bad(BAD_ARGUMENT) => {
             let arguments = request::arguments(asked.head);
-            let wrong = words::echo(request::stray(&arguments).unwrap_or_default());
+            let wrong = shown(request::stray(&arguments).unwrap_or_default());
             words::error(&[b"ERR ", BAD_ARGUMENT.as_bytes(), &wrong], out);
         }
         Refusal::Bad(why) => {
@@ -42,8 +42,8 @@ fn unknown(head: &[u8], out: &mut Vec<u8>) {
         return words::error(&[b"ERR unknown command"], out);
     };
     if let (Some(_), Some(sub)) = (commands::lookup(name), rest.first()) {
-        let container = words::echo(&name.to_ascii_uppercase());
-        let sub = words::echo(sub);
+        let container = shown(&name.to_ascii_uppercase());
+        let sub = shown(sub);
         let help: &[u8] = b" HELP.";
         return words::error(
             &[b"ERR unknown subcommand '", &sub, b"'. Try ", &container, help],
@@ -57,10 +57,10 @@ fn unknown(head: &[u8], out: &mut Vec<u8>) {
         }
         let room = words::ECHO_MAX - beginning.len();
         beginning.push(b'\'');
-        beginning.extend(words::echo(&argument[..argument.len().min(room)]));
+        beginning.extend(shown(&argument[..argument.len().min(room)]));
         beginning.extend_from_slice(b"' ");
     }
-    let name = words::echo(name);
+    let name = shown(name);
     words::error(
         &[b"ERR unknown command '", &name, b"', with args beginning with: ", &beginning],
         out,
@@ -69,3 +69,10 @@ fn unknown(head: &[u8], out: &mut Vec<u8>) {
 
 /// What is wrong is added when it is said.
 pub(super) const BAD_ARGUMENT: &str = "Unknown argument ";
+
+/// What a client sent, as servers repeat it, but for bytes that move a terminal.
+fn shown(text: &[u8]) -> Vec<u8> {
+    let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+    let line: Vec<u8> = text.iter().map(|byte| if is_end(byte) { b' ' } else { *byte }).collect();
+    words::echo(&line)
+}

@@ -44,14 +44,18 @@ const BAD_CURSOR: &str = "invalid cursor";
 
 pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Parsed<Request> {
     keys.clear();
-    match input.first() {
-        None => Parsed::Incomplete,
+    let stop = match input.first() {
+        None => Stop::More,
         Some(b'*') => match array(input, resume, keys) {
-            Ok(request) => Parsed::Complete(request),
-            Err(Stop::More) => Parsed::Incomplete,
-            Err(Stop::Never(why)) => Parsed::Malformed(why),
+            Ok(request) => return Parsed::Complete(request),
+            Err(stop) => stop,
         },
-        Some(_) => inline::parse(input, resume, keys),
+        Some(_) => return inline::parse(input, resume, keys),
+    };
+    keys.clear();
+    match stop {
+        Stop::More => Parsed::Incomplete,
+        Stop::Never(why) => Parsed::Malformed(why),
     }
 }
 
@@ -269,8 +273,13 @@ const LENGTH: Kind = Kind { first: b'$', range: 0..=BULK_MAX, bad: BAD_LENGTH, l
 #[inline(always)]
 fn length(input: &[u8], at: usize, kind: &Kind) -> Result<(i64, usize), Stop> {
     match input.get(at..) {
-        Some(&[first, digit @ b'0'..=b'9', b'\r', b'\n', ..]) if first == kind.first => {
-            Ok((i64::from(digit - b'0'), at + 4))
+        Some(&[first, one @ b'0'..=b'9', b'\r', b'\n', ..]) if first == kind.first => {
+            Ok((i64::from(one - b'0'), at + 4))
+        }
+        Some(&[first, ten @ b'1'..=b'9', one @ b'0'..=b'9', b'\r', b'\n', ..])
+            if first == kind.first =>
+        {
+            Ok((i64::from(ten - b'0') * 10 + i64::from(one - b'0'), at + 5))
         }
         _ => long_length(input, at, kind),
     }

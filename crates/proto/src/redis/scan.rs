@@ -74,3 +74,89 @@ pub(super) fn translate(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut V
     words::bulk(join(cursor, place, asked.next).to_string().as_bytes(), out);
     Shown::Head
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Ask, Parsed, Progress, Protocol, Quiet, Resume, Upstream};
+
+    #[test]
+    fn a_cursor_is_what_it_was() {
+        for cursor in [1, 5, 1 << 20, CURSOR_END - 2, CURSOR_END - 1] {
+            for place in [0, 1, 7, PLACES_MAX - 2, PLACES_MAX - 1] {
+                let told = join(cursor, place, Some(place + 1));
+                if told == NOWHERE {
+                    assert_eq!((cursor, place), (CURSOR_END - 1, PLACES_MAX - 1));
+                    continue;
+                }
+                assert_eq!(split(told.to_string().as_bytes()), Some((cursor, place)));
+            }
+        }
+    }
+
+    #[test]
+    fn servers_come_one_after_the_other() {
+        assert_eq!(split(b"0"), Some((0, 0)));
+        assert_eq!(join(0, 0, None), 0);
+        assert_eq!(split(join(0, 0, Some(3)).to_string().as_bytes()), Some((0, 3)));
+        assert_eq!(join(0, 3, None), 0, "the last one has ended");
+        // Beyond what a cursor can hold: refused when it comes back, and never another's.
+        for nowhere in [join(0, 1023, Some(1024)), join(CURSOR_END, 0, None), join(7, 1024, None)] {
+            assert_eq!(nowhere, NOWHERE);
+            assert_eq!(split(nowhere.to_string().as_bytes()), None);
+        }
+        for wrong in ["", "-1", "x", "1x", " 1", "18446744073709551616"] {
+            assert_eq!(split(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+
+    /// What a server is sent for a client's request, and what the client is told of its reply.
+    fn check(asked: &str, next: Option<u32>, sent: &str, said: &str, expected: &str) {
+        let head = asked.as_bytes();
+        let parsed =
+            crate::redis::Redis.parse_request(head, &mut Resume::default(), &mut Vec::new());
+        let Parsed::Complete(request) = parsed else { panic!("{asked}: {parsed:?}") };
+        let mut out = Vec::new();
+        write_head(&request, head, &mut out);
+        assert_eq!(String::from_utf8_lossy(&out), sent, "{asked}");
+        let ask = Ask { command: id::SCAN };
+        let asked = Asked { command: id::SCAN, quiet: Quiet::Loud, ask, head, next };
+        let (mut rest, mut progress) = (said.as_bytes(), Progress::default());
+        out.clear();
+        while !rest.is_empty() {
+            let parsed = crate::redis::Servers.parse_reply(ask, &mut progress, rest);
+            let Parsed::Complete(item) = parsed else { panic!("{said}: {parsed:?}") };
+            let (head, body) = rest.split_at(item.head as usize);
+            if let Shown::Body { trailer } = translate(&asked, &item, head, &mut out) {
+                out.extend_from_slice(&body[..item.body as usize]);
+                out.extend_from_slice(trailer);
+            }
+            rest = &rest[item.len() as usize..];
+        }
+        assert_eq!(String::from_utf8_lossy(&out), expected);
+    }
+
+    #[test]
+    fn a_scan_goes_there_and_back() {
+        check(
+            "*4\r\n$4\r\nSCAN\r\n$4\r\n5121\r\n$5\r\nCOUNT\r\n$2\r\n10\r\n",
+            Some(2),
+            "*4\r\n$4\r\nSCAN\r\n$1\r\n5\r\n$5\r\nCOUNT\r\n$2\r\n10\r\n",
+            "*2\r\n$1\r\n9\r\n*2\r\n$1\r\n1\r\n$1\r\nk\r\n",
+            "*2\r\n$4\r\n9217\r\n*2\r\n$1\r\n1\r\n$1\r\nk\r\n",
+        );
+        let begin = "*2\r\n$4\r\nscan\r\n$1\r\n0\r\n";
+        check(begin, Some(1), begin, "*2\r\n$1\r\n0\r\n*0\r\n", "*2\r\n$1\r\n1\r\n*0\r\n");
+        check(begin, None, begin, "*2\r\n$1\r\n0\r\n*0\r\n", "*2\r\n$1\r\n0\r\n*0\r\n");
+        check("scan 0\r\n", None, begin, "*2\r\n$1\r\n1\r\n*0\r\n", "*2\r\n$4\r\n1024\r\n*0\r\n");
+        // Keys that look like a cursor are keys, in one item or as the stream is cut.
+        let keys = "*2\r\n$1\r\n7\r\n$1\r\n8\r\n";
+        check(
+            begin,
+            None,
+            begin,
+            &format!("*2\r\n$1\r\n0\r\n{keys}"),
+            &format!("*2\r\n$1\r\n0\r\n{keys}"),
+        );
+    }
+}

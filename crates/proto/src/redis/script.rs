@@ -45,3 +45,48 @@ pub(super) fn remedy(
 fn is_digest(text: &[u8]) -> bool {
     text.len() == 40 && text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quiet;
+
+    const DIGEST: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+
+    fn asked(command: u16, head: &str) -> Asked<'_> {
+        let ask = Ask { command };
+        Asked { command, quiet: Quiet::Loud, ask, head: head.as_bytes(), next: None }
+    }
+
+    #[test]
+    fn a_script_that_is_loaded_is_remembered() {
+        let head = "*3\r\n$6\r\nSCRIPT\r\n$4\r\nload\r\n$8\r\nreturn 1\r\n";
+        let reply = format!("$40\r\n{DIGEST}\r\n");
+        let learnt = learn(&asked(id::SCRIPT_LOAD, head), reply.as_bytes());
+        assert_eq!(learnt, Some((DIGEST.as_bytes(), &b"return 1"[..])));
+        let error = "-ERR Error compiling script\r\n";
+        assert_eq!(learn(&asked(id::SCRIPT_LOAD, head), error.as_bytes()), None);
+        assert_eq!(learn(&asked(id::SCRIPT_LOAD, head), b"$-1\r\n"), None);
+        assert_eq!(learn(&asked(id::FUNCTION_LOAD, head), reply.as_bytes()), None);
+    }
+
+    #[test]
+    fn a_script_that_is_forgotten_is_loaded_again() {
+        let upper = DIGEST.to_uppercase();
+        let head = format!("*3\r\n$7\r\nEVALSHA\r\n$40\r\n{upper}\r\n$1\r\n0\r\n");
+        let known = |digest: &[u8]| (digest == DIGEST.as_bytes()).then(|| b"return 1".to_vec());
+        let mut out = Vec::new();
+        let ask = remedy(&asked(id::EVALSHA, &head), Excuse::NoScript, &known, &mut out);
+        assert_eq!(ask, Some(Ask { command: id::SCRIPT_LOAD }));
+        let load = b"*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n$8\r\nreturn 1\r\n";
+        assert_eq!(out.escape_ascii().to_string(), load.escape_ascii().to_string());
+        out.clear();
+        let unknown = |_: &[u8]| None;
+        let ask = remedy(&asked(id::EVALSHA, &head), Excuse::NoScript, &unknown, &mut out);
+        assert_eq!(ask, None);
+        let ask = remedy(&asked(id::EVALSHA_RO, &head), Excuse::Loading, &known, &mut out);
+        assert_eq!(ask, None);
+        assert_eq!(remedy(&asked(id::EVAL, &head), Excuse::NoScript, &known, &mut out), None);
+        assert!(out.is_empty());
+    }
+}

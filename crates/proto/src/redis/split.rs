@@ -6,10 +6,9 @@ use super::commands::{self, id};
 use super::{inline, words};
 use crate::{Ask, Request, Span};
 
-/// Adds one key; where it begins in `out`.
-pub(super) fn push_key(key: &[u8], out: &mut Vec<u8>) -> usize {
+/// Adds one key.
+pub(super) fn push_key(key: &[u8], out: &mut Vec<u8>) {
     words::bulk(key, out);
-    out.len() - key.len() - 2
 }
 
 /// What follows a key in the request beyond it: its value, where there is one.

@@ -6,8 +6,12 @@
 //!   > set k 0 0 1\r\na\r\n        what a client sends (or: ? get, then < a reply to it)
 //!   < STORED\r\n                  what the real server answered, `[close]` if it hung up
 //!   = set [k] body 1              what the protocol makes of it, message by message
+//!   % 3                           our words are those of a connection that speaks RESP3
 //!   ! the reason                  why our words differ from the real server's
 //! ```
+//!
+//! Where a request without keys goes is told by `anywhere` or `at 3`, one that wants a pool of one
+//! server by `alone`, one whose keys part by `split`, or `each` if each has an answer of its own.
 //!
 //! A row with an `@` is about the way to a server and back:
 //!
@@ -24,14 +28,30 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use proto::memcached::Text;
 use proto::{
-    Answer, Ask, Asked, Carry, Class, ItemKind, Local, Marks, Parsed, Progress, Protocol, Quiet,
-    Refusal, Request, Resume, Shown, Skills, Span,
+    Answer, Ask, Asked, Carry, Class, Facts, ItemKind, Lane, Local, Marks, NAMED, Parsed, Place,
+    Progress, Protocol, Quiet, Refusal, Request, Resume, Session, Shown, Skills, Span, Turn,
 };
 
-/// What servers speak is what the clients of this row speak: its table names what they are asked.
-pub const SERVERS: &dyn Protocol = &Text;
+/// What the servers of a protocol speak is what the clients of this row speak: its table names what
+/// they are asked.
+pub fn servers(protocol: &dyn Protocol) -> &'static dyn Protocol {
+    let is_it = |named: &&&dyn Protocol| protocol.name().starts_with(named.name());
+    *NAMED.iter().find(is_it).expect("a protocol is named, or of a family that is")
+}
+
+/// Who we are and what stands behind us, where a protocol answers by itself.
+pub const FACTS: Facts<'static> = Facts {
+    pool: "cache",
+    version: "0.1.0",
+    skills: Some(Skills { meta: true, resp3: true, version: [7, 0, 15] }),
+    spaces: 16,
+    lane: Lane { dialect: 2, space: 0 },
+    servers: 4,
+    clients: 1,
+    uptime_s: 100,
+    has_users: false,
+};
 
 /// One row of a transcript.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +70,8 @@ pub struct Row {
     pub sent: Vec<u8>,
     /// What the protocol makes of it; in such a row what the client is told.
     pub meaning: String,
+    /// Which version of its protocol the connection speaks; 0: that in which it begins.
+    pub dialect: u8,
     /// Why our words differ from the server's.
     pub reason: String,
 }
@@ -87,6 +109,7 @@ fn read(file: &Path) -> Vec<Row> {
                 row.server = Some((bytes(said), closes));
             }
             Some(b'=') => row.meaning = rest.to_string(),
+            Some(b'%') => row.dialect = rest.parse().expect("2 or 3"),
             Some(b'!') => row.reason = rest.to_string(),
             _ => panic!("{name}:{}: what is this line?", number + 1),
         }
@@ -153,10 +176,18 @@ pub fn meaning(protocol: &dyn Protocol, request: &Request, head: &[u8], keys: &[
     }
     match request.class {
         Class::Fetch { ask, .. } if request.keep => {
-            write!(out, " as {}", SERVERS.commands()[usize::from(ask.command)].name).unwrap();
+            let row = &servers(protocol).commands()[usize::from(ask.command)];
+            write!(out, " as {}", row.name).unwrap();
         }
+        Class::Split { each, .. } => out.push_str(if each { " each" } else { " split" }),
         Class::Single { writes: false } => out.push_str(" again"),
         _ => {}
+    }
+    match request.place {
+        Place::Nth(place) => write!(out, " at {place}").unwrap(),
+        Place::Any if matches!(request.class, Class::Single { .. }) => out.push_str(" anywhere"),
+        Place::Sole => out.push_str(" alone"),
+        Place::Any | Place::Keys => {}
     }
     if request.marks == Marks::Makes {
         out.push_str(" marks");
@@ -176,10 +207,11 @@ pub fn asked<'a>(request: &Request, head: &'a [u8]) -> Asked<'a> {
 
 /// What the proxy says of its own accord to a row's requests, and whether it hangs up; `None` where
 /// a server is asked.
-pub fn own_words(protocol: &dyn Protocol, stream: &[u8]) -> Option<(Vec<u8>, bool)> {
+pub fn own_words(protocol: &dyn Protocol, row: &Row) -> Option<(Vec<u8>, bool)> {
     let mut said = Vec::new();
-    let mut rest = stream;
-    for (outcome, _) in frames(protocol, stream) {
+    let mut session = session(protocol, row.dialect);
+    let mut rest = &row.request[..];
+    for (outcome, _) in frames(protocol, &row.request) {
         let request = match outcome {
             Parsed::Complete(request) => request,
             Parsed::Malformed(why) => {
@@ -189,25 +221,50 @@ pub fn own_words(protocol: &dyn Protocol, stream: &[u8]) -> Option<(Vec<u8>, boo
             }
             Parsed::Incomplete => break,
         };
-        let asked = asked(&request, &rest[..request.head as usize]);
-        let silent = request.quiet == Quiet::Silent;
-        let answer = match request.class {
-            Class::Refuse(why) => Answer::Refused(why),
-            Class::Local(Local::Version) => Answer::Version(""),
-            Class::Local(Local::Nothing) => Answer::Ok,
-            Class::Local(Local::Barrier) => Answer::Barrier,
-            Class::Local(Local::Quit) => {
-                said.extend(words(protocol, &asked, &Answer::Bye));
-                return Some((said, true));
-            }
-            _ => return None,
-        };
-        if !silent {
-            said.extend(words(protocol, &asked, &answer));
+        let head = &rest[..request.head as usize];
+        if own_word(protocol, &request, head, &mut session, &mut said)? == Turn::Leave {
+            return Some((said, true));
         }
         rest = rest.get(request.len() as usize..).unwrap_or(b"");
     }
     Some((said, false))
+}
+
+/// A connection that has said nothing of itself but what it speaks.
+pub fn session(protocol: &dyn Protocol, dialect: u8) -> Session {
+    let begin = protocol.lane();
+    let dialect = if dialect == 0 { begin.dialect } else { dialect };
+    Session { id: 7, lane: Lane { dialect, ..begin }, ..Session::default() }
+}
+
+/// What the proxy says to one request, and what becomes of the client.
+pub fn own_word(
+    protocol: &dyn Protocol,
+    request: &Request,
+    head: &[u8],
+    session: &mut Session,
+    out: &mut Vec<u8>,
+) -> Option<Turn> {
+    let asked = asked(request, head);
+    let silent = request.quiet == Quiet::Silent;
+    let answer = match request.class {
+        Class::Refuse(why) => Answer::Refused(why),
+        Class::Local(Local::Version) => Answer::Version(""),
+        Class::Local(Local::Nothing) => Answer::Ok,
+        Class::Local(Local::Barrier) => Answer::Barrier,
+        Class::Local(Local::Own) => {
+            return Some(protocol.converse(request, head, session, &FACTS, out));
+        }
+        Class::Local(Local::Quit) => {
+            protocol.answer(&asked, &Answer::Bye, out);
+            return Some(Turn::Leave);
+        }
+        _ => return None,
+    };
+    if !silent {
+        protocol.answer(&asked, &answer, out);
+    }
+    Some(Turn::Stay)
 }
 
 fn words(protocol: &dyn Protocol, asked: &Asked<'_>, answer: &Answer<'_>) -> Vec<u8> {
@@ -257,8 +314,8 @@ pub fn carried(
             protocol.upstream().seal_fetch(ask, keys.len(), &text, &mut sent);
             return Ok((sent, ask));
         }
-        Class::Broadcast { ask, .. } | Class::Split { ask, .. } => ask,
-        Class::Single { .. } => match protocol.carry(request, head, skills) {
+        Class::Broadcast { ask, .. } => ask,
+        Class::Single { .. } | Class::Split { .. } => match protocol.carry(request, head, skills) {
             Carry::Ask(ask) => ask,
             Carry::Refused(refusal) => return Err(refusal),
             Carry::Unknown => panic!("the skills were told"),

@@ -435,4 +435,4 @@ fn launch(link: &mut Link, batch: Box<Batch>, pool: &mut crate::pool::Pool) {
 
 /// Who we are; a protocol adds what its clients go by.
 pub(super) const VERSION: &str = concat!("quickack-", env!("CARGO_PKG_VERSION"));
-const NOT_ALLOWED: &str = "refused by the proxy: the pool does not say `allow: [flush_all]`";
+const NOT_ALLOWED: &str = "refused by the proxy: the pool's `allow:` does not name it";

@@ -1499,7 +1499,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "command|getkeysandflags",
-        class: Class::Single { writes: false },
+        class: Class::Local(Local::Own),
         place: Place::Any, compare: Exact,
         note: "",
         arity: -3, legacy: [0, 0, 0], container: false, valkey: false,
@@ -1541,8 +1541,8 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "command|list",
-        class: Class::Single { writes: false },
-        place: Place::Any, compare: Sorted,
+        class: Class::Local(Local::Own),
+        place: Place::Any, compare: Skip(OWN),
         note: "",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],

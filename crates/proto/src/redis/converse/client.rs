@@ -70,8 +70,8 @@ impl Talk<'_> {
             return self.error(&[b"ERR Unrecognized option '", &words::echo(option), b"'"]);
         }
         if !is_name(value) {
-            let what: &[u8] = if is_name_of_it { b"ERR lib-name" } else { b"ERR lib-ver" };
-            return self.error(&[what, b" cannot contain spaces, newlines or special characters."]);
+            let why: &[u8] = b" cannot contain spaces, newlines or special characters.";
+            return self.error(&[b"ERR ", option, why]);
         }
         if value.len() > NAME_MAX {
             return self.error(&[LONG_NAME]);

@@ -99,9 +99,10 @@ impl<'a> Hello<'a> {
 
 impl Talk<'_> {
     pub(super) fn ping(&mut self, rest: &[&[u8]]) {
-        match rest.first() {
-            Some(message) => words::bulk(message, self.out),
-            None => words::simple("PONG", self.out),
+        match rest {
+            [] => words::simple("PONG", self.out),
+            [message] => words::bulk(message, self.out),
+            _ => self.error(&[b"ERR wrong number of arguments for 'ping' command"]),
         }
     }
 
