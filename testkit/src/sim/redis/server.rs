@@ -243,6 +243,8 @@ impl Server {
             wish.refusals.push((place.server, Rc::from(&reply[..])));
         } else if let Some(what) = loose_of(&words.name) {
             said(what, reply.clone(), event, conn, place);
+        } else {
+            place.book.redis.errors.push((event, Rc::from(&reply[..])));
         }
         // Whoever bears no number may have met it as well.
         self.trouble.any = event;
