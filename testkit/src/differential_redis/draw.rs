@@ -1,0 +1,205 @@
+//! A batch: calls of rows as they come up, what has to follow some of them, and what is predicted.
+
+use super::Run;
+use super::item::{Expect, Item};
+use super::maker::{self, Maker, Word};
+use super::scripts::LOADED;
+use super::table::{Fate, Likeness};
+use super::values::Values;
+use crate::resp::Reply;
+
+/// Rows that say something about the connection: a test of what is forwarded leaves them whole.
+const STATEFUL: &[&str] = &["select", "hello", "auth", "reset", "quit", "client|reply"];
+
+impl Run<'_> {
+    pub(super) fn draw(&mut self) -> Vec<Item> {
+        let len = match self.random.below(10) {
+            0..2 => 1,
+            2..7 => 1 + self.random.below(20),
+            _ => 1 + self.random.below(100),
+        };
+        let mut batch = Vec::new();
+        while batch.len() < len.min(self.settings.depth) {
+            self.item(&mut batch);
+            let ends = batch.last().is_some_and(|item: &Item| item.is("QUIT") && !item.spoilt);
+            if ends {
+                break;
+            }
+        }
+        self.ask_for_keys(&mut batch);
+        for item in &mut batch {
+            item.spread = self.owners.spread(item.keys.iter().map(Vec::as_slice));
+            item.expect = self.predict(item);
+        }
+        batch
+    }
+
+    /// The next row of the deck; the deck is all rows, each as often as its share says.
+    fn row(&mut self) -> usize {
+        if self.deck.is_empty() {
+            for (at, row) in self.rows.iter().enumerate() {
+                self.deck.extend(std::iter::repeat_n(at, row.share));
+            }
+            for at in (1..self.deck.len()).rev() {
+                self.deck.swap(at, self.random.below(at + 1));
+            }
+        }
+        self.deck.pop().expect("the table has rows")
+    }
+
+    fn item(&mut self, batch: &mut Vec<Item>) {
+        if self.random.permille(3) {
+            return batch.push(self.unknown());
+        }
+        let row = self.row();
+        let name = self.rows[row].name;
+        if name == "client|reply" {
+            return self.muted(row, batch);
+        }
+        let words = self.call(row);
+        let mut item = self.whole(row, words);
+        let spoils = self.rows[row].fate != Fate::Refused
+            && !STATEFUL.contains(&name)
+            && !item.says("BLOCK")
+            && self.known[row];
+        if spoils && self.random.permille(80) {
+            let fixed = 1 + usize::from(name.contains('|'));
+            let mut values = self.values();
+            maker::spoil(&mut item.words, fixed, &mut values);
+            item.spoilt = true;
+        }
+        let after = follow(&item, name);
+        batch.push(item);
+        for words in after {
+            let row = self.rows.iter().position(|row| words[0].bytes == row.name.as_bytes());
+            batch.push(self.whole(row.unwrap_or(row_of(&self.rows, "script|load")), words));
+        }
+    }
+
+    fn values(&mut self) -> Values<'_> {
+        Values { random: &mut self.random, payloads: &self.payloads, tables: &self.tables }
+    }
+
+    fn call(&mut self, row: usize) -> Vec<Word> {
+        let values =
+            Values { random: &mut self.random, payloads: &self.payloads, tables: &self.tables };
+        let name = self.rows[row].name;
+        match self.docs.get(name) {
+            Some(doc) => Maker::new(values, &self.keys, name, doc).call(doc),
+            None => name.split('|').map(Word::new).collect(),
+        }
+    }
+
+    /// A call as the grammar has it.
+    fn whole(&self, row: usize, words: Vec<Word>) -> Item {
+        let keys = words.iter().filter(|word| word.is_key).map(|word| word.bytes.clone());
+        let keys = keys.collect();
+        let row_of = &self.rows[row];
+        let mut item = Item {
+            row: Some(row),
+            words,
+            expect: Expect::Same,
+            likeness: row_of.likeness,
+            skip: row_of.skip.is_some(),
+            silent: false,
+            spoilt: false,
+            keys,
+            spread: 0,
+        };
+        item.likeness = strict(row_of.name, &item);
+        item
+    }
+
+    fn unknown(&mut self) -> Item {
+        let mut values = self.values();
+        let words = [b"NOSUCH".to_vec(), values.string(), values.junk()];
+        let count = 1 + self.random.below(3);
+        let mut item = self.whole(0, words[..count].iter().map(Word::new).collect());
+        (item.row, item.likeness, item.skip) = (None, Likeness::Exact, false);
+        item
+    }
+
+    /// A command whose answer nobody wants, and the words around it.
+    fn muted(&mut self, row: usize, batch: &mut Vec<Item>) {
+        let set = row_of(&self.rows, "set");
+        let say = |word: &str| ["CLIENT", "REPLY", word].iter().map(Word::new).collect();
+        let skips = self.random.permille(500);
+        let mut first = self.whole(row, say(if skips { "SKIP" } else { "OFF" }));
+        let words = self.call(set);
+        let mut silent = self.whole(set, words);
+        (first.silent, silent.silent) = (true, true);
+        batch.extend([first, silent]);
+        if !skips {
+            batch.push(self.whole(row, say("ON")));
+        }
+    }
+
+    /// Which words of a spoilt call are keys, if a server takes any for keys.
+    fn ask_for_keys(&mut self, batch: &mut [Item]) {
+        let spoilt: Vec<usize> = (0..batch.len()).filter(|at| batch[*at].spoilt).collect();
+        let ask = |at: &usize| {
+            let start = [b"COMMAND".to_vec(), b"GETKEYS".to_vec()];
+            start.into_iter().chain(batch[*at].words.iter().map(|word| word.bytes.clone()))
+        };
+        let commands: Vec<Vec<Vec<u8>>> = spoilt.iter().map(|at| ask(at).collect()).collect();
+        let replies = self.scratch.ask_all(&commands);
+        for (at, reply) in spoilt.into_iter().zip(replies) {
+            let keys = reply.elements().into_iter().filter_map(Reply::bytes);
+            batch[at].keys = keys.map(<[u8]>::to_vec).collect();
+        }
+    }
+
+    fn predict(&self, item: &Item) -> Expect {
+        let Some(row) = item.row.map(|row| &self.rows[row]) else { return Expect::Same };
+        let many = self.settings.servers.len() > 1;
+        match row.fate {
+            Fate::Refused => Expect::ByName,
+            // It would wait, and others behind it.
+            _ if item.says("BLOCK") && row.name.starts_with("xread") => Expect::ByName,
+            Fate::Forwarded if many && row.name.starts_with("sort") && has_pattern(item) => {
+                Expect::Pattern
+            }
+            Fate::Forwarded if many && item.spread > 1 => Expect::Apart,
+            _ => Expect::Same,
+        }
+    }
+}
+
+/// Whether it looks up keys whose names it makes.
+fn has_pattern(item: &Item) -> bool {
+    let pairs = item.words.windows(2);
+    pairs.skip(1).any(|pair| {
+        let token = &pair[0].bytes;
+        let is_token = token.eq_ignore_ascii_case(b"BY") || token.eq_ignore_ascii_case(b"GET");
+        is_token && pair[1].bytes.contains(&b'*')
+    })
+}
+
+fn row_of(rows: &[super::Row], name: &str) -> usize {
+    rows.iter().position(|row| row.name == name).expect("every server has it")
+}
+
+/// What has to be asked next, so that chance leaves nothing behind.
+fn follow(item: &Item, name: &str) -> Vec<Vec<Word>> {
+    let gone = |word: &Word| word.is_key.then(|| vec![Word::new("del"), word.clone()]);
+    match name {
+        "spop" => item.words.iter().filter_map(gone).collect(),
+        "xadd" if item.says("*") => item.words.iter().filter_map(gone).collect(),
+        "script|flush" => {
+            let load = |text: &&str| ["script", "load", text].iter().map(Word::new).collect();
+            LOADED.iter().map(load).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// How alike the answers to this very call can be.
+fn strict(name: &str, item: &Item) -> Likeness {
+    let of_row = item.likeness;
+    match name {
+        "xadd" if item.says("*") => Likeness::Kind,
+        "hscan" | "zscan" if item.says("100000") && !item.says("NOVALUES") => Likeness::Pairs,
+        "hscan" | "sscan" if item.says("100000") => Likeness::Sorted,
+        _ => of_row,
+    }
+}
