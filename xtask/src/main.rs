@@ -5,6 +5,7 @@
 
 mod bench;
 mod cargo;
+mod commands;
 mod peers;
 mod test;
 mod tidy;
@@ -35,6 +36,11 @@ const VERBS: &[Verb] = &[
         usage: "[--help] [OPTION...]  quickack beside its peers on loopback",
         run: bench::run,
     },
+    Verb {
+        name: "commands",
+        usage: "[--check] [--redis PROGRAM] [--valkey PROGRAM]  the table of Redis's commands",
+        run: commands::run,
+    },
     Verb { name: "fuzz", usage: "[ARGUMENT...]  the fuzzers, in release mode", run: fuzz },
     Verb { name: "sim", usage: "[ARGUMENT...]  the simulator, in release mode", run: sim },
 ];
@@ -61,7 +67,7 @@ fn main() -> ExitCode {
 fn help() -> String {
     let mut text = String::from("usage: cargo xtask VERB\n\n");
     for verb in VERBS {
-        text.push_str(&format!("  {:6} {}\n", verb.name, verb.usage));
+        text.push_str(&format!("  {:8} {}\n", verb.name, verb.usage));
     }
     text
 }

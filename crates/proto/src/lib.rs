@@ -18,6 +18,7 @@
 
 pub mod memcached;
 mod message;
+pub mod redis;
 pub mod scan;
 
 pub use message::{

@@ -1,0 +1,139 @@
+//! The commands: what servers say of them, and what a proxy makes of each.
+//!
+//! `table.rs` is made by `cargo xtask commands` of what the newest servers say (`COMMAND`,
+//! `COMMAND DOCS`) and of `review.txt`, where a person has written down, row by row, what the proxy
+//! does with it. `lookup.rs` finds a row by its name. `docs/reference/commands.md` is made of it.
+
+mod lookup;
+mod table;
+
+use crate::{Ask, Class, Command, Place};
+
+pub(super) use lookup::{lookup, lookup_sub};
+pub use table::id;
+
+/// One command, or one subcommand, whose name is `container|sub`.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// In lower case.
+    pub name: &'static str,
+    /// What the proxy does with it.
+    pub class: Class,
+    /// Where it goes, if it has no key.
+    pub place: Place,
+    /// How an answer through the proxy is compared with one that a server gave.
+    pub compare: Compare,
+    /// What a reader of the reference should know.
+    pub note: &'static str,
+    /// It stands for its subcommands only.
+    pub container: bool,
+    /// Only Valkey has it, of the servers that the table was made of.
+    pub valkey: bool,
+    /// Arguments, its name included; negative: at least so many.
+    pub arity: i16,
+    /// The first key, the last and the step between them, as far as these can say it.
+    pub legacy: [i16; 3],
+    /// Where its keys are.
+    pub keys: &'static [KeySpec],
+    pub flags: &'static [&'static str],
+    pub categories: &'static [&'static str],
+    pub tips: &'static [&'static str],
+    pub since: &'static str,
+    pub group: &'static str,
+    pub summary: &'static str,
+    pub complexity: &'static str,
+}
+
+/// Where some of the keys of a command are, as servers say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeySpec {
+    pub begin: Begin,
+    pub find: Find,
+    pub flags: &'static [&'static str],
+}
+
+/// Where they begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// At this argument; the command's name is argument 0.
+    At(u8),
+    /// After this word, which is searched from this argument on; from the end backwards, if
+    /// negative.
+    After { word: &'static str, from: i8 },
+    /// The servers do not say.
+    Unknown,
+}
+
+/// Which arguments they are from there on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Find {
+    /// To the one so far behind the first, if negative counted from the end; each `step`. With a
+    /// `limit` of 2 or more only that part of what follows: half, a third.
+    Range { last: i16, step: u8, limit: u8 },
+    /// An argument says how many: where that is, and where the first is, behind the beginning.
+    Number { at: u8, first: u8, step: u8 },
+    /// The servers do not say.
+    Unknown,
+}
+
+/// How the answer that came through the proxy is compared with one of a server that has all keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compare {
+    /// Byte by byte.
+    Exact,
+    /// Element by element, in any order; a map's pairs stay together.
+    Sorted,
+    /// Chance or the server's inside decides: of the same shape, and of what is there.
+    Property,
+    /// Numbers may differ by the time that has passed.
+    Near,
+    /// Not at all, for this reason.
+    Skip(&'static str),
+}
+
+impl Row {
+    /// The name of the container that it belongs to.
+    pub fn container(&self) -> Option<&'static str> {
+        self.name.split_once('|').map(|(container, _)| container)
+    }
+
+    /// Whether so many arguments, the name included, are right.
+    pub fn takes(&self, count: usize) -> bool {
+        let arity = usize::from(self.arity.unsigned_abs());
+        if self.arity < 0 { count >= arity } else { count == arity }
+    }
+}
+
+/// Every row, in the order of [`crate::Protocol::commands`].
+pub fn rows() -> &'static [Row] {
+    table::ROWS
+}
+
+/// The same, as the data plane knows them.
+pub(super) fn list() -> &'static [Command] {
+    &LIST
+}
+
+static LIST: [Command; table::ROWS.len()] = {
+    let none = Command { name: "", class: table::ROWS[0].class, skilled: false, note: "" };
+    let mut list = [none; table::ROWS.len()];
+    let mut at = 0;
+    while at < list.len() {
+        let Row { name, class, note, .. } = table::ROWS[at];
+        list[at] = Command { name, class, skilled: false, note };
+        at += 1;
+    }
+    list
+};
+
+const fn split(command: u16, each: bool, writes: bool) -> Class {
+    Class::Split { ask: Ask { command }, each, writes, idempotent: !writes }
+}
+
+const fn all(command: u16, gated: bool, writes: bool) -> Class {
+    Class::Broadcast { ask: Ask { command }, gated, writes }
+}
+
+pub(super) const ABOUT: &str = "\
+RESP 2, RESP 3 (`HELLO 3`) and inline commands. A container's subcommands are rows of their own.
+";

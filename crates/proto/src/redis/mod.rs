@@ -1,0 +1,169 @@
+//! Redis's protocol, RESP 2 and 3, as Redis 6.2 and 7.0 and Valkey 9.1 speak it.
+//!
+//! What a client says: `commands/` is the table · `request.rs` reads an array, `inline.rs` a line ·
+//! `keys.rs` finds the keys · `split.rs` writes the parts of what is split · `refusal.rs` has a
+//! server's words for a client's mistakes. What is answered: `reply.rs` reads what a server says ·
+//! `servers.rs` is what servers speak · `scan.rs`, `gather.rs` and `script.rs` are what several of
+//! them say together · `converse/` is what the proxy says by itself, and `answer.rs` its errors.
+
+pub mod commands;
+
+mod answer;
+mod converse;
+mod gather;
+mod inline;
+mod keys;
+mod refusal;
+mod request;
+mod scan;
+mod script;
+mod servers;
+mod split;
+
+pub use servers::Servers;
+
+use crate::{
+    Answer, Ask, Asked, Carry, Command, Excuse, Extra, Facts, Item, Lane, Login, Parsed, Protocol,
+    Request, Resume, Session, Shown, Skills, Span, Turn, Upstream,
+};
+
+/// Redis.
+pub struct Redis;
+
+impl Protocol for Redis {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    fn about(&self) -> &'static str {
+        commands::ABOUT
+    }
+
+    /// A connection speaks it from its first byte to its last.
+    fn spoken(&self, _: u8) -> &'static dyn Protocol {
+        &Redis
+    }
+
+    fn upstream(&self) -> &'static dyn Upstream {
+        &Servers
+    }
+
+    fn lane(&self) -> Lane {
+        Lane { dialect: 2, space: 0 }
+    }
+
+    fn commands(&self) -> &'static [Command] {
+        commands::list()
+    }
+
+    fn parse_request(
+        &self,
+        input: &[u8],
+        resume: &mut Resume,
+        keys: &mut Vec<Span>,
+    ) -> Parsed<Request> {
+        request::parse(input, resume, keys)
+    }
+
+    /// Each is answered by itself.
+    fn join(&self, _: &mut Request, _: &[u8], _: &mut Vec<Span>, _: usize) {}
+
+    fn key<'a>(
+        &self,
+        _request: &Request,
+        head: &'a [u8],
+        span: Span,
+        scratch: &'a mut Vec<u8>,
+    ) -> &'a [u8] {
+        inline::argument(head, span, scratch)
+    }
+
+    fn carry(&self, request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
+        converse::carry(request, head, skills)
+    }
+
+    fn write_head(&self, request: &Request, head: &[u8], _: &[Span], _: Ask, out: &mut Vec<u8>) {
+        scan::write_head(request, head, out);
+    }
+
+    fn write_tail(&self, _request: &Request, _ask: Ask, _out: &mut Vec<u8>) {}
+
+    /// The head of the message has the number of its keys in it: `seal_fetch` writes it.
+    fn open_fetch(&self, _request: &Request, _head: &[u8], _out: &mut Vec<u8>) {}
+
+    fn push_rest(
+        &self,
+        request: &Request,
+        head: &[u8],
+        keys: &[Span],
+        nth: usize,
+        out: &mut Vec<u8>,
+    ) {
+        split::push_rest(request, head, keys[nth], out);
+    }
+
+    fn gather(
+        &self,
+        asked: &Asked<'_>,
+        parts: &mut dyn Iterator<Item = Result<&[u8], &[u8]>>,
+        out: &mut Vec<u8>,
+    ) {
+        gather::gather(asked, parts, out);
+    }
+
+    fn is_whole(&self) -> bool {
+        true
+    }
+
+    fn converse(
+        &self,
+        request: &Request,
+        head: &[u8],
+        session: &mut Session,
+        facts: &Facts<'_>,
+        out: &mut Vec<u8>,
+    ) -> Turn {
+        converse::converse(request, head, session, facts, out)
+    }
+
+    fn adopt(
+        &self,
+        request: &mut Request,
+        input: &[u8],
+        keys: &mut Vec<Span>,
+        extras: &[Extra],
+    ) -> bool {
+        request::adopt(request, input, keys, extras)
+    }
+
+    fn learn<'a>(&self, asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+        script::learn(asked, reply)
+    }
+
+    fn remedy(
+        &self,
+        asked: &Asked<'_>,
+        excuse: Excuse,
+        known: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
+        out: &mut Vec<u8>,
+    ) -> Option<Ask> {
+        script::remedy(asked, excuse, known, out)
+    }
+
+    /// A key is never told by its name.
+    fn names(&self, _: &Asked<'_>, _: &[u8]) -> bool {
+        true
+    }
+
+    fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+        scan::translate(asked, item, head, out)
+    }
+
+    fn answer(&self, asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
+        answer::write(asked, answer, out);
+    }
+
+    fn login<'a>(&self, request: &Request, head: &'a [u8], _body: &'a [u8]) -> Login<'a> {
+        converse::login(request, head)
+    }
+}

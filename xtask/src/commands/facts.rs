@@ -1,0 +1,129 @@
+//! What servers say of their commands.
+
+use std::collections::BTreeMap;
+
+use super::resp::Value;
+
+/// What is known of each command, by its name.
+pub type Facts = BTreeMap<String, Fact>;
+
+/// What servers say of one command.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fact {
+    pub arity: i64,
+    pub legacy: [i64; 3],
+    pub keys: Vec<Key>,
+    pub flags: Vec<String>,
+    pub categories: Vec<String>,
+    pub tips: Vec<String>,
+    pub since: String,
+    pub group: String,
+    pub summary: String,
+    pub complexity: String,
+    pub container: bool,
+    /// Redis does not have it.
+    pub valkey: bool,
+}
+
+/// One of its key specifications; the two parts as Rust writes them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Key {
+    pub begin: String,
+    pub find: String,
+    pub flags: Vec<String>,
+}
+
+/// Reads what a server said to `COMMAND` and to `COMMAND DOCS`.
+pub fn read([commands, docs]: &[Value; 2]) -> Result<Facts, String> {
+    let mut facts = Facts::new();
+    for command in commands.list() {
+        add(command, &mut facts)?;
+    }
+    describe(docs, &mut facts);
+    Ok(facts)
+}
+
+/// Both; where they differ the newer one is right. What takes more or fewer arguments than before
+/// takes any number from the lesser on.
+pub fn merge(older: Facts, newer: Facts) -> Facts {
+    let mut all = older;
+    for (name, mut fact) in newer {
+        match all.get(&name) {
+            None => fact.valkey = true,
+            Some(old) if old.arity != fact.arity => {
+                fact.arity = -old.arity.abs().min(fact.arity.abs());
+            }
+            Some(_) => {}
+        }
+        all.insert(name, fact);
+    }
+    all
+}
+
+fn add(command: &Value, facts: &mut Facts) -> Result<(), String> {
+    let [name, arity, flags, first, last, step, categories, tips, keys, below, ..] = command.list()
+    else {
+        return Err(format!("not a command: {command:?}"));
+    };
+    let mut fact = Fact {
+        arity: arity.number(),
+        legacy: [first.number(), last.number(), step.number()],
+        flags: flags.texts(),
+        categories: categories.texts(),
+        tips: tips.texts(),
+        container: !below.list().is_empty(),
+        ..Fact::default()
+    };
+    for spec in keys.list() {
+        fact.keys.push(Key {
+            begin: begin(spec.of("begin_search"))?,
+            find: find(spec.of("find_keys"))?,
+            flags: spec.of("flags").texts(),
+        });
+    }
+    facts.insert(name.text().to_string(), fact);
+    below.list().iter().try_for_each(|sub| add(sub, facts))
+}
+
+fn begin(search: &Value) -> Result<String, String> {
+    let spec = search.of("spec");
+    match search.of("type").text() {
+        "index" => Ok(format!("Begin::At({})", spec.of("index").number())),
+        "keyword" => {
+            let (word, from) = (spec.of("keyword").text(), spec.of("startfrom").number());
+            Ok(format!("Begin::After {{ word: {word:?}, from: {from} }}"))
+        }
+        "unknown" => Ok("Begin::Unknown".into()),
+        other => Err(format!("keys that begin by {other:?}?")),
+    }
+}
+
+fn find(find: &Value) -> Result<String, String> {
+    let spec = find.of("spec");
+    let number = |name| spec.of(name).number();
+    match find.of("type").text() {
+        "range" => {
+            let (last, step, limit) = (number("lastkey"), number("keystep"), number("limit"));
+            Ok(format!("Find::Range {{ last: {last}, step: {step}, limit: {limit} }}"))
+        }
+        "keynum" => {
+            let (at, first, step) = (number("keynumidx"), number("firstkey"), number("keystep"));
+            Ok(format!("Find::Number {{ at: {at}, first: {first}, step: {step} }}"))
+        }
+        "unknown" => Ok("Find::Unknown".into()),
+        other => Err(format!("keys that are found by {other:?}?")),
+    }
+}
+
+fn describe(docs: &Value, facts: &mut Facts) {
+    for pair in docs.list().chunks_exact(2) {
+        if let Some(fact) = facts.get_mut(pair[0].text()) {
+            let text = |name| pair[1].of(name).text().to_string();
+            fact.since = text("since");
+            fact.group = text("group");
+            fact.summary = text("summary");
+            fact.complexity = text("complexity");
+        }
+        describe(pair[1].of("subcommands"), facts);
+    }
+}
