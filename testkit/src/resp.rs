@@ -33,6 +33,9 @@ impl Reply {
         let Some(end) = input.windows(2).position(|pair| pair == b"\r\n") else {
             return Ok(None);
         };
+        if end == 0 {
+            return Err(format!("no reply is empty: {}", shown(input)));
+        }
         let (kind, text, after) = (input[0], &input[1..end], end + 2);
         let number = || {
             let text = std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok());

@@ -53,7 +53,10 @@ impl Keys {
             Some(letter) if random.permille(870) => letter,
             _ => *random.pick(LETTERS),
         };
-        let tag = tag.unwrap_or_else(|| random.pick(TAGS));
+        let tag = match tag {
+            Some(tag) => tag,
+            None => *random.pick(TAGS),
+        };
         format!("{tag}{}{}", char::from(letter), random.below(EACH)).into_bytes()
     }
 }

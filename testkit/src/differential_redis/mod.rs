@@ -60,6 +60,13 @@ pub struct Settings {
     pub documented: Option<SocketAddr>,
 }
 
+impl Settings {
+    /// The test of the test: two servers, and nobody between.
+    fn is_bare(&self) -> bool {
+        self.servers.iter().any(|(_, address)| *address == self.quickack)
+    }
+}
+
 struct Run<'s> {
     settings: &'s Settings,
     random: Random,

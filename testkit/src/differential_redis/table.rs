@@ -52,7 +52,7 @@ pub fn rows() -> Vec<Row> {
 
 fn read(row: &'static commands::Row) -> Row {
     let fate = match row.class {
-        _ if row.is_container() => Fate::Container,
+        _ if row.container && !matches!(row.class, Class::Local(_)) => Fate::Container,
         Class::Refuse(Refusal::ByName(_)) => Fate::Refused,
         Class::Local(_) => Fate::Own,
         Class::Split { .. } => Fate::Split,

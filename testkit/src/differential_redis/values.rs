@@ -146,6 +146,13 @@ const OF_ROW: &[(&str, &str, &str)] = &[
     ("zremrangebylex", "max", "+ [m2 (m3 [m1"),
     ("zrevrangebylex", "min", "- [m1 (m3 ["),
     ("zrevrangebylex", "max", "+ [m5 (m7 [m9"),
+    // Behind these a key whose time has passed stays until somebody looks, which is chance.
+    ("set", "unix-time-seconds", "4102444800 4102444801"),
+    ("set", "unix-time-milliseconds", "4102444800000 4102444801000"),
+    ("hsetex", "unix-time-seconds", "4102444800 4102444801"),
+    ("hsetex", "unix-time-milliseconds", "4102444800000 4102444801000"),
+    ("msetex", "unix-time-seconds", "4102444800 4102444801"),
+    ("msetex", "unix-time-milliseconds", "4102444800000 4102444801000"),
     ("select", "index", "0 1 2 3 0 99"),
     ("move", "db", "0 1 2 3"),
     ("copy", "destination-db", "0 1 2 3"),
