@@ -88,8 +88,10 @@ impl Stage {
         wrapper: &[String],
     ) -> Result<Endpoint, String> {
         let quickack = &options.quickack();
-        let (servers, merge_gets, cpus) = (&self.servers.ports, row.merge_gets, row.cpus);
-        Endpoint::start(who, &Place { folder, quickack, servers, merge_gets, cpus, wrapper })
+        let servers = &self.servers.ports;
+        let Row { backend, merge_gets, cpus, .. } = *row;
+        let place = Place { folder, quickack, servers, backend, merge_gets, cpus, wrapper };
+        Endpoint::start(who, &place)
     }
 
     pub fn bench<'a>(&'a self, endpoint: &'a Endpoint) -> Bench<'a> {

@@ -39,7 +39,7 @@ use std::process::{Command, ExitCode};
 use machine::Description;
 use options::{Options, Verb, workspace};
 use peers::Peer;
-use rows::Row;
+use rows::{Part, Row};
 
 /// Runs the benchmark: 0 all bars met, 1 a bar missed or a row thrown out, 2 it could not run.
 pub fn run(arguments: &[String]) -> ExitCode {
@@ -117,10 +117,20 @@ fn named(name: &str) -> Result<Row, String> {
     row.ok_or_else(|| format!("unknown row `{name}`; `cargo xtask bench --list`"))
 }
 
+/// The rows that a word of `--rows` stands for.
+fn meant(name: &str) -> Result<Vec<Row>, String> {
+    match name {
+        "redis" => Ok(rows::rows().into_iter().filter(|row| row.part == Part::Redis).collect()),
+        name => Ok(vec![named(name)?]),
+    }
+}
+
 /// The rows asked for.
 fn chosen(options: &Options) -> Result<Vec<Row>, String> {
     let mut rows = match &options.rows {
-        Some(names) => names.iter().map(|name| named(name)).collect::<Result<_, _>>()?,
+        Some(names) => {
+            names.iter().map(|name| meant(name)).collect::<Result<Vec<_>, _>>()?.concat()
+        }
         None => rows::rows(),
     };
     if options.batch {

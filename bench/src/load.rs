@@ -9,7 +9,7 @@
 //!                  |   \----> Corpus     (keys, requests and values as bytes)
 //!                  v
 //!                Tally (counts and latency, handed to the window)
-//!  wire: how requests and replies look in classic text, meta and binary
+//!  wire: how requests and replies look in classic text, meta, binary and RESP
 //! ```
 
 mod arrival;
@@ -18,6 +18,7 @@ mod corpus;
 mod generator;
 mod packets;
 mod reply;
+mod resp;
 mod tally;
 mod wire;
 
@@ -63,6 +64,8 @@ pub enum Mix {
     Gets,
     /// Sets only.
     Sets,
+    /// Neither: what the proxy answers by itself.
+    Pings,
     /// One request in this many is a set: 11 is a ratio of 10:1.
     SetEvery(u32),
 }

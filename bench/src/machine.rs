@@ -29,7 +29,7 @@ impl Description {
             format!("kernel: Linux {}", kernel.trim()),
             format!("proxy: {}", version(&quickack.display().to_string(), "--version")),
             format!("peers: {}; {}", version("nutcracker", "-V"), version("haproxy", "-v")),
-            format!("servers: {}", version("memcached", "-V")),
+            format!("servers: {}; {}", version("memcached", "-V"), version("redis-server", "-v")),
         ];
         let date = date.map_or_else(|| version_of("date", &["-u", "+%F"]), Into::into);
         Description { lines, date, circumstances: circumstances() }

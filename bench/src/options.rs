@@ -9,7 +9,7 @@ use crate::window::Lengths;
 pub const HELP: &str = "\
 cargo xtask bench [options]    quickack beside nutcracker, HAProxy and nobody, on loopback
 
-  --rows A,B       only these rows (see --list)
+  --rows A,B       only these rows (see --list); `redis` is all of Redis's
   --peers A,B      only these: nutcracker, quickack, haproxy, direct
   --runs N         windows of each peer in each row (5)
   --seconds S      measured seconds of each window (1.75)

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   main table            cargo xtask bench --write
-//!   <!-- … --rows NAME -->    a section each for the rows that are not of the main table
+//!   <!-- … --rows redis -->   one table for the rows with Redis behind
+//!   <!-- … --rows NAME -->    a section each for the rows that are of neither
 //!   <!-- … --seed -->         and for what is not a table of rows
 //! ```
 
@@ -16,6 +17,7 @@ use crate::options::{Options, workspace};
 use crate::peers::{PEERS, Peer};
 use crate::process::{LOAD_CPU, PROXY_CPU};
 use crate::report::{self, Verdict};
+use crate::rows::Part;
 use crate::servers::Backend;
 
 /// Writes what rows have shown.
@@ -24,12 +26,16 @@ pub fn write_rows(
     machine: &Description,
     options: &Options,
 ) -> Result<(), String> {
-    let (main, apart): (Vec<&Outcome>, Vec<_>) =
-        outcomes.iter().partition(|outcome| outcome.row.is_main);
+    let of = |part| outcomes.iter().filter(move |outcome| outcome.row.part == part);
+    let [main, redis]: [Vec<&Outcome>; 2] =
+        [Part::Main, Part::Redis].map(|part| of(part).collect());
     if !main.is_empty() {
         write(None, &main_part(&main, machine, options))?;
     }
-    for outcome in apart {
+    if !redis.is_empty() {
+        write(Some("--rows redis"), &redis_part(&redis, machine, options))?;
+    }
+    for outcome in of(Part::Own) {
         write(Some(&format!("--rows {}", outcome.row.name)), &section(outcome, machine, options))?;
     }
     Ok(())
@@ -104,6 +110,20 @@ fn main_part(outcomes: &[&Outcome], machine: &Description, options: &Options) ->
     out
 }
 
+fn redis_part(outcomes: &[&Outcome], machine: &Description, options: &Options) -> String {
+    let mut out = String::from("## Redis\n\n");
+    out.push_str(&origin(machine, options));
+    let _ = write!(out, "{REDIS_METHOD}\n{BAR_HEADING}");
+    outcomes.iter().for_each(|outcome| push_bars(&mut out, outcome));
+    let _ = write!(out, "\n{}", figures_heading());
+    outcomes.iter().for_each(|outcome| push_figures(&mut out, outcome));
+    out.push('\n');
+    outcomes.iter().for_each(|outcome| push_notes(&mut out, outcome));
+    let command = Backend::Redis.command();
+    let _ = write!(out, "\n```\ntaskset -c {LOAD_CPU} {command}\n```\n");
+    out
+}
+
 fn section(outcome: &Outcome, machine: &Description, options: &Options) -> String {
     let mut out = format!("## {}: {}\n\n", outcome.row.name, outcome.row.what);
     out.push_str(&short_origin(machine, options));
@@ -145,7 +165,7 @@ fn push_figures(out: &mut String, outcome: &Outcome) {
 
 fn push_notes(out: &mut String, outcome: &Outcome) {
     let row = &outcome.row;
-    if row.is_main {
+    if row.part != Part::Own {
         let _ = writeln!(out, "- {}: {}", row.name, row.what);
     }
     for note in report::notes(outcome) {
@@ -173,6 +193,12 @@ fn figures_heading() -> String {
 const BAR_HEADING: &str = "\
 | row | who / beside whom | what | median | windows | bar | |
 |---|---|---|---|---|---|---|
+";
+
+const REDIS_METHOD: &str = "
+As above, in RESP2, with Redis behind and `redis: true` in the file of both proxies. A value begins
+with its key, and an MGET's values are checked for their order. Keys looked up and calls of SET, as
+the servers count them, must have grown by what the generator had answered.
 ";
 
 const METHOD: &str = "

@@ -8,6 +8,7 @@ use crate::acts::Act;
 use crate::admin::Admin;
 use crate::load::Wire;
 use crate::process::{self, Cpus, Process};
+use crate::servers::Backend;
 
 /// Which program stands between the load and the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +114,8 @@ pub struct Place<'a> {
     pub folder: &'a Path,
     pub quickack: &'a Path,
     pub servers: &'a [u16],
+    /// What the servers are, and so what the pool speaks.
+    pub backend: Backend,
     pub merge_gets: bool,
     pub cpus: Cpus,
     /// A command that they run under, such as a tracer; mostly none.
@@ -193,16 +196,22 @@ impl Place<'_> {
     fn pool(&self, port: u16) -> String {
         let servers: String =
             self.servers.iter().map(|server| format!("    - 127.0.0.1:{server}:1\n")).collect();
+        let redis = if self.backend == Backend::Redis { "  redis: true\n" } else { "" };
         format!(
             "bench:\n  listen: 127.0.0.1:{port}\n  hash: fnv1a_64\n  distribution: ketama\n  \
-             backlog: 4096\n  preconnect: true\n  auto_eject_hosts: false\n  servers:\n{servers}"
+             backlog: 4096\n  preconnect: true\n  auto_eject_hosts: false\n{redis}  \
+             servers:\n{servers}"
         )
     }
 
     /// What quickack knows beyond them.
     fn extensions(&self) -> String {
-        let merge = if self.merge_gets { "on" } else { "off" };
-        format!("  merge_gets: {merge}\n  item_size_max: 2m\n  timeout_reply: 1000\n")
+        let merge = match (self.backend, self.merge_gets) {
+            (Backend::Redis, _) => "",
+            (_, true) => "  merge_gets: on\n",
+            (_, false) => "  merge_gets: off\n",
+        };
+        format!("{merge}  item_size_max: 2m\n  timeout_reply: 1000\n")
     }
 
     /// The settings of quickack's processes. A traced worker is slow, which is no reason to end it.

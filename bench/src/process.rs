@@ -201,6 +201,7 @@ pub fn peak_kb(id: u32) -> u64 {
 pub fn words(line: &str, places: &[(&str, &str)], quickack: &Path) -> Vec<String> {
     let fill = |word: &str| match word {
         "quickack" => quickack.display().to_string(),
+        "\"\"" => String::new(),
         _ => places.iter().fold(word.to_string(), |word, (name, text)| word.replace(name, text)),
     };
     line.split(' ').map(fill).collect()

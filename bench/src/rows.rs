@@ -7,6 +7,7 @@ use crate::process::Cpus;
 use crate::servers::Backend;
 use crate::window::Window;
 
+#[derive(Clone)]
 pub struct Row {
     pub name: &'static str,
     pub what: String,
@@ -19,8 +20,18 @@ pub struct Row {
     pub bars: Vec<Bar>,
     /// Open loop at this share of nutcracker's closed-loop rate, which the row measures first.
     pub load_share: Option<f64>,
-    /// Part of the page's main table; the others have a section each.
-    pub is_main: bool,
+    pub part: Part,
+}
+
+/// Where a row stands on the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// In the main table.
+    Main,
+    /// In the table of the rows that speak to Redis.
+    Redis,
+    /// In a section of its own.
+    Own,
 }
 
 /// One contestant's figure compared with another's in the same round.
@@ -111,7 +122,7 @@ pub fn plain(name: &'static str, what: impl Into<String>) -> Row {
         contestants: PEERS.map(Contestant::one).to_vec(),
         bars: Vec::new(),
         load_share: None,
-        is_main: true,
+        part: Part::Main,
     }
 }
 
@@ -138,6 +149,11 @@ impl Row {
 
     fn sets_only(mut self) -> Self {
         self.work.mix = Mix::Sets;
+        self
+    }
+
+    fn pings_only(mut self) -> Self {
+        self.work.mix = Mix::Pings;
         self
     }
 
@@ -188,13 +204,19 @@ impl Row {
     /// A section of its own, with these contestants.
     fn among(mut self, contestants: Vec<Contestant>) -> Self {
         self.contestants = contestants;
-        self.is_main = false;
+        self.part = Part::Own;
         self
     }
 
     /// One worker of quickack beside one nutcracker.
     fn bar(self, figure: Figure, limit: f64) -> Self {
         self.judge(figure, QUICKACK, NUTCRACKER, Some(limit))
+    }
+
+    /// The same where both speak RESP.
+    fn redis_bar(self, figure: Figure, limit: f64) -> Self {
+        let [ours, theirs] = [QUICKACK, NUTCRACKER].map(|who| who.speaking(Wire::Resp));
+        self.judge(figure, ours, theirs, Some(limit))
     }
 
     /// The same of quickack in these words, which are also told beside its own classic text.
@@ -276,6 +298,7 @@ pub fn rows() -> Vec<Row> {
         row("short", "connect, one get, close", 0.90).short(),
         plain("half", "open loop at half of nutcracker's p1 rate").open_loop_at(0.5).bar(P99, 1.0),
     ];
+    rows.extend(redis_rows());
     rows.extend(worded());
     rows.push(scaling("w2k", 2_000.0));
     rows.push(scaling("w10k", 10_000.0));
@@ -317,6 +340,34 @@ fn worded() -> [Row; 6] {
             .word(META, 0.90)
             .word(BINARY, 0.90),
     ]
+}
+
+/// The same questions in RESP, with Redis behind.
+fn redis_rows() -> Vec<Row> {
+    let row = |name, what: &str, cpu_bar| redis(name, what).redis_bar(Figure::Cpu, cpu_bar);
+    vec![
+        row("r1", "Redis: 50 connections, depth 1, GET:SET 10:1", 0.81),
+        row("rc500", "Redis: 500 connections, depth 1", 0.77).connections(500),
+        row("r16", "Redis: 50 connections, depth 16", 0.40)
+            .depth(16)
+            .redis_bar(Figure::Requests, 1.9),
+        redis("rget16", "Redis: gets only, depth 16").depth(16).gets_only(),
+        row("rmget10", "Redis: MGET of 10 keys, 4 servers", 0.75).keys_per_get(10, 4),
+        row("rmget100", "Redis: MGET of 100 keys, 4 servers", 0.70).keys_per_get(100, 4),
+        row("rv10k", "Redis: values of 10 KB", 0.89).values(10_000, 20_000),
+        row("rv1m", "Redis: values of 1 MB", 0.90).values(1_000_000, 400),
+        row("rshort", "Redis: connect, one GET, close", 0.90).short(),
+        row("rping16", "Redis: PING, depth 16", 0.30).depth(16).pings_only(),
+    ]
+}
+
+/// A plain row whose contestants stand between RESP and one Redis.
+fn redis(name: &'static str, what: &str) -> Row {
+    let contestants = [NUTCRACKER, QUICKACK, Contestant::one(Peer::Direct)];
+    let mut row = plain(name, what).among(contestants.map(|who| who.speaking(Wire::Resp)).to_vec());
+    row.backend = Backend::Redis;
+    row.part = Part::Redis;
+    row
 }
 
 fn words(name: &'static str, what: &str) -> Row {

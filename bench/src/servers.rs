@@ -1,12 +1,12 @@
-//! The servers behind the proxies: Debian's memcached, or quickack's own cache process. Filled
-//! before the first window, and asked for their own counts around each.
+//! The servers behind the proxies: Debian's memcached or Redis, or quickack's own cache process.
+//! Filled before the first window, and asked for their own counts around each.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::load::Corpus;
+use crate::load::{Corpus, Wire};
 use crate::process::{self, Cpus, Process};
 
 /// Which server program stands behind the proxies.
@@ -15,9 +15,11 @@ pub enum Backend {
     Memcached,
     /// `quickack cache`: it answers pipelined gets in batches, as memcached 1.6.45 does.
     Embedded,
+    Redis,
 }
 
 pub struct Servers {
+    backend: Backend,
     processes: Vec<Process>,
     pub ports: Vec<u16>,
 }
@@ -37,7 +39,7 @@ impl Servers {
         quickack: &Path,
         folder: &Path,
     ) -> Result<Self, String> {
-        let mut servers = Servers { processes: Vec::new(), ports: Vec::new() };
+        let mut servers = Servers { backend, processes: Vec::new(), ports: Vec::new() };
         for index in 0..count {
             let port = process::free_port()?;
             let command =
@@ -58,7 +60,7 @@ impl Servers {
     /// Stores every key on every server, so that gets hit wherever a ring sends them.
     pub fn fill(&self, corpus: &Corpus, key_count: u32) -> Result<(), String> {
         for &port in &self.ports {
-            fill(port, corpus, key_count)
+            fill(port, self.backend.wire(), corpus, key_count)
                 .map_err(|fault| format!("cannot fill {port}: {fault}"))?;
         }
         Ok(())
@@ -68,10 +70,12 @@ impl Servers {
     pub fn counts(&self) -> Result<Option<Counts>, String> {
         let mut sum = Counts::default();
         for &port in &self.ports {
-            let Some(counts) = counts(port).map_err(|error| format!("stats of {port}: {error}"))?
-            else {
-                return Ok(None);
+            let counts = match self.backend {
+                Backend::Redis => redis_counts(port).map(Some),
+                Backend::Memcached | Backend::Embedded => counts(port),
             };
+            let counts = counts.map_err(|error| format!("the counts of {port}: {error}"))?;
+            let Some(counts) = counts else { return Ok(None) };
             sum.get_keys += counts.get_keys;
             sum.sets += counts.sets;
         }
@@ -84,6 +88,15 @@ impl Backend {
         match self {
             Backend::Memcached => "memcached",
             Backend::Embedded => "quickack cache",
+            Backend::Redis => "redis-server",
+        }
+    }
+
+    /// The words that it knows.
+    pub fn wire(self) -> Wire {
+        match self {
+            Backend::Memcached | Backend::Embedded => Wire::Text,
+            Backend::Redis => Wire::Resp,
         }
     }
 
@@ -94,6 +107,11 @@ impl Backend {
                 "memcached -l 127.0.0.1 -p PORT -U 0 -t 1 -m 1024 -I 2m -c 8192 -b 4096 -u root"
             }
             Backend::Embedded => "quickack cache --listen 127.0.0.1:PORT --memory 512m",
+            // Nothing is written to disk, and clients come from many addresses.
+            Backend::Redis => {
+                "redis-server --bind 127.0.0.1 --port PORT --save \"\" --appendonly no \
+                 --protected-mode no --maxclients 8192 --tcp-backlog 4096"
+            }
         }
     }
 }
@@ -105,8 +123,8 @@ fn connect(port: u16) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn fill(port: u16, corpus: &Corpus, key_count: u32) -> Result<(), String> {
-    const STORED: &[u8] = b"STORED\r\n";
+fn fill(port: u16, wire: Wire, corpus: &Corpus, key_count: u32) -> Result<(), String> {
+    let stored = wire.stored();
     let mut stream = connect(port).map_err(|error| error.to_string())?;
     let per_write = (16 * 1024 / corpus.value_len()).clamp(1, 64) as u32;
     let (mut requests, mut replies) = (Vec::new(), Vec::new());
@@ -114,16 +132,42 @@ fn fill(port: u16, corpus: &Corpus, key_count: u32) -> Result<(), String> {
         let count = per_write.min(key_count - first);
         requests.clear();
         for index in first..first + count {
-            corpus.push_set(&mut requests, index);
+            wire.push_set(corpus, &mut requests, index, 0);
         }
-        replies.resize(count as usize * STORED.len(), 0);
+        replies.resize(count as usize * stored.len(), 0);
         let exchange = stream.write_all(&requests).and_then(|()| stream.read_exact(&mut replies));
         exchange.map_err(|error| error.to_string())?;
-        if replies.chunks(STORED.len()).any(|reply| reply != STORED) {
+        if replies.chunks(stored.len()).any(|reply| reply != stored) {
             return Err(format!("a set was answered {}", replies.escape_ascii()));
         }
     }
     Ok(())
+}
+
+/// Keys looked up for reading, and calls of SET.
+fn redis_counts(port: u16) -> std::io::Result<Counts> {
+    let mut stream = connect(port)?;
+    stream.write_all(b"INFO everything\r\nPING\r\n")?;
+    let mut counts = Counts::default();
+    for line in BufReader::new(stream).lines() {
+        let line = line?;
+        let Some((name, value)) = line.split_once(':') else {
+            if line == "+PONG" {
+                break;
+            }
+            continue;
+        };
+        let number = |text: &str| text.parse::<u64>().unwrap_or(0);
+        match name {
+            "keyspace_hits" | "keyspace_misses" => counts.get_keys += number(value),
+            "cmdstat_set" => {
+                let calls = value.strip_prefix("calls=").and_then(|rest| rest.split(',').next());
+                counts.sets = number(calls.unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+    Ok(counts)
 }
 
 fn counts(port: u16) -> std::io::Result<Option<Counts>> {

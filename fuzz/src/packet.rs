@@ -87,7 +87,8 @@ fn check(bytes: &[u8]) {
 fn judge(request: &Request, bytes: &[u8], keys: &[Span], meta: bool, expected: Option<Said>) {
     let head = &bytes[..request.head as usize];
     if let Class::Single { .. } = request.class
-        && let Carry::Refused(_) = binary().carry(request, head, Some(Skills { meta }))
+        && let Carry::Refused(_) =
+            binary().carry(request, head, Some(Skills { meta, ..Skills::default() }))
     {
         assert_eq!(expected, None, "refused, with meta: {meta}");
         return;

@@ -1,6 +1,6 @@
 //! The reply parser by itself: whatever a server says, to whatever was asked.
 
-use proto::{Ask, Class, ItemKind, PROTOCOLS, Parsed};
+use proto::{Ask, Class, ItemKind, PROTOCOLS, Parsed, Progress};
 
 use crate::mutate::{self, Dice};
 
@@ -50,5 +50,6 @@ fn check(ask: Ask, bytes: &[u8], dice: &mut Dice) {
         ItemKind::End => assert!(fetch, "an end ends only a read"),
         ItemKind::Status => assert!(!fetch, "a status answers no read"),
         ItemKind::Error => assert_eq!(item.len(), head as u64),
+        _ => panic!("no item of this protocol"),
     }
 }

@@ -37,7 +37,7 @@ fn check(protocol: &dyn Protocol, bytes: &[u8], dice: &mut Dice) {
         }
     }
     match request.class {
-        Class::Fetch { .. } => assert!(!keys.is_empty()),
+        Class::Fetch { .. } | Class::Split { .. } => assert!(!keys.is_empty()),
         Class::Single { .. } => assert_eq!(keys.len(), 1),
         Class::Broadcast { .. } | Class::Local(_) | Class::Refuse(_) => assert!(keys.is_empty()),
     }

@@ -41,7 +41,9 @@ pub fn written(
             let upstream = protocol.upstream();
             let mut text = Vec::new();
             protocol.open_fetch(request, head, &mut text);
-            keys.iter().for_each(|key| upstream.push_fetch(key.of(head), &mut text));
+            for key in keys {
+                upstream.push_fetch(key.of(head), &mut text);
+            }
             upstream.seal_fetch(ask, keys.len(), &text, &mut out);
             return out;
         }

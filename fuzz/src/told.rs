@@ -2,8 +2,8 @@
 //! becomes whole lines, or whole packets with the opcode and the opaque of the request.
 
 use proto::{
-    Answer, Ask, Asked, Carry, Class, PROTOCOLS, Parsed, Protocol, Refusal, Request, Resume, Shown,
-    Skills,
+    Answer, Ask, Asked, Carry, Class, PROTOCOLS, Parsed, Progress, Protocol, Refusal, Request,
+    Resume, Shown, Skills,
 };
 
 use crate::mutate;
@@ -36,7 +36,7 @@ pub fn run(seed: u64, budget: usize) {
 }
 
 fn asked<'a>(request: &Request, ask: Ask, head: &'a [u8]) -> Asked<'a> {
-    Asked { command: request.command, quiet: request.quiet, ask, head }
+    Asked { command: request.command, quiet: request.quiet, ask, head, next: None }
 }
 
 /// The first item of a reply, if it is one to what this request is to some server.

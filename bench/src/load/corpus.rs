@@ -4,11 +4,17 @@ use std::ops::Range;
 
 /// `key:` and eight digits.
 pub const KEY_LEN: usize = 12;
+/// As a bulk string.
+const RESP_KEY_LEN: usize = b"$12\r\n".len() + KEY_LEN + b"\r\n".len();
 
 /// The bytes of every request and of every reply that is right.
 pub struct Corpus {
     /// ` key:00000000 key:00000001 …`: any run of keys is one slice of it.
     keys: Vec<u8>,
+    /// The same as bulk strings: `$12\r\nkey:00000000\r\n…`.
+    resp_keys: Vec<u8>,
+    /// Before every value in RESP.
+    resp_head: Vec<u8>,
     /// What follows the key in a set's header.
     set_rest: Vec<u8>,
     /// What follows the key in a value's header.
@@ -21,10 +27,14 @@ impl Corpus {
     pub fn new(key_count: u32, value_len: usize) -> Self {
         assert!(value_len >= KEY_LEN, "a value carries its key");
         let keys = (0..key_count).flat_map(|index| format!(" key:{index:08}").into_bytes());
+        let resp_keys =
+            (0..key_count).flat_map(|index| format!("$12\r\nkey:{index:08}\r\n").into_bytes());
         // Printable and not periodic in a power of two, so that a shifted value is seen.
         let value = (0..value_len).map(|at| b'a' + (at * 7 % 23) as u8).collect();
         Corpus {
             keys: keys.collect(),
+            resp_keys: resp_keys.collect(),
+            resp_head: format!("${value_len}\r\n").into_bytes(),
             set_rest: format!(" 0 0 {value_len}\r\n").into_bytes(),
             value_rest: format!(" 0 {value_len}\r\n").into_bytes(),
             value,
@@ -64,6 +74,16 @@ impl Corpus {
         self.push_value(out, index);
         out.extend_from_slice(b"\r\n");
         cut
+    }
+
+    /// What stands before every value in RESP.
+    pub fn resp_head(&self) -> &[u8] {
+        &self.resp_head
+    }
+
+    /// A run of keys as bulk strings.
+    pub fn resp_keys(&self, run: Range<u32>) -> &[u8] {
+        &self.resp_keys[run.start as usize * RESP_KEY_LEN..run.end as usize * RESP_KEY_LEN]
     }
 
     /// Appends the value of a key.

@@ -276,7 +276,7 @@ impl<'a> Generator<'a> {
     fn push(&mut self, index: usize, due_ns: u64, sent_ns: u64) -> usize {
         let connection = self.connections[index].as_mut().expect(OPEN);
         let set = match self.work.mix {
-            Mix::Gets => false,
+            Mix::Gets | Mix::Pings => false,
             Mix::Sets => true,
             Mix::SetEvery(every) => self.random.below(every) == 0,
         };
@@ -285,6 +285,8 @@ impl<'a> Generator<'a> {
         let (kind, cut) = if set {
             let key = self.random.below(self.work.key_count);
             (Kind::Set, wire.push_set(corpus, out, key, opaque))
+        } else if self.work.mix == Mix::Pings {
+            (Kind::Ping, wire.push_ping(out))
         } else {
             let keys = self.work.keys_per_get;
             let first = self.random.below(self.work.key_count - keys + 1);

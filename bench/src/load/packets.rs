@@ -53,7 +53,7 @@ impl Reader {
         };
         let keys = match &request.kind {
             Kind::Get(run) => run.len() as u32,
-            Kind::Set => 1,
+            Kind::Set | Kind::Ping => 1,
         };
         let at = answer.opaque.wrapping_sub(request.opaque);
         if at > keys {

@@ -1,5 +1,5 @@
 //! Reads replies: a whole single-key hit in one comparison, everything else piece by piece.
-//! (`packets.rs` reads those of the binary words.)
+//! (`packets.rs` reads those of the binary words, `resp.rs` those of RESP.)
 //!
 //! A reply that is not what was asked for is counted as an error; bytes after which nothing can be
 //! trusted end the window.
@@ -27,6 +27,7 @@ pub struct Asked {
 pub enum Kind {
     Get(Range<u32>),
     Set,
+    Ping,
 }
 
 /// The reader's place in one connection's stream of replies.
@@ -37,6 +38,9 @@ pub struct Reader {
     pub(super) line: Vec<u8>,
     /// Values of the current get so far.
     pub(super) hits: u32,
+    /// RESP: values and misses of the current get so far, and whether their number has been read.
+    pub(super) elements: u32,
+    pub(super) is_open: bool,
     /// What a line should be.
     expected: Vec<u8>,
 }
@@ -68,6 +72,12 @@ impl Reader {
                 (State::Line, Wire::Binary) => self.receive_packet(bytes, asked, context)?,
                 (State::Line, Wire::Text) if self.line.is_empty() => {
                     match context.whole_hit(bytes, asked) {
+                        Some(len) => len,
+                        None => self.receive_line(bytes, asked, context)?,
+                    }
+                }
+                (State::Line, Wire::Resp) if self.line.is_empty() => {
+                    match context.whole_resp_value(bytes, asked) {
                         Some(len) => len,
                         None => self.receive_line(bytes, asked, context)?,
                     }
@@ -117,8 +127,10 @@ impl Reader {
         let Some(request) = asked.front() else {
             return Err(format!("an answer nobody asked for: {}", line.escape_ascii()));
         };
-        if context.wire == Wire::Meta {
-            return self.handle_meta(line, asked, context);
+        match context.wire {
+            Wire::Meta => return self.handle_meta(line, asked, context),
+            Wire::Resp => return self.handle_resp(line, asked, context),
+            Wire::Text | Wire::Binary => {}
         }
         match &request.kind {
             Kind::Get(run) if line.starts_with(b"VALUE ") => {
@@ -186,15 +198,19 @@ impl Reader {
                 context.tally.misses += run.len() as u64 - u64::from(self.hits);
             }
             Kind::Set => context.tally.sets += 1,
+            Kind::Ping => context.tally.pings += 1,
         }
-        self.hits = 0;
-        context.answer(asked);
+        self.next(asked, context);
     }
 
     /// The first request has an answer that is none to it.
     pub(super) fn fail(&mut self, said: &[u8], asked: &mut VecDeque<Asked>, context: &mut Context) {
         context.tally.error(said);
-        self.hits = 0;
+        self.next(asked, context);
+    }
+
+    fn next(&mut self, asked: &mut VecDeque<Asked>, context: &mut Context) {
+        (self.hits, self.elements, self.is_open) = (0, 0, false);
         context.answer(asked);
     }
 
@@ -227,12 +243,14 @@ impl Reader {
             return Ok(taken);
         }
         self.state = State::Line;
-        let is_last = match (context.wire, &asked.front().expect("its value has begun").kind) {
-            (Wire::Text, _) | (_, Kind::Set) => false,
-            (Wire::Meta | Wire::Binary, Kind::Get(run)) => run.len() == 1,
+        let keys = match &asked.front().expect("its value has begun").kind {
+            Kind::Get(run) => run.len(),
+            Kind::Set | Kind::Ping => unreachable!("only gets have values"),
         };
-        if is_last {
-            self.end(asked, context);
+        match context.wire {
+            Wire::Meta | Wire::Binary if keys == 1 => self.end(asked, context),
+            Wire::Text | Wire::Meta | Wire::Binary => {}
+            Wire::Resp => self.end_resp_value(keys, asked, context),
         }
         Ok(taken)
     }

@@ -153,3 +153,31 @@ fn binary_answers_are_known_by_their_opaques() {
     // Of the first packet: magic, code, opaque, flags, value.
     check(Wire::Binary, &kinds, &text, 2, &[0, 1, 15, 27, 28, 39]);
 }
+
+#[test]
+fn resp_answers_are_known_by_their_place_and_what_values_begin_with() {
+    let corpus = Corpus::new(10, 30);
+    let bulk = |index| [&b"$30\r\n"[..], &value_of(&corpus, index), b"\r\n"].concat();
+    let kinds = [Kind::Get(3..4), Kind::Set, Kind::Get(3..6), Kind::Get(3..4), Kind::Ping];
+    let text = [
+        &bulk(3)[..],
+        b"+OK\r\n",
+        b"*3\r\n",
+        &bulk(3),
+        b"$-1\r\n",
+        &bulk(5),
+        b"$-1\r\n",
+        b"+PONG\r\n",
+    ]
+    .concat();
+    // Of the first value: its head, its key, its end; then the set's answer, and the count of keys.
+    check(Wire::Resp, &kinds, &text, 2, &[0, 1, 5, 20, 35, 37, 38, 42, 43]);
+    let fault = |kinds: &[Kind], text: &[u8]| receive_as(Wire::Resp, &corpus, kinds, &[text]);
+    let swapped = [&b"*2\r\n"[..], &bulk(4), &bulk(3)].concat();
+    assert!(fault(&[Kind::Get(3..5)], &swapped).is_err(), "values in the wrong order");
+    let broken = [&b"*2\r\n"[..], &bulk(3), b"-ERR x\r\n"].concat();
+    assert!(fault(&[Kind::Get(3..5)], &broken).is_err(), "an error among values");
+    let tally = fault(&[Kind::Get(3..5), Kind::Get(1..2)], b"-ERR no\r\n-ERR too\r\n").unwrap();
+    assert_eq!((tally.errors, tally.first_error.as_deref()), (2, Some("-ERR no")));
+    assert!(fault(&[], b"+OK\r\n").is_err(), "an answer that nobody asked for");
+}

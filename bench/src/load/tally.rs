@@ -8,8 +8,10 @@ pub struct Tally {
     pub gets: u64,
     /// Keys asked for by the answered gets.
     pub get_keys: u64,
-    /// Sets answered with STORED.
+    /// Sets answered as they should be.
     pub sets: u64,
+    /// Pings answered.
+    pub pings: u64,
     /// Keys asked for and not found.
     pub misses: u64,
     /// Requests answered with anything but what was expected.
@@ -36,6 +38,7 @@ impl Tally {
             gets: 0,
             get_keys: 0,
             sets: 0,
+            pings: 0,
             misses: 0,
             errors: 0,
             first_error: None,
@@ -47,7 +50,7 @@ impl Tally {
     }
 
     pub fn requests(&self) -> u64 {
-        self.gets + self.sets + self.errors
+        self.gets + self.sets + self.pings + self.errors
     }
 
     #[inline]

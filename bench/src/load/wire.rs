@@ -1,11 +1,13 @@
 //! The words in which a request is asked, and what must come back: memcached's classic text, its
-//! meta commands, its binary packets.
+//! meta commands, its binary packets; Redis's RESP.
 //!
 //! ```text
 //!  text     get KEY …             VALUE KEY 0 LEN … END         a reply is known by its place
 //!  meta     mg KEY k v O7         VA LEN kKEY O7                and by its opaque
 //!  binary   GET, or many GETKQ    a packet a value, and a       and by its opaque: each key has
 //!           and a NOOP            NOOP at the end of many       one of its own
+//!  resp     GET KEY, or           $LEN value, or *N and a       by its place; a value begins
+//!           MGET KEY KEY …        value or $-1 for each         with its key
 //! ```
 
 use std::ops::Range;
@@ -18,13 +20,15 @@ pub enum Wire {
     Text,
     Meta,
     Binary,
+    /// RESP2, requests as arrays.
+    Resp,
 }
 
 impl Wire {
     /// What is added to the name of a peer that is asked in these words.
     pub fn suffix(self) -> &'static str {
         match self {
-            Wire::Text => "",
+            Wire::Text | Wire::Resp => "",
             Wire::Meta => " meta",
             Wire::Binary => " binary",
         }
@@ -33,7 +37,7 @@ impl Wire {
     /// What ends a value.
     pub fn value_end(self) -> &'static [u8] {
         match self {
-            Wire::Text | Wire::Meta => b"\r\n",
+            Wire::Text | Wire::Meta | Wire::Resp => b"\r\n",
             Wire::Binary => b"",
         }
     }
@@ -41,7 +45,7 @@ impl Wire {
     /// Opaques that one request uses.
     pub fn opaques(self, keys: u32) -> u32 {
         match self {
-            Wire::Text => 0,
+            Wire::Text | Wire::Resp => 0,
             Wire::Meta => 1,
             // The last is the NOOP's.
             Wire::Binary => keys + 1,
@@ -75,6 +79,15 @@ impl Wire {
                 }
                 push_noop(out, opaque + run.len() as u32);
             }
+            Wire::Resp if run.len() == 1 => {
+                out.extend_from_slice(b"*2\r\n$3\r\nGET\r\n");
+                out.extend_from_slice(corpus.resp_keys(run));
+            }
+            Wire::Resp => {
+                let head = format!("*{}\r\n$4\r\nMGET\r\n", run.len() + 1);
+                out.extend_from_slice(head.as_bytes());
+                out.extend_from_slice(corpus.resp_keys(run));
+            }
         }
         out.len()
     }
@@ -98,8 +111,31 @@ impl Wire {
                 packet.push(corpus, index, out);
                 corpus.push_value(out, index);
             }
+            Wire::Resp => {
+                out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n");
+                out.extend_from_slice(corpus.resp_keys(index..index + 1));
+                out.extend_from_slice(corpus.resp_head());
+                corpus.push_value(out, index);
+                out.extend_from_slice(b"\r\n");
+            }
         }
         out.len()
+    }
+
+    /// Appends what asks for nothing but an answer.
+    pub fn push_ping(self, out: &mut Vec<u8>) -> usize {
+        assert_eq!(self, Wire::Resp, "memcached knows none");
+        out.extend_from_slice(b"*1\r\n$4\r\nPING\r\n");
+        out.len()
+    }
+
+    /// What a server says to a set that it has done.
+    pub fn stored(self) -> &'static [u8] {
+        match self {
+            Wire::Resp => b"+OK\r\n",
+            Wire::Text => b"STORED\r\n",
+            Wire::Meta | Wire::Binary => unreachable!("servers are filled in text or in RESP"),
+        }
     }
 }
 
@@ -217,6 +253,24 @@ mod tests {
         assert_eq!(lines[0], "mg key:00000002 k v O000000ab");
         assert_eq!(lines[1], "ms key:00000001 14 O000000ac");
         assert!(lines[2].starts_with("key:00000001") && lines[2].len() == 14);
+    }
+
+    #[test]
+    fn resp_requests_are_arrays_of_bulk_strings() {
+        let corpus = Corpus::new(3, 14);
+        let mut out = Vec::new();
+        Wire::Resp.push_get(&corpus, &mut out, 2..3, 0);
+        Wire::Resp.push_get(&corpus, &mut out, 0..2, 0);
+        Wire::Resp.push_set(&corpus, &mut out, 1, 0);
+        Wire::Resp.push_ping(&mut out);
+        let text = String::from_utf8(out).unwrap().replace("\r\n", " ");
+        let (reads, rest) = text.split_once("SET ").unwrap();
+        assert_eq!(
+            reads,
+            "*2 $3 GET $12 key:00000002 *3 $4 MGET $12 key:00000000 $12 key:00000001 *3 $3 "
+        );
+        assert!(rest.starts_with("$12 key:00000001 $14 key:00000001"), "{rest}");
+        assert!(rest.ends_with(" *1 $4 PING "), "{rest}");
     }
 
     #[test]

@@ -219,8 +219,8 @@ pub trait Upstream: Sync {
     /// value that tells more than was asked for is translated.
     fn widen(&self, ask: Ask, other: Ask) -> Option<Ask>;
 
-    /// Adds one key to a read that `open_fetch` began.
-    fn push_fetch(&self, key: &[u8], out: &mut Vec<u8>);
+    /// Adds one key to a read that `open_fetch` began; where in `out` the key begins.
+    fn push_fetch(&self, key: &[u8], out: &mut Vec<u8>) -> usize;
 
     /// Writes the whole message of a read of so many keys, of which `text` has been written.
     fn seal_fetch(&self, ask: Ask, keys: usize, text: &[u8], out: &mut Vec<u8>);

@@ -262,6 +262,8 @@ pub struct Lane {
 /// What a connection has said about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Session {
+    /// Its number: no other client of this proxy has it. 0 until it is asked for.
+    pub id: u64,
     pub lane: Lane,
     pub muted: Muted,
     /// What few connections say more. In a box: connections at rest are many.
@@ -294,8 +296,6 @@ pub struct Profile {
 /// What a protocol must know of the proxy to answer by itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// The client's number: no other client of this proxy has it.
-    pub id: u64,
     pub pool: &'a str,
     /// Our name and version.
     pub version: &'a str,

@@ -244,6 +244,17 @@ impl Outbox {
         }
     }
 
+    /// Moves everything to `out`.
+    pub(crate) fn drain_into(&mut self, out: &mut Vec<u8>) {
+        while !self.is_empty() {
+            let before = out.len();
+            let mut slices = Slices::default();
+            self.slices(&mut slices);
+            slices.iter().for_each(|slice| out.extend_from_slice(slice));
+            self.advance(out.len() - before);
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.gone = 0;

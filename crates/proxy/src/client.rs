@@ -6,7 +6,7 @@
 //!            (partial)   answers leave at the head only
 //! ```
 
-use proto::{Protocol, Request, Resume};
+use proto::{Lane, Protocol, Request, Resume, Session};
 
 use crate::buffer::{Outbox, Spares};
 use crate::limits::Limits;
@@ -21,6 +21,10 @@ pub(crate) struct Client {
     pub(crate) protocol: &'static dyn Protocol,
     /// It has said something.
     pub(crate) spoke: bool,
+    /// The place of its lane.
+    pub(crate) lane: u16,
+    /// What it has said about itself.
+    pub(crate) session: Session,
     /// It has said who it is. Stays, whatever becomes of the pool's users.
     pub(crate) logged_in: bool,
     /// Requests and wrong logins before that.
@@ -129,9 +133,17 @@ impl End {
 }
 
 impl Client {
-    pub(crate) fn new(pool: u32, protocol: &'static dyn Protocol, limits: &Limits) -> Client {
+    /// `lane`: where it begins, and the place of that.
+    pub(crate) fn new(
+        pool: u32,
+        protocol: &'static dyn Protocol,
+        lane: (u16, Lane),
+        limits: &Limits,
+    ) -> Client {
         Client {
             pool,
+            lane: lane.0,
+            session: Session { lane: lane.1, ..Session::default() },
             state: State::Open,
             protocol,
             spoke: false,
@@ -173,6 +185,7 @@ impl Client {
             protocol: place.filter(|_| self.spoke).map(|place| place as u8),
             logged_in: self.logged_in,
             strikes: self.strikes,
+            session: self.session.clone(),
         }
     }
 
@@ -183,6 +196,7 @@ impl Client {
             self.spoke = true;
         }
         (self.logged_in, self.strikes) = (client.logged_in, client.strikes);
+        self.session = client.session;
     }
 
     /// Nothing is asked, nothing is left to say.

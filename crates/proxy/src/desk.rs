@@ -79,7 +79,7 @@ impl Desk {
         let client = self.clients.find_mut(id).expect("requests are read from living clients only");
         let owner = (id, client.protocol);
         let row = self.rows.alloc(owner, client.pool, (request, head), self.now, &mut self.spares);
-        if request.keep {
+        if !self.rows[row].question.head.is_empty() {
             let held = self.rows[row].measure();
             client.rows_held += held;
             self.memory.change(&mut self.rows[row].held, held);
@@ -114,6 +114,21 @@ impl Desk {
         self.answer_all(id, request, head, std::slice::from_ref(answer));
     }
 
+    /// As `answer`, in words that the protocol has found already.
+    pub(crate) fn tell(&mut self, id: ConnId, request: &Request, words: &[u8]) {
+        let client = self.clients.find_mut(id).expect("requests are read from living clients only");
+        if client.head == NONE {
+            client.out.open(&mut self.spares);
+            client.out.copy(words);
+            return self.spoke(id);
+        }
+        let row = self.enqueue(id, request, b"");
+        self.rows[row].since = UNTIMED;
+        self.rows[row].reply.copy(words);
+        self.account_row(row);
+        self.complete(row);
+    }
+
     /// As `answer`, of several parts.
     pub(crate) fn answer_all(
         &mut self,
@@ -128,7 +143,7 @@ impl Desk {
         let client = self.clients.find_mut(id).expect("requests are read from living clients only");
         let protocol = client.protocol;
         let (command, quiet) = (request.command, request.quiet);
-        let asked = Asked { command, quiet, ask: Ask::default(), head };
+        let asked = Asked { command, quiet, ask: Ask::default(), head, next: None };
         if client.head == NONE || bug!(EarlyBarrier) && answers == [Answer::Barrier] {
             client.out.open(&mut self.spares);
             answers.iter().for_each(|answer| protocol.answer(&asked, answer, client.out.copied()));
@@ -171,33 +186,48 @@ impl Desk {
         &mut self,
         entry: Entry,
         (item, asked): (&Item, Ask),
-        head: &[u8],
+        head: Source<'_>,
         data: &mut Outbox,
     ) -> (Shown, bool) {
         let row = &self.rows[entry.row];
         let owner = row.client;
         data.open(&mut self.spares);
         let shown = match row.question.is_told(asked) {
-            true => row.question.translate(entry.slot, item, head, data.copied()),
+            true => row.question.translate(entry.slot, item, head.bytes, data.copied()),
             false => {
-                data.copy(head);
+                data.keep(head);
                 Shown::Body { trailer: item.trailer }
             }
         };
-        let client = self.clients.find_mut(owner).expect("the caller found it");
-        let is_next = client.head == entry.row && row.left == 1 && row.slots.is_empty();
-        let streams = is_next
-            && matches!(shown, Shown::Body { .. })
-            && item.body >= self.limits.stream_min as u64
-            && client.out.len() < limits::BACKLOG_MIN;
+        let len = usize::try_from(item.body).unwrap_or(usize::MAX);
+        let streams = matches!(shown, Shown::Body { .. }) && self.may_stream(entry, len);
         if streams {
+            let client = self.clients.find_mut(owner).expect("the caller found it");
             client.learn(item.len() as usize);
-            client.out.open(&mut self.spares);
-            client.out.append(data);
-            data.close(&mut self.spares);
-            self.spoke(owner);
+            self.begin_stream(entry.row, data);
         }
         (shown, streams)
+    }
+
+    /// Whether the client of an answer of so many bytes is to get it as it comes: it keeps up, and
+    /// waits for nothing else.
+    pub(crate) fn may_stream(&self, entry: Entry, len: usize) -> bool {
+        let row = &self.rows[entry.row];
+        let is_next = |client: &&Client| client.head == entry.row && row.left == 1;
+        let client = self.clients.find(row.client).filter(is_next);
+        len >= self.limits.stream_min
+            && row.slots.is_empty()
+            && client.is_some_and(|client| client.out.len() < limits::BACKLOG_MIN)
+    }
+
+    /// From now on the client of a row gets its answer as it comes; of that, this is there.
+    pub(crate) fn begin_stream(&mut self, id: RowId, data: &mut Outbox) {
+        let owner = self.rows[id].client;
+        let client = self.clients.find_mut(owner).expect("the caller found it");
+        client.out.open(&mut self.spares);
+        client.out.append(data);
+        data.close(&mut self.spares);
+        self.spoke(owner);
     }
 
     /// More of a value that its client gets as it comes.
@@ -228,8 +258,8 @@ impl Desk {
         self.spoke(owner);
     }
 
-    /// A key of a read has a value.
-    pub(crate) fn hit(&mut self, server: u32, entry: Entry, value: Value<'_>) {
+    /// A key of a read has a value; `found`: which is more than that there is none.
+    pub(crate) fn hit(&mut self, server: u32, entry: Entry, value: Value<'_>, found: bool) {
         let row = &mut self.rows[entry.row];
         let pool = row.pool;
         let Some(client) = self.clients.find_mut(row.client) else {
@@ -239,7 +269,7 @@ impl Desk {
             return self.fail_key((entry.row, entry.slot), Some(server), Fault::OutOfMemory);
         }
         let plan = &mut self.pools[pool as usize];
-        plan.counters.add(Counter::Hits, 1);
+        plan.counters.add(Counter::Hits, u64::from(found));
         if !row.slots.is_empty() {
             let held = match value {
                 Value::Flat(source) if row.is_small(source.bytes.len()) => {
@@ -284,12 +314,28 @@ impl Desk {
     /// line is kept whatever the ceiling says: whoever asked for a change must hear of it.
     pub(crate) fn status(&mut self, id: RowId, server: u32, value: Value<'_>, has_body: bool) {
         if has_body && !value.is_begun() && !self.memory.has_room(value.len()) {
-            return self.fail_part(id, Some(server), Fault::OutOfMemory, self.rows[id].writes);
+            return self.fail_part((id, 0), Some(server), Fault::OutOfMemory, self.rows[id].writes);
         }
         let row = &mut self.rows[id];
         row.reply.clear();
         value.store((&row.question, 0), &mut row.reply);
         self.account_row(id);
+        self.part_done(id);
+    }
+
+    /// A server's whole reply, of which with those of others one answer will be made.
+    pub(crate) fn gathered(&mut self, (id, slot): (RowId, u32), server: u32, value: Value<'_>) {
+        let row = &mut self.rows[id];
+        let is_there = self.clients.find(row.client).is_some();
+        let fits = self.memory.has_room(value.len()) && row.has_room(value.len());
+        if is_there && !fits {
+            let writes = row.writes;
+            return self.fail_part((id, slot), Some(server), Fault::OutOfMemory, writes);
+        }
+        if is_there {
+            row.keep_part(slot, value);
+            self.account_row(id);
+        }
         self.part_done(id);
     }
 
@@ -301,16 +347,18 @@ impl Desk {
 
     /// A key of a read met a fault.
     pub(crate) fn fail_key(&mut self, part: (RowId, u32), server: Option<u32>, fault: Fault) {
-        self.fail(part, server, fault, false);
+        self.fail_part(part, server, fault, false);
     }
 
     /// A request met a fault, or a part of one that has one answer. `sent`: it was an update that
     /// may have been executed.
-    pub(crate) fn fail_part(&mut self, id: RowId, server: Option<u32>, fault: Fault, sent: bool) {
-        self.fail((id, 0), server, fault, sent);
-    }
-
-    fn fail(&mut self, (id, slot): (RowId, u32), server: Option<u32>, fault: Fault, sent: bool) {
+    pub(crate) fn fail_part(
+        &mut self,
+        (id, slot): (RowId, u32),
+        server: Option<u32>,
+        fault: Fault,
+        sent: bool,
+    ) {
         let row = &mut self.rows[id];
         let pool = &mut self.pools[row.pool as usize];
         pool.counters.add(Counter::Failed, 1);
@@ -335,7 +383,7 @@ impl Desk {
         self.settle_error(id);
     }
 
-    fn settle_error(&mut self, id: RowId) {
+    pub(crate) fn settle_error(&mut self, id: RowId) {
         let row = &mut self.rows[id];
         // One error takes the place of the whole answer, but for a read of several keys.
         row.reply.clear();
@@ -357,9 +405,13 @@ impl Desk {
         self.rows.set_done(id);
         let row = &mut self.rows[id];
         let (owner, silent) = (row.client, row.question.quiet == Quiet::Silent);
+        let gathers = row.question.gathers;
         if !row.error.is_empty() && row.slots.is_empty() {
             row.reply.clear();
             self.account_row(id);
+        }
+        if gathers {
+            self.gather(id);
         }
         if bug!(LeakRow) && self.clients.find(owner).is_none() {
             return;
@@ -386,6 +438,20 @@ impl Desk {
         } else if client.head == id {
             self.release(owner);
         }
+    }
+
+    /// Every server has answered: one answer is made, from which something may be learnt.
+    fn gather(&mut self, id: RowId) {
+        let row = &mut self.rows[id];
+        let is_good = row.gather();
+        if is_good {
+            let asked = row.question.asked();
+            let learnt = row.question.protocol.learn(&asked, row.reply.copied());
+            if let Some((name, text)) = learnt {
+                self.pools[row.pool as usize].lore.learn(name, text);
+            }
+        }
+        self.account_row(id);
     }
 
     /// Moves the answers at the head of a client's pipeline to its output.

@@ -31,6 +31,7 @@ pub enum Fault {
     Unable,
     Held,
     Dropped,
+    LaneRefused,
 }
 
 /// One row of the table.
@@ -162,6 +163,14 @@ pub static FAULTS: &[Row] = &[
         "silent, and its client has left: dropped, not sent",
         Some(Counter::Dropped),
         "held back; whoever waited for the answer has closed the connection, and may ask again",
+    ),
+    row(
+        Fault::LaneRefused,
+        Blame::Overload,
+        "refuses this database, or this version of the protocol: not sent",
+        "refuses this database, or this version of the protocol: not sent",
+        Some(Counter::LaneRefused),
+        "the link is closed; the server is well for everybody else",
     ),
 ];
 

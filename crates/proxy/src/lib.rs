@@ -31,8 +31,10 @@ pub mod fault;
 mod flow;
 mod id;
 pub mod jury;
+mod lane;
 pub mod limits;
 mod link;
+mod lore;
 mod memory;
 pub mod plan;
 mod pool;
@@ -44,7 +46,7 @@ pub mod users;
 use std::rc::Rc;
 
 use metrics::{Sheet, Worker};
-use proto::Span;
+use proto::{Session, Span};
 
 use buffer::Source;
 use desk::Desk;
@@ -87,7 +89,7 @@ pub enum Closed {
 }
 
 /// What a worker that takes over another's client must know of it, beside its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Passed {
     /// The row of its pool.
     pub pool: u32,
@@ -96,6 +98,8 @@ pub struct Passed {
     pub logged_in: bool,
     /// What it has said instead of logging in.
     pub strikes: u8,
+    /// What it has said about itself.
+    pub session: Session,
 }
 
 /// What the driver must do.
@@ -157,6 +161,8 @@ pub struct Proxy {
     random: Random,
     /// Counts loop turns; names the turn in which a shared batch was open.
     turn: u64,
+    /// Clients that have got a number.
+    named: u64,
     dirty_links: Vec<ConnId>,
     /// Places of the keys of the request being read.
     keys: Vec<Span>,
@@ -194,6 +200,7 @@ impl Proxy {
             timers: Timers::default(),
             random: Random::new(seed),
             turn: 1,
+            named: 0,
             dirty_links: Vec::new(),
             keys: Vec::new(),
             scratch: Vec::new(),
@@ -229,7 +236,7 @@ impl Proxy {
     pub fn handle_adopted(&mut self, client: Passed, now: Time) -> Result<ConnId, Vec<u8>> {
         self.stir(now);
         let id = self.accept(client.pool, false)?;
-        self.desk.clients.find_mut(id).expect("it has just come").take_over(client);
+        self.take_over(id, client)?;
         Ok(id)
     }
 

@@ -57,14 +57,28 @@ pub const LINK_QUEUE_MAX: usize = 65_536;
 pub const LINK_OUTBOX_MAX: usize = 64 * 1024 * 1024;
 /// A reply that keeps coming may take so many times the deadline that silence has.
 pub const REPLY_STRETCH: u64 = 16;
-/// Bytes of a reply's head line.
+/// Bytes of most heads of replies.
 pub const REPLY_HEAD_MAX: usize = 2048;
+/// Bytes of the answer to our first words.
+pub const GREETING_MAX: usize = 64 * 1024;
 /// A value at least this long is kept by reference to the block it arrived in; below it is copied.
 pub const REFERENCE_MIN: usize = 4 * 1024;
 /// Places of keys kept for the next request.
 pub const KEYS_KEEP_MAX: usize = 16 * 1024;
 /// When the memory ceiling is reached, a client may have this much unsent before it is paused.
 pub const CLIENT_OUTBOX_SHORT: usize = 4 * 1024;
+/// Databases that clients may choose, unless the file says otherwise: Redis's own default.
+pub const SPACES_DEFAULT: u32 = 16;
+/// Lanes of a pool: databases in use, times the versions of the protocol in which they are. So
+/// many times its links a server can have.
+pub const LANES_MAX: usize = 64;
+/// A request up to this length is kept until it is answered, so that it can be asked again when its
+/// server says that it did nothing.
+pub const REPEAT_MAX: usize = 1024;
+/// The first pause before it is asked again; it doubles each time.
+pub const REPEAT_FIRST_US: u64 = 5_000;
+/// Bytes of texts that a pool has learnt from its clients, names included.
+pub const LORE_MAX: usize = 1024 * 1024;
 /// Bytes of empty buffers kept for reuse.
 pub const SPARES_BYTES_MAX: usize = 1024 * 1024;
 /// The same for bytes that may have to wait: a quarter of a block, of which a reference holds all.

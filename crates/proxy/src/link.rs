@@ -17,7 +17,7 @@
 
 use std::collections::VecDeque;
 
-use proto::{Ask, Item, Shown, Upstream};
+use proto::{Ask, Item, Progress, Shown, Upstream};
 
 use crate::Time;
 use crate::buffer::Outbox;
@@ -30,6 +30,8 @@ use crate::request::RowId;
 pub(crate) struct Link {
     pub(crate) pool: u32,
     pub(crate) server: u32,
+    /// The place of its lane.
+    pub(crate) lane: u16,
     pub(crate) state: State,
     /// The first words, which go ahead of everything; unsent ones.
     pub(crate) hello: Vec<u8>,
@@ -53,7 +55,9 @@ pub(crate) struct Link {
     pub(crate) queued: u64,
     /// Bytes of an unfinished reply head.
     pub(crate) partial: Vec<u8>,
-    /// A value whose body is still arriving.
+    /// How far the reply has come whose items are being read.
+    pub(crate) progress: Progress,
+    /// A value, or a reply, of which more is still arriving.
     pub(crate) body: Option<Body>,
     /// When it began to connect, or the server began to owe the reply that is next.
     pub(crate) since: Time,
@@ -101,7 +105,10 @@ pub(crate) struct Flight {
 /// What a message carries.
 pub(crate) enum Cargo {
     Fetch(Box<Batch>),
-    Single(RowId),
+    /// A request, or its part of this number.
+    Single(RowId, u32),
+    /// Ours: nobody waits for the reply.
+    Errand,
 }
 
 /// The keys of one get, in the order asked, and for whom. Always in a box: it moves from the open
@@ -113,6 +120,8 @@ pub(crate) struct Batch {
     pub(crate) ask: Ask,
     /// Asking again changes nothing.
     pub(crate) idempotent: bool,
+    /// One reply answers all its keys.
+    pub(crate) whole: bool,
     /// Length of what stands in `text` before the first key.
     prefix_len: usize,
     /// Entries before this one had their turn: they are settled, or among the skipped.
@@ -141,22 +150,35 @@ pub(crate) struct Body {
     pub(crate) item: Item,
     /// Whom it is for; `None` drops it.
     pub(crate) entry: Option<Entry>,
-    /// It is the whole answer to a single request.
-    pub(crate) single: bool,
+    /// What it settles when it is complete.
+    pub(crate) unit: Unit,
     /// Its client gets it as it comes.
     pub(crate) streams: bool,
     /// Otherwise, what the client is shown: its head, and of the rest as much as has come.
     pub(crate) data: Outbox,
     pub(crate) shown: Shown,
-    /// Bytes to come, of body and trailer.
+    /// Bytes to come, of the item's body and trailer.
     pub(crate) left: u64,
     pub(crate) end: End,
 }
 
+/// What an item, or several, settles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// One key of a read.
+    Key,
+    /// A single request.
+    Single,
+    /// All keys of a message, which have one reply.
+    Batch,
+    /// Nothing of anybody's.
+    Errand,
+}
+
 impl Entry {
-    /// Stands for a single request.
-    pub(crate) fn of_row(row: RowId) -> Entry {
-        Entry { row, slot: 0, start: 0, end: 0 }
+    /// Stands for a request, or its part of this number, that is not about one key.
+    pub(crate) fn of_row(row: RowId, slot: u32) -> Entry {
+        Entry { row, slot, start: 0, end: 0 }
     }
 }
 
@@ -168,6 +190,7 @@ impl Batch {
             entries: Vec::new(),
             ask: Ask::default(),
             idempotent: false,
+            whole: false,
             prefix_len: 0,
             cursor: 0,
             skipped: Vec::new(),
@@ -183,6 +206,7 @@ impl Batch {
         self.entries.clear();
         self.ask = ask;
         self.idempotent = idempotent;
+        self.whole = false;
         self.cursor = 0;
         self.skipped.clear();
         self.turn = turn;
@@ -221,9 +245,9 @@ impl Batch {
         if self.entries.is_empty() {
             self.prefix_len = self.text.len();
         }
-        upstream.push_fetch(key, &mut self.text);
-        let end = self.text.len() as u32;
-        self.entries.push(Entry { row, slot, start: end - key.len() as u32, end });
+        let start = upstream.push_fetch(key, &mut self.text);
+        let (start, end) = (start as u32, (start + key.len()) as u32);
+        self.entries.push(Entry { row, slot, start, end });
     }
 
     /// The batch without the keys that `is_out`, if any are left; and those.
@@ -257,18 +281,23 @@ impl Batch {
     }
 
     /// The place of the entry that a value with this key answers: a server answers in the order
-    /// asked and leaves out misses, so it is the next one with that key.
+    /// asked and leaves out misses, so it is the next one with that key; where values come without
+    /// keys, none is left out.
     pub(crate) fn find(&self, key: &[u8]) -> Option<usize> {
+        if key.is_empty() {
+            return (self.cursor < self.entries.len()).then_some(self.cursor);
+        }
         let is_it = |at: &usize| self.key(self.entries[*at]) == key || bug!(PairByPosition);
         (self.cursor..self.entries.len()).find(is_it)
     }
 }
 
 impl Link {
-    pub(crate) fn new(pool: u32, server: u32, now: Time) -> Link {
+    pub(crate) fn new(pool: u32, (server, lane): (u32, u16), now: Time) -> Link {
         Link {
             pool,
             server,
+            lane,
             state: State::Connecting,
             hello: Vec::new(),
             login: false,
@@ -282,6 +311,7 @@ impl Link {
             sent: 0,
             queued: 0,
             partial: Vec::new(),
+            progress: Progress::default(),
             body: None,
             since: now,
             owed: now,
@@ -320,11 +350,10 @@ impl Link {
     }
 
     /// Queues a whole get.
-    pub(crate) fn launch_batch(&mut self, mut batch: Box<Batch>, upstream: &dyn Upstream) {
-        upstream.close_fetch(&mut batch.text);
+    pub(crate) fn launch_batch(&mut self, batch: Box<Batch>, upstream: &dyn Upstream) {
         let before = self.out.len();
-        self.out.copied().extend_from_slice(&batch.text);
         let ask = batch.ask;
+        upstream.seal_fetch(ask, batch.entries.len(), &batch.text, self.out.copied());
         self.fetches += 1;
         self.fetches_held += batch.held();
         let since = batch.latest;
@@ -480,7 +509,8 @@ impl Link {
             Some(Flight { cargo: Cargo::Fetch(batch), .. }) => batch.cursor > 0,
             _ => false,
         };
-        begun || self.body.is_some() || !self.partial.is_empty()
+        let has_begun = self.progress != Progress::default() || self.body.is_some();
+        begun || has_begun || !self.partial.is_empty()
     }
 
     /// Bytes held now.

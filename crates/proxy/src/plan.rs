@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use proto::{Credentials, Protocol};
+use proto::{Credentials, Extra, Protocol};
 use shard::{Distribution, Hash};
 
 use crate::limits::{self, Limits};
@@ -65,6 +65,14 @@ pub struct PoolPlan {
     pub server_login: Option<Credentials>,
     /// Who may log in; without it nobody has to.
     pub users: Option<Rc<Users>>,
+    /// What becomes of a request whose keys live on several servers, where it could be split.
+    pub multi_key: MultiKey,
+    /// Databases that clients may choose, from 0 on.
+    pub spaces: u32,
+    /// The one that a connection begins in; less than `spaces`.
+    pub space: u32,
+    /// Commands that the protocol does not know, and the operator does.
+    pub extras: Vec<Extra>,
     /// The largest value, bytes.
     pub item_size_max: usize,
     /// When a client's pending ACK is flushed.
@@ -113,6 +121,15 @@ pub enum Partial {
     Error,
     /// The hits of the living servers, then a plain end: the rest look like misses.
     Miss,
+}
+
+/// What becomes of a request whose keys live on several servers, where it could be split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MultiKey {
+    /// Each server is asked for its own keys, and one answer is made of theirs.
+    Split,
+    /// The client is told; so nothing that was one step becomes several.
+    Refuse,
 }
 
 /// When the pending ACK is flushed with `TCP_QUICKACK`.
@@ -191,6 +208,10 @@ impl PoolPlan {
             client_connections: usize::MAX,
             merge_gets: true,
             partial: Partial::Error,
+            multi_key: MultiKey::Split,
+            spaces: limits::SPACES_DEFAULT,
+            space: 0,
+            extras: Vec::new(),
             allow: Vec::new(),
             server_login: None,
             users: None,

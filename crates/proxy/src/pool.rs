@@ -14,10 +14,12 @@
 //! A retired one gets nothing more; what it was asked is still answered.
 
 use metrics::{Counters, Latency, Recorder, Sheet};
-use proto::{Skills, Upstream};
+use proto::{Lane, Skills, Upstream};
 use shard::{Distribution, Node, Ring};
 
 use crate::id::ConnId;
+use crate::lane::Lanes;
+use crate::lore::Lore;
 use crate::plan::{PoolPlan, ServerPlan};
 use crate::request::{Row, UNTIMED};
 use crate::{Time, limits};
@@ -32,6 +34,8 @@ pub(crate) struct Pool {
     pub(crate) marked: bool,
     /// A server keeps its place; a vacant place is used again.
     pub(crate) servers: Vec<Server>,
+    pub(crate) lanes: Lanes,
+    pub(crate) lore: Lore,
     pub(crate) stage: Stage,
     /// When clients that do not take their last answers are given up, if it has retired.
     pub(crate) retire_at: Time,
@@ -66,8 +70,8 @@ pub(crate) struct Server {
     pub(crate) failures: u32,
     /// How long the next pause before a probe is, microseconds.
     pub(crate) pause: u64,
-    /// One place for each link; a client keeps to one place.
-    pub(crate) links: Vec<Option<ConnId>>,
+    /// By lane, one place for each link; a client keeps to one place of its lane.
+    pub(crate) links: Vec<Vec<Option<ConnId>>>,
     /// All links that live, the probe and those that are retiring among them.
     pub(crate) alive: usize,
     /// The link that asks whether it is back.
@@ -163,13 +167,17 @@ pub(crate) struct Now {
 impl Pool {
     pub(crate) fn new(plan: PoolPlan, sheet: &Sheet) -> Pool {
         assert_ne!(plan.row, 0, "a plan is numbered before it is played");
-        let server = |one: &ServerPlan| Server::new(one.clone(), plan.server_connections, sheet);
+        let lanes = Lanes::new(home(&plan));
+        let server =
+            |one: &ServerPlan| Server::new(one.clone(), (1, plan.server_connections), sheet);
         let servers: Vec<Server> = plan.servers.iter().map(server).collect();
         let members = members(&servers);
         Pool {
             ring: ring(plan.distribution, &servers, &members),
             members,
             servers,
+            lanes,
+            lore: Lore::default(),
             stage: Stage::Planned,
             retire_at: Time(0),
             clients: 0,
@@ -196,6 +204,62 @@ impl Pool {
         };
         let hash = if bug!(Misroute) && key.len() > 30 { !hash } else { hash };
         self.ring.locate(hash)
+    }
+
+    /// The place of a lane; made now, if nobody is in it. None: there are too many.
+    pub(crate) fn lane(&mut self, lane: Lane) -> Option<u16> {
+        if let Some(place) = self.lanes.find(lane) {
+            return Some(place);
+        }
+        let is_unused = |place: u16| {
+            let links = self.servers.iter().map(|one| one.links[usize::from(place)].iter());
+            links.flatten().all(Option::is_none)
+        };
+        let place = self.lanes.make(lane, is_unused)?;
+        for server in &mut self.servers {
+            server.links.resize(self.lanes.len(), vec![None; self.plan.server_connections]);
+        }
+        Some(place)
+    }
+
+    /// New clients begin in the lane that the plan says.
+    pub(crate) fn settle_home(&mut self) {
+        let lane = home(&self.plan);
+        // So many databases that this one has no place: those who come are where the others began.
+        if let Some(place) = self.lane(lane) {
+            self.lanes.home = place;
+        }
+    }
+
+    /// The place of a server to which a request without keys goes that names this one, or the first
+    /// after it.
+    pub(crate) fn place_from(&self, first: u32) -> Option<u32> {
+        let is_asked = |at: &u32| self.servers[*at as usize].stage == Stage::Planned;
+        (first..self.servers.len() as u32).find(is_asked)
+    }
+
+    /// Servers of the plan.
+    pub(crate) fn planned(&self) -> usize {
+        self.servers.iter().filter(|one| one.stage == Stage::Planned).count()
+    }
+
+    /// The place of some server that can be asked; for the same number always the same, as long as
+    /// it can.
+    pub(crate) fn any_place(&self, number: usize) -> Option<usize> {
+        let count = self.servers.len();
+        let can_be_asked = |at: &usize| {
+            let one = &self.servers[*at];
+            one.stage == Stage::Planned && !one.ejected && one.health == Health::Ready
+        };
+        let all = (0..count).map(|at| (number + at) % count);
+        // If none can be asked, one of them says so.
+        all.clone().find(can_be_asked).or_else(|| self.place_from(0).map(|at| at as usize))
+    }
+
+    /// What all servers can of which that is known.
+    pub(crate) fn skills(&self) -> Option<Skills> {
+        let known = self.servers.iter().filter(|one| one.stage == Stage::Planned);
+        known.filter_map(|one| one.skills).reduce(Skills::common)
     }
 
     /// What the driver and the operator know a server by.
@@ -239,7 +303,8 @@ impl Pool {
 }
 
 impl Server {
-    pub(crate) fn new(plan: ServerPlan, links: usize, sheet: &Sheet) -> Server {
+    /// `links`: lanes, and the places of each.
+    pub(crate) fn new(plan: ServerPlan, links: (usize, usize), sheet: &Sheet) -> Server {
         assert_ne!(plan.row, 0, "a plan is numbered before it is played");
         Server {
             stage: Stage::Planned,
@@ -249,7 +314,7 @@ impl Server {
             ejected: false,
             failures: 0,
             pause: limits::BACKOFF_FIRST_US,
-            links: vec![None; links],
+            links: vec![vec![None; links.1]; links.0],
             alive: 0,
             probe: None,
             awaited: false,
@@ -301,7 +366,7 @@ impl Server {
     pub(crate) fn forget(&mut self, link: ConnId) {
         assert!(self.alive > 0, "a link dies once");
         self.alive -= 1;
-        for place in &mut self.links {
+        for place in self.links.iter_mut().flatten() {
             if *place == Some(link) {
                 *place = None;
             }
@@ -321,6 +386,11 @@ impl Server {
         self.counters.set(Counter::InflightNow, inflight);
         self.counters.set(Counter::InflightBytesNow, inflight_bytes);
     }
+}
+
+/// Where a client of this pool begins.
+fn home(plan: &PoolPlan) -> Lane {
+    Lane { space: plan.space, ..plan.protocol.lane() }
 }
 
 fn members(servers: &[Server]) -> Vec<Option<u32>> {

@@ -6,10 +6,11 @@
 //!   alloc ──▶ Waiting(parts left) ──last part settled──▶ Done ──head of its pipeline──▶ emit, free
 //! ```
 
-use proto::{Answer, Ask, Asked, Item, Protocol, Quiet, Request, Shown, Span};
+use proto::{Answer, Ask, Asked, Class, Item, Protocol, Quiet, Request, Shown, Span};
 
 use crate::Time;
 use crate::buffer::{Outbox, Spares};
+use crate::desk::Value;
 use crate::id::ConnId;
 use crate::limits;
 use crate::plan::Partial;
@@ -60,12 +61,20 @@ pub(crate) struct Row {
 pub(crate) struct Question {
     /// The client's.
     pub(crate) protocol: &'static dyn Protocol,
-    pub(crate) command: u8,
+    pub(crate) command: u16,
     pub(crate) quiet: Quiet,
     /// What the server was asked.
     pub(crate) ask: Ask,
     /// What a server says is translated, for which the head is kept.
     pub(crate) keep: bool,
+    /// Its slots hold whole replies, of which one answer is made.
+    pub(crate) gathers: bool,
+    /// It may be asked again when its server excuses itself; it has been so many times.
+    pub(crate) repeats: Option<u8>,
+    /// It waits to be asked again, and stands in no queue.
+    pub(crate) rests: bool,
+    /// Where the walk goes on that it is a step of.
+    pub(crate) next: Option<u32>,
     pub(crate) head: Vec<u8>,
     /// Where the parts of the head end that belong to one key each, if it was joined from several.
     ends: Vec<u32>,
@@ -73,7 +82,8 @@ pub(crate) struct Question {
 
 impl Question {
     pub(crate) fn asked(&self) -> Asked<'_> {
-        Asked { command: self.command, quiet: self.quiet, ask: self.ask, head: &self.head }
+        let Question { command, quiet, ask, next, .. } = *self;
+        Asked { command, quiet, ask, head: &self.head, next }
     }
 
     /// What a server that was asked so says is translated: its client speaks otherwise, or it tells
@@ -131,7 +141,13 @@ impl Question {
         self.command = request.command;
         self.quiet = request.quiet;
         self.keep = request.keep;
-        if request.keep {
+        self.gathers = false;
+        self.next = None;
+        // Of a broadcast it is what is learnt from, whatever its length.
+        let may_repeat = request.repeat && request.body == 0 && head.len() <= limits::REPEAT_MAX;
+        self.repeats = may_repeat.then_some(0);
+        let is_learnt = request.repeat && matches!(request.class, Class::Broadcast { .. });
+        if request.keep || may_repeat || is_learnt {
             if head.len() > ROW_KEEP_MAX {
                 self.head = spares.take();
             }
@@ -166,6 +182,8 @@ pub(crate) enum Slot {
     Empty,
     /// `values[start..end]`.
     Small { start: u32, end: u32 },
+    /// The same, of bad news where replies are gathered.
+    Failed { start: u32, end: u32 },
     /// `large[index]`.
     Large { index: u32 },
 }
@@ -181,7 +199,7 @@ impl Row {
 
     /// Whether a value of this length is copied among the small ones.
     pub(crate) fn is_small(&self, len: usize) -> bool {
-        len < limits::KEEP_REFERENCE_MIN && u32::try_from(self.values.len() + len).is_ok()
+        len < limits::KEEP_REFERENCE_MIN && self.has_room(len)
     }
 
     /// Keeps what answers a key; returns the bytes of it.
@@ -212,11 +230,15 @@ impl Row {
 
     /// Bad news takes the place of the whole answer, or of a key's where each has its own.
     pub(crate) fn fail(&mut self, slot: u32, answer: &Answer<'_>) {
-        if self.question.is_joined() {
+        if self.question.is_joined() || self.question.gathers {
             let start = self.values.len();
             let asked = self.question.asked_for(slot);
             self.question.protocol.answer(&asked, answer, &mut self.values);
             self.fill(slot, start);
+            if self.question.gathers {
+                let end = self.values.len() as u32;
+                self.slots[slot as usize] = Slot::Failed { start: start as u32, end };
+            }
         } else if self.error.is_empty() {
             self.question.answer(answer, &mut self.error);
         }
@@ -227,6 +249,35 @@ impl Row {
         self.slots[slot as usize] = Slot::Large { index: self.large.len() as u32 };
         self.large.push(value);
         len
+    }
+
+    /// Whether so much more can stand among the small values.
+    pub(crate) fn has_room(&self, len: usize) -> bool {
+        u32::try_from(self.values.len() + len).is_ok()
+    }
+
+    /// Keeps a server's whole reply until it is gathered.
+    pub(crate) fn keep_part(&mut self, slot: u32, value: Value<'_>) {
+        let start = self.values.len();
+        value.flatten((&self.question, slot), &mut self.values);
+        self.fill(slot, start);
+    }
+
+    /// Makes the one answer of the replies that were gathered; whether all were good.
+    pub(crate) fn gather(&mut self) -> bool {
+        let (slots, values) = (&self.slots, &self.values);
+        let of = |start: u32, end: u32| &values[start as usize..end as usize];
+        let mut parts = slots.iter().filter_map(|slot| match *slot {
+            Slot::Small { start, end } => Some(Ok(of(start, end))),
+            Slot::Failed { start, end } => Some(Err(of(start, end))),
+            Slot::Empty | Slot::Large { .. } => None,
+        });
+        let asked = self.question.asked();
+        self.question.protocol.gather(&asked, &mut parts, self.reply.copied());
+        let is_good = !slots.iter().any(|slot| matches!(slot, Slot::Failed { .. }));
+        self.slots.clear();
+        self.values.clear();
+        is_good
     }
 
     /// Makes it a read of several keys.
@@ -243,10 +294,14 @@ impl Row {
             out.copy(&self.error);
             return;
         }
+        if !self.error.is_empty() && self.question.protocol.is_whole() {
+            return out.copy(&self.error);
+        }
+        self.question.answer(&Answer::Open(self.slots.len() as u64), out.copied());
         for slot in &self.slots {
             match *slot {
                 Slot::Empty => {}
-                Slot::Small { start, end } => {
+                Slot::Small { start, end } | Slot::Failed { start, end } => {
                     out.copy(&self.values[start as usize..end as usize]);
                 }
                 Slot::Large { index } => out.append(&mut self.large[index as usize]),
@@ -361,6 +416,10 @@ impl Row {
             quiet: Quiet::Loud,
             ask: Ask::default(),
             keep: false,
+            gathers: false,
+            repeats: None,
+            rests: false,
+            next: None,
             head: Vec::new(),
             ends: Vec::new(),
         };

@@ -20,8 +20,9 @@ pub struct Users {
 #[derive(Clone, PartialEq, Eq)]
 struct Line([u128; LINE_LEN_MAX / 16]);
 
-/// The longest name and password together, and what stands between them, bytes.
-pub const LINE_LEN_MAX: usize = 256;
+/// The longest name and password together, and what stands between them, bytes: 255 of a password
+/// alone, whose user has a short name, fit.
+pub const LINE_LEN_MAX: usize = 272;
 
 impl Users {
     /// Pairs of a name and a password. None if one of them is too long, or has a zero in it.

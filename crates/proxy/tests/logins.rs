@@ -186,7 +186,13 @@ fn a_login_goes_with_its_client_to_another_worker() {
     assert_eq!(stage.hears(known), "STORED\r\n");
     stage.says(stranger, "nonsense\r\n");
     assert_eq!(stage.hears(stranger), FIRST);
-    let passed = |protocol, logged_in, strikes| Passed { pool: POOL, protocol, logged_in, strikes };
+    let passed = |protocol, logged_in, strikes| Passed {
+        pool: POOL,
+        protocol,
+        logged_in,
+        strikes,
+        session: proto::Session::default(),
+    };
     let all = [passed(Some(0), true, 0), passed(Some(0), false, 1), passed(None, false, 0)];
     assert_eq!(stage.passed(), all);
     let [known, stranger, silent] = all.map(|client| stage.adopt(client));

@@ -13,10 +13,12 @@
 mod address;
 mod apply;
 mod attachments;
+mod commands;
 mod compile;
 mod difference;
 mod directives;
 mod draft;
+mod family;
 mod file;
 mod logins;
 mod network;

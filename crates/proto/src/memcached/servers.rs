@@ -42,9 +42,11 @@ impl Upstream for Servers {
         (ask == other || wide <= commands::GETS).then_some(Ask { command: wide })
     }
 
-    fn push_fetch(&self, key: &[u8], out: &mut Vec<u8>) {
+    fn push_fetch(&self, key: &[u8], out: &mut Vec<u8>) -> usize {
         out.push(b' ');
+        let at = out.len();
         out.extend_from_slice(key);
+        at
     }
 
     fn seal_fetch(&self, _ask: Ask, _keys: usize, text: &[u8], out: &mut Vec<u8>) {

@@ -251,7 +251,9 @@ pub fn carried(
         Class::Fetch { ask, .. } => {
             let mut text = Vec::new();
             protocol.open_fetch(request, head, &mut text);
-            keys.iter().for_each(|key| protocol.upstream().push_fetch(key.of(head), &mut text));
+            for key in keys {
+                protocol.upstream().push_fetch(key.of(head), &mut text);
+            }
             protocol.upstream().seal_fetch(ask, keys.len(), &text, &mut sent);
             return Ok((sent, ask));
         }

@@ -94,6 +94,12 @@ pub enum Bug {
     KeepAbandoned,
     /// What a client waits for is dropped.
     DropWaitedFor,
+    /// A client that goes to another database stays on the links of the one it was in.
+    KeepLane,
+    /// Its next requests do not wait for those that it asked before.
+    OvertakeLane,
+    /// A request is asked again although its client has asked for more since.
+    RepeatPastOthers,
 }
 
 /// All of them.
@@ -142,6 +148,9 @@ pub static BUGS: &[Bug] = &[
     Bug::SendToSilent,
     Bug::KeepAbandoned,
     Bug::DropWaitedFor,
+    Bug::KeepLane,
+    Bug::OvertakeLane,
+    Bug::RepeatPastOthers,
 ];
 
 thread_local! {

@@ -13,21 +13,21 @@ pub(crate) enum Value<'a> {
     Foreign(&'a Item, Source<'a>),
     /// What the client is shown, from several reads. In a box: it is rare, and as long as all else.
     Held(Box<Outbox>),
-    /// What the client has got already, but for this end.
-    Streamed(&'static [u8]),
+    /// What the client has got already.
+    Streamed,
 }
 
 impl Value<'_> {
     /// Whether the client has a part of it already, so that it cannot be told anything else.
     pub(super) fn is_begun(&self) -> bool {
-        matches!(self, Value::Streamed(_))
+        matches!(self, Value::Streamed)
     }
 
     pub(super) fn len(&self) -> usize {
         match self {
             Value::Flat(source) | Value::Foreign(_, source) => source.bytes.len(),
             Value::Held(outbox) => outbox.len(),
-            Value::Streamed(_) => 0,
+            Value::Streamed => 0,
         }
     }
 
@@ -44,6 +44,16 @@ impl Value<'_> {
         self.put(question, out, Outbox::keep);
     }
 
+    /// As `store`, in one piece.
+    pub(crate) fn flatten(self, question: (&Question, u32), out: &mut Vec<u8>) {
+        if let Value::Flat(source) = self {
+            return out.extend_from_slice(source.bytes);
+        }
+        let mut held = Outbox::default();
+        self.put(question, &mut held, Outbox::push);
+        held.drain_into(out);
+    }
+
     fn put(
         self,
         (question, slot): (&Question, u32),
@@ -53,7 +63,7 @@ impl Value<'_> {
         match self {
             Value::Flat(source) => add(out, source),
             Value::Held(mut held) => out.append(&mut held),
-            Value::Streamed(end) => out.copy(end),
+            Value::Streamed => {}
             Value::Foreign(item, source) => {
                 let (head, body) = (item.head as usize, item.body as usize);
                 let shown = question.translate(slot, item, &source.bytes[..head], out.copied());

@@ -5,7 +5,7 @@
 //! unless its own client has a get in the batch.
 
 use metrics::{Pool as Counter, Server as ServerCounter};
-use proto::{Answer, Ask, Class, Local, Quiet, Refusal, Request};
+use proto::{Answer, Ask, Class, Local, Place, Quiet, Refusal, Request};
 
 use super::receive::Data;
 use super::way::Way;
@@ -20,9 +20,11 @@ use crate::{Proxy, Time, limits};
 /// How the keys of a read are asked: see `Class::Fetch`.
 #[derive(Clone, Copy)]
 pub(super) struct How {
-    ask: Ask,
-    merge: bool,
-    idempotent: bool,
+    pub(super) ask: Ask,
+    pub(super) merge: bool,
+    pub(super) idempotent: bool,
+    /// One reply answers all keys of a message.
+    pub(super) whole: bool,
 }
 
 impl Proxy {
@@ -31,13 +33,26 @@ impl Proxy {
         let Class::Fetch { ask, merge, idempotent } = request.class else {
             unreachable!("judged by its class")
         };
+        let client = self.desk.clients.find(id).expect("it has just asked");
+        let merge = merge && self.desk.pools[client.pool as usize].plan.merge_gets;
         let row = self.desk.enqueue(id, request, head);
-        self.desk.rows[row].question.ask = ask;
+        self.ask_keys(id, (request, head), row, How { ask, merge, idempotent, whole: false }, now);
+    }
+
+    /// Each key of a request goes to its server, in a message with others.
+    pub(super) fn ask_keys(
+        &mut self,
+        id: ConnId,
+        (request, head): (&Request, &[u8]),
+        row: RowId,
+        how: How,
+        now: Time,
+    ) {
+        self.desk.rows[row].question.ask = how.ask;
         let client = self.desk.clients.find_mut(id).expect("it has just asked");
         let pool = client.pool as usize;
-        let merge = merge && self.desk.pools[pool].plan.merge_gets;
         let gave_up = client.gave_up();
-        if merge {
+        if how.merge {
             client.batch_turn = self.turn;
         }
         let keys = std::mem::take(&mut self.keys);
@@ -57,18 +72,23 @@ impl Proxy {
                 self.desk.part_done(row);
                 continue;
             }
-            let key = span.of(head);
+            let protocol = self.desk.rows[row].question.protocol;
+            let mut scratch = std::mem::take(&mut self.scratch);
+            let key = protocol.key(request, head, *span, &mut scratch);
             match self.link_for_key(pool, key, id, now) {
                 Ok(link) if gave_up => {
                     let server = self.links.find(link).map(|link| link.server);
                     self.desk.fail_key((row, slot as u32), server, Fault::Dropped);
                 }
                 Ok(link) => {
-                    let how = How { ask, merge, idempotent };
                     self.ask_key(link, request, head, key, (row, slot as u32), how, now);
+                    if how.whole {
+                        self.push_rest(link, (request, head), &keys, slot);
+                    }
                 }
                 Err((server, fault)) => self.desk.fail_key((row, slot as u32), server, fault),
             }
+            self.scratch = scratch;
         }
         while let Some(link) = self.touched.pop() {
             self.close_own(link);
@@ -92,7 +112,7 @@ impl Proxy {
         how: How,
         now: Time,
     ) {
-        let How { ask, merge, idempotent } = how;
+        let How { ask, merge, idempotent, whole } = how;
         let turn = self.turn;
         let protocol = self.desk.rows[part.0].question.protocol;
         let spare = &mut self.spare_batches;
@@ -119,13 +139,15 @@ impl Proxy {
         let batch = place.get_or_insert_with(|| {
             let mut batch = spare.pop().unwrap_or_else(Batch::blank);
             batch.open(ask, idempotent, turn, now);
+            batch.whole = whole;
             protocol.open_fetch(request, head, &mut batch.text);
             batch
         });
         if batch.ask != ask && shared(batch) == Some(ask) {
-            self.scratch.clear();
-            protocol.open_fetch(request, head, &mut self.scratch);
-            batch.widen(ask, &self.scratch);
+            let mut prefix = self.desk.spares.take();
+            protocol.open_fetch(request, head, &mut prefix);
+            batch.widen(ask, &prefix);
+            self.desk.spares.give(prefix);
         }
         batch.push(upstream, key, part.0, part.1);
         batch.latest = now;
@@ -150,36 +172,39 @@ impl Proxy {
         let (ask, server) = match way {
             Way::Go { ask, server: Some(server) } => (ask, Some(server)),
             Way::Go { ask, server: None } => (ask, self.server_for(id, request, head)),
-            Way::Fault(server, fault) => return self.desk.fail_part(row, server, fault, false),
+            Way::Fault(server, fault) => {
+                return self.desk.fail_part((row, 0), server, fault, false);
+            }
             Way::Wait(_) => unreachable!("who waits is read again, or put back"),
             Way::Refused(refusal) => return self.desk.refuse(row, refusal),
+            Way::Apart(apart) => return self.refuse_apart(row, request, head, apart),
         };
         self.desk.rows[row].question.ask = ask;
         let Some(server) = server else {
-            return self.desk.fail_part(row, None, Fault::NoServer, false);
+            return self.desk.fail_part((row, 0), None, Fault::NoServer, false);
         };
+        if let Place::Nth(_) = request.place {
+            let next = self.desk.pools[pool].place_from(server as u32 + 1);
+            self.desk.rows[row].question.next = next;
+        }
         match self.link_for(pool, server, id, now) {
             Ok(_) if bug!(ForgetNoreply) && request.quiet == Quiet::Silent => {
                 self.desk.part_done(row);
             }
-            Ok(link) => self.send(link, row, request, head, data, ask, now),
-            Err(fault) => self.desk.fail_part(row, Some(server as u32), fault, false),
+            Ok(link) => self.send(link, (row, 0), request, head, data, ask, now),
+            Err(fault) => self.desk.fail_part((row, 0), Some(server as u32), fault, false),
         }
     }
 
-    /// To every server of the pool, where the operator allows it.
-    pub(super) fn ask_broadcast(
-        &mut self,
-        id: ConnId,
-        request: &Request,
-        head: &[u8],
-        ask: Ask,
-        now: Time,
-    ) {
+    /// To every server of the pool; some only where the operator allows it.
+    pub(super) fn ask_broadcast(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) {
+        let Class::Broadcast { ask, gated, writes } = request.class else {
+            unreachable!("judged by its class")
+        };
         let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
         let plan = &self.desk.pools[pool].plan;
         let name = plan.protocol.commands()[usize::from(ask.command)].name;
-        if !plan.allow.iter().any(|allowed| allowed == name) {
+        if gated && !plan.allow.iter().any(|allowed| allowed == name) {
             self.desk.pools[pool].counters.add(Counter::Refused, 1);
             let answer = Answer::Refused(Refusal::ByName(NOT_ALLOWED));
             return self.desk.answer(id, request, head, &answer);
@@ -188,27 +213,30 @@ impl Proxy {
         let is_asked = |at: &usize| servers[*at].stage == Stage::Planned;
         let servers: Vec<usize> = (0..servers.len()).filter(is_asked).collect();
         let row = self.desk.enqueue(id, request, head);
-        self.desk.rows[row].question.ask = ask;
-        self.desk.rows[row].writes = true;
-        self.desk.rows[row].left = servers.len() as u32 + 1;
+        let entry = &mut self.desk.rows[row];
+        (entry.question.ask, entry.question.gathers, entry.writes) = (ask, true, writes);
+        entry.left = servers.len() as u32 + 1;
+        entry.open_slots(servers.len(), &mut self.desk.spares);
+        self.desk.account_row(row);
         for (nth, server) in servers.into_iter().enumerate() {
+            let part = (row, nth as u32);
             match self.link_for(pool, server, id, now) {
                 Ok(_) if bug!(FlushOneServer) && nth > 0 => self.desk.part_done(row),
                 Ok(link) => {
                     let none = Data::Held(Outbox::default());
-                    self.send(link, row, request, head, none, ask, now);
+                    self.send(link, part, request, head, none, ask, now);
                 }
-                Err(fault) => self.desk.fail_part(row, Some(server as u32), fault, false),
+                Err(fault) => self.desk.fail_part(part, Some(server as u32), fault, false),
             }
         }
         self.desk.part_done(row);
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn send(
+    pub(super) fn send(
         &mut self,
         id: ConnId,
-        row: RowId,
+        (row, slot): (RowId, u32),
         request: &Request,
         head: &[u8],
         data: Data<'_>,
@@ -238,7 +266,7 @@ impl Proxy {
             }
         }
         protocol.write_tail(request, ask, link.out.copied());
-        link.launch(Cargo::Single(row), ask, before, now);
+        link.launch(Cargo::Single(row, slot), ask, before, now);
         pool.servers[link.server as usize].counters.add(ServerCounter::Messages, 1);
         self.mark_dirty(id);
     }
@@ -258,6 +286,7 @@ impl Proxy {
             Local::Nothing => self.desk.answer(id, request, head, &Answer::Ok),
             Local::Barrier => self.desk.barrier(id, request, head),
             Local::Stats => self.answer_stats(id, request, head),
+            Local::Own => self.converse(id, request, head),
             Local::Quit => {
                 self.desk.answer(id, request, head, &Answer::Bye);
                 if let Some(client) = self.desk.clients.find_mut(id) {
@@ -266,19 +295,6 @@ impl Proxy {
                 self.desk.leave(id);
             }
         }
-    }
-
-    /// The server that the only key of a request belongs to.
-    pub(super) fn server_for(
-        &mut self,
-        id: ConnId,
-        request: &Request,
-        head: &[u8],
-    ) -> Option<usize> {
-        let client = self.desk.clients.find(id).expect("it has just asked");
-        let key = client.protocol.key(request, head, self.keys[0], &mut self.scratch);
-        let random = &mut self.random;
-        self.desk.pools[client.pool as usize].route(key, || random.next())
     }
 
     /// The link that a client uses for a key.
@@ -303,14 +319,20 @@ impl Proxy {
         client: ConnId,
         now: Time,
     ) -> Result<ConnId, Fault> {
-        let entry = &self.desk.pools[pool].servers[server];
+        let pool_of = &self.desk.pools[pool];
+        let entry = &pool_of.servers[server];
         if entry.health != Health::Ready {
             return Err(Fault::Down);
         }
-        let place = if entry.links.len() == 1 { 0 } else { client.index() % entry.links.len() };
-        match entry.links[place] {
+        let lane = match pool_of.lanes.len() {
+            1 => 0,
+            _ => self.desk.clients.find(client).map_or(pool_of.lanes.home, |one| one.lane),
+        };
+        let links = &entry.links[usize::from(lane)];
+        let place = if links.len() == 1 { 0 } else { client.index() % links.len() };
+        match links[place] {
             None if entry.unable_until > now => Err(Fault::Unable),
-            None => Ok(self.connect(pool, server, place, now)),
+            None => Ok(self.connect(pool, server, (lane, place), now)),
             Some(id) => {
                 let link = self.links.find(id).expect("a server knows living links only");
                 if link.has_room(&self.desk.limits) { Ok(id) } else { Err(Fault::QueueFull) }
@@ -341,7 +363,7 @@ impl Proxy {
         }
     }
 
-    fn close_own(&mut self, id: ConnId) {
+    pub(super) fn close_own(&mut self, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
         if let Some(batch) = link.own.take() {
             launch(link, batch, &mut self.desk.pools[link.pool as usize]);
@@ -412,5 +434,5 @@ fn launch(link: &mut Link, batch: Box<Batch>, pool: &mut crate::pool::Pool) {
 }
 
 /// Who we are; a protocol adds what its clients go by.
-const VERSION: &str = concat!("quickack-", env!("CARGO_PKG_VERSION"));
+pub(super) const VERSION: &str = concat!("quickack-", env!("CARGO_PKG_VERSION"));
 const NOT_ALLOWED: &str = "refused by the proxy: the pool does not say `allow: [flush_all]`";

@@ -6,7 +6,7 @@ use proto::Quiet;
 use crate::Proxy;
 use crate::client::Client;
 use crate::id::ConnId;
-use crate::link::Body;
+use crate::link::{Body, Unit};
 use crate::pool::{Hold, Stage};
 use crate::request::{NONE, State};
 
@@ -80,7 +80,7 @@ impl Proxy {
             self.desk.pools.iter().flat_map(|pool| &pool.servers).map(|one| one.alive).sum();
         assert_eq!(alive, self.links.len(), "each link is its server's");
         for server in self.desk.pools.iter().flat_map(|pool| &pool.servers) {
-            let known = server.links.iter().flatten().chain(&server.probe);
+            let known = server.links.iter().flatten().flatten().chain(&server.probe);
             known.for_each(|id| {
                 assert!(self.links.find(*id).is_some(), "a server knows living links only")
             });
@@ -126,11 +126,12 @@ impl Proxy {
             assert_eq!(end, link.queued, "the queue ends with its last flight");
             assert!(link.own.is_none(), "a request's own batch leaves with it");
             parts += link.batch.as_ref().map_or(0, |batch| batch.outstanding().count());
-            let in_fetch = |body: &Body| body.entry.is_some() && !body.single;
+            let in_fetch = |body: &Body| body.entry.is_some() && body.unit == Unit::Key;
             parts += usize::from(link.body.as_ref().is_some_and(in_fetch));
         }
         let owed: usize = self.desk.rows.iter().map(|row| row.left as usize).sum();
         parts += self.desk.clients.iter().filter(|(_, one)| one.barrier != NONE).count();
+        parts += self.desk.rows.iter().filter(|row| row.question.rests).count();
         assert_eq!(parts, owed, "each outstanding part is in exactly one queue");
     }
 }

@@ -7,7 +7,7 @@ use metrics::{Server as Counter, Worker};
 use super::ask::close;
 use crate::fault::{Blame, Fault};
 use crate::id::ConnId;
-use crate::link::{Batch, Body, Cargo, Entry, Flight, Link, State};
+use crate::link::{Batch, Body, Cargo, Entry, Flight, Link, State, Unit};
 use crate::pool::{Hold, Stage};
 use crate::request::{NONE, RowId};
 use crate::timers::Due;
@@ -16,26 +16,29 @@ use crate::{Action, Closed, Proxy, Time, limits};
 impl Proxy {
     /// The first links of a server, where the operator wants them before the first request.
     pub(crate) fn preconnect(&mut self, pool: usize, server: usize, now: Time) {
-        for place in 0..self.desk.pools[pool].servers[server].links.len() {
-            if self.desk.pools[pool].servers[server].links[place].is_none() {
-                self.connect(pool, server, place, now);
+        let lane = self.desk.pools[pool].lanes.home;
+        let places = self.desk.pools[pool].plan.server_connections;
+        for place in 0..places {
+            if self.desk.pools[pool].servers[server].links[usize::from(lane)][place].is_none() {
+                self.connect(pool, server, (lane, place), now);
             }
         }
     }
 
-    /// Opens a link in a place of a server.
+    /// Opens a link in a place of a lane of a server.
     pub(super) fn connect(
         &mut self,
         pool: usize,
         server: usize,
-        place: usize,
+        (lane, place): (u16, usize),
         now: Time,
     ) -> ConnId {
-        let link = Link::new(pool as u32, server as u32, now);
+        let link = Link::new(pool as u32, (server as u32, lane), now);
         let id = self.links.insert(link);
         let entry = &mut self.desk.pools[pool].servers[server];
-        assert!(entry.links[place].is_none(), "a place holds one link");
-        entry.links[place] = Some(id);
+        let place = &mut entry.links[usize::from(lane)][place];
+        assert!(place.is_none(), "a place holds one link");
+        *place = Some(id);
         entry.alive += 1;
         let server = entry.plan.row;
         self.begin_connect(id, server);
@@ -76,6 +79,7 @@ impl Proxy {
                 self.silence_timer(pool as usize, server as usize, set, now);
             }
             Due::Probe { pool, server } => self.probe(pool as usize, server as usize, set, now),
+            Due::Again { row } => self.ask_anew(row, now),
             Due::Retire { row } => self.end_retirement(row, set),
             Due::Publish => {
                 self.publish_due = false;
@@ -164,7 +168,7 @@ impl Proxy {
             kept.since = oldest.expect("an empty batch is none");
             kept
         });
-        self.fail_batch(late, server, fault);
+        self.fail_batch(late, server, fault, false);
         self.mark_dirty(id);
     }
 
@@ -226,7 +230,7 @@ impl Proxy {
             self.desk.cut_off(entry.row);
         }
         // A value that had begun to arrive is outstanding again.
-        if let Some(Body { entry: Some(_), .. }) = body
+        if let Some(Body { entry: Some(_), unit: Unit::Key, .. }) = body
             && let Some(Flight { cargo: Cargo::Fetch(batch), .. }) = link.flights.front_mut()
         {
             batch.cursor -= 1;
@@ -250,7 +254,7 @@ impl Proxy {
             if is_asked_again(&batch) {
                 again.push(self.judge(batch));
             } else {
-                self.fail_batch(batch, link.server, fault);
+                self.fail_batch(batch, link.server, fault, false);
             }
         }
         for (flight, touched) in lost {
@@ -276,17 +280,19 @@ impl Proxy {
             return;
         }
         match flight.cargo {
-            Cargo::Fetch(batch) => self.fail_batch(batch, server, fault),
-            Cargo::Single(row) => {
+            Cargo::Fetch(batch) => self.fail_batch(batch, server, fault, sent),
+            Cargo::Single(row, slot) => {
                 let executed = sent && self.desk.rows[row].writes;
-                self.desk.fail_part(row, Some(server), fault, executed);
+                self.desk.fail_part((row, slot), Some(server), fault, executed);
             }
+            Cargo::Errand => {}
         }
     }
 
-    pub(super) fn fail_batch(&mut self, batch: Box<Batch>, server: u32, fault: Fault) {
+    pub(super) fn fail_batch(&mut self, batch: Box<Batch>, server: u32, fault: Fault, sent: bool) {
         for entry in batch.outstanding() {
-            self.desk.fail_key((entry.row, entry.slot), Some(server), fault);
+            let executed = sent && self.desk.rows[entry.row].writes;
+            self.desk.fail_part((entry.row, entry.slot), Some(server), fault, executed);
         }
         self.recycle(batch);
     }
@@ -332,6 +338,7 @@ impl Proxy {
         let pool = &mut self.desk.pools[link.pool as usize];
         let mut one = Batch::blank();
         one.open(batch.ask, batch.idempotent, self.turn, now);
+        one.whole = batch.whole;
         one.text.extend_from_slice(prefix);
         one.push(pool.upstream, key, part.0, part.1);
         pool.servers[link.server as usize].counters.add(Counter::Messages, 1);

@@ -20,7 +20,7 @@ impl Proxy {
         link.since = now;
         let pool = &mut self.desk.pools[link.pool as usize];
         let login = pool.plan.server_login.as_ref();
-        pool.upstream.hello(login, &mut link.hello);
+        pool.upstream.hello(login, pool.lanes.of(link.lane), &mut link.hello);
         link.login = login.is_some();
         let server = &mut pool.servers[link.server as usize];
         server.unable_pause = limits::BACKOFF_FIRST_US;
@@ -37,7 +37,8 @@ impl Proxy {
         let link = self.links.find_mut(id).expect("the caller found it");
         link.set_state(State::Greeting);
         link.since = self.desk.now;
-        self.desk.pools[link.pool as usize].upstream.hello(None, &mut link.hello);
+        let pool = &self.desk.pools[link.pool as usize];
+        pool.upstream.hello(None, pool.lanes.of(link.lane), &mut link.hello);
         link.login = false;
         self.arm_link(id);
     }
@@ -54,14 +55,19 @@ impl Proxy {
             return Err("a reply before its request was sent");
         }
         link.partial.extend_from_slice(source.bytes);
-        let upstream = self.desk.pools[link.pool as usize].upstream;
-        let (len, skills) = match upstream.hear(link.login, &link.partial) {
+        let pool = &self.desk.pools[link.pool as usize];
+        let lane = pool.lanes.of(link.lane);
+        let (len, skills) = match pool.upstream.hear(link.login, lane, &link.partial) {
             Parsed::Complete(Heard::Welcome { len, skills }) => (len, skills),
             Parsed::Complete(Heard::LoginRefused) => {
                 self.close_link(id, Fault::LoginRefused, now);
                 return Ok(());
             }
-            Parsed::Incomplete if link.partial.len() <= limits::REPLY_HEAD_MAX => return Ok(()),
+            Parsed::Complete(Heard::LaneRefused) => {
+                self.close_link(id, Fault::LaneRefused, now);
+                return Ok(());
+            }
+            Parsed::Incomplete if link.partial.len() <= limits::GREETING_MAX => return Ok(()),
             Parsed::Incomplete => return Err("first words without end"),
             Parsed::Malformed(why) => return Err(why),
         };

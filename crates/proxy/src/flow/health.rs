@@ -40,6 +40,7 @@ impl Proxy {
     /// It is time to ask a server whether it is back.
     pub(super) fn probe(&mut self, pool: usize, server: usize, set: Time, now: Time) {
         // The place may be another's by now, and the timer one that was overtaken.
+        let home = self.desk.pools.get(pool).map_or(0, |pool| pool.lanes.home);
         let entry = self.desk.pools.get_mut(pool).and_then(|pool| pool.servers.get_mut(server));
         let Some(entry) = entry.filter(|entry| entry.probe_at == Some(set)) else { return };
         entry.probe_at = None;
@@ -47,7 +48,7 @@ impl Proxy {
         if !wanted || entry.stage != Stage::Planned || entry.probe.is_some() || bug!(NeverProbe) {
             return;
         }
-        let link = Link::new(pool as u32, server as u32, now);
+        let link = Link::new(pool as u32, (server as u32, home), now);
         let id = self.links.insert(link);
         entry.probe = Some(id);
         entry.alive += 1;
@@ -64,7 +65,8 @@ impl Proxy {
         entry.probe = None;
         // Its failures are forgotten when it answers a request: many a sick server answers a probe.
         let was = std::mem::replace(&mut entry.health, Health::Ready);
-        match entry.links.iter_mut().find(|place| place.is_none()) {
+        let lane = usize::from(link.lane);
+        match entry.links[lane].iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(id),
             None => self.close_quietly(id),
         }

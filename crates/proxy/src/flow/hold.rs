@@ -179,8 +179,9 @@ impl Proxy {
             counters.add(Counter::Held, 1);
             counters.add(Counter::Dropped, 1);
         }
-        let fault = if server.is_some() { Fault::Dropped } else { Fault::NoServer };
-        self.desk.fail_part(row, server.map(|at| at as u32), fault, false);
+        let is_known = server.is_some() || self.keys.is_empty();
+        let fault = if is_known { Fault::Dropped } else { Fault::NoServer };
+        self.desk.fail_part((row, 0), server.map(|at| at as u32), fault, false);
     }
 
     fn look_at_silence(&mut self, pool: usize, server: usize, at: Time) {
@@ -237,8 +238,9 @@ impl Proxy {
             let is_it = |row: RowId| rows[row].abandoned || bug!(DropWaitedFor);
             let all = |batch: &Batch| batch.outstanding().all(|entry| is_it(entry.row));
             let dropped = link.withdraw_where(|flight| match &flight.cargo {
-                Cargo::Single(row) => flight.held && is_it(*row),
+                Cargo::Single(row, _) => flight.held && is_it(*row),
                 Cargo::Fetch(batch) => flight.held && all(batch),
+                Cargo::Errand => false,
             });
             let late =
                 |batch: &Batch| hold_after.is_some_and(|time| now >= batch.since.after(time));
@@ -255,7 +257,7 @@ impl Proxy {
             }
             if let Some(batch) = gathering {
                 counters.add(Counter::Held, 1);
-                self.fail_batch(batch, server as u32, Fault::Dropped);
+                self.fail_batch(batch, server as u32, Fault::Dropped, false);
             }
             self.mark_dirty(id);
             // It may have been all that a link waited for.

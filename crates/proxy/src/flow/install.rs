@@ -140,7 +140,8 @@ impl Proxy {
                 self.retire_server(at, place);
             }
         }
-        self.change_lanes(at);
+        self.change_links(at);
+        self.desk.pools[at].settle_home();
         let mut renamed = old.distribution != self.desk.pools[at].plan.distribution;
         let mut fresh = Vec::new();
         for server in servers {
@@ -179,7 +180,7 @@ impl Proxy {
             server.stage = Stage::Planned;
             server.begin_anew();
             fresh.push(place);
-            for id in server.links.iter().flatten() {
+            for id in server.links.iter().flatten().flatten() {
                 let link = self.links.find_mut(*id).expect("a server knows living links only");
                 link.retiring = false;
             }
@@ -189,7 +190,8 @@ impl Proxy {
 
     fn add_server(&mut self, pool: usize, plan: ServerPlan) -> usize {
         let pool = &mut self.desk.pools[pool];
-        let server = Server::new(plan, pool.plan.server_connections, &self.desk.sheet);
+        let links = (pool.lanes.len(), pool.plan.server_connections);
+        let server = Server::new(plan, links, &self.desk.sheet);
         match pool.servers.iter().position(|one| one.stage == Stage::Vacant) {
             Some(place) => {
                 pool.servers[place] = server;
@@ -212,7 +214,7 @@ impl Proxy {
         if let Some(probe) = probe {
             self.close_quietly(probe);
         }
-        links.into_iter().flatten().for_each(|id| self.retire_link(id));
+        links.into_iter().flatten().flatten().for_each(|id| self.retire_link(id));
     }
 
     fn retire_link(&mut self, id: ConnId) {
@@ -248,17 +250,19 @@ impl Proxy {
     /// Each server gets as many links as the plan says. A client finds its link by their number, so
     /// whoever waits for answers is not read until it has them: else what it asks next could pass
     /// what it asked before.
-    fn change_lanes(&mut self, at: usize) {
+    fn change_links(&mut self, at: usize) {
         let pool = &mut self.desk.pools[at];
         let count = pool.plan.server_connections;
         let mut extra = Vec::new();
         let mut changed = false;
         for server in pool.servers.iter_mut().filter(|one| one.stage != Stage::Vacant) {
-            changed |= server.links.len() != count;
-            if server.links.len() > count {
-                extra.extend(server.links.split_off(count).into_iter().flatten());
+            for links in &mut server.links {
+                changed |= links.len() != count;
+                if links.len() > count {
+                    extra.extend(links.split_off(count).into_iter().flatten());
+                }
+                links.resize(count, None);
             }
-            server.links.resize(count, None);
         }
         extra.into_iter().for_each(|id| self.retire_link(id));
         if changed && !bug!(SwitchLane) {

@@ -31,7 +31,8 @@ impl Proxy {
         let client = self.desk.clients.find_mut(id).expect("it has just asked");
         let users = self.desk.pools[client.pool as usize].plan.users.as_ref()?;
         let is_known = client.logged_in;
-        if is_known && !matches!(request.class, Class::Refuse(_)) {
+        let may_try = matches!(request.class, Class::Refuse(_) | Class::Local(Local::Own));
+        if is_known && !may_try {
             return None;
         }
         let users = Rc::clone(users);
@@ -49,12 +50,13 @@ impl Proxy {
             }
             Login::Other => Answer::LoginFirst,
             Login::Mechanisms => Answer::Mechanisms,
-            Login::Attempt { name, password } => {
-                let is_whole = whole.ends_with(request.trailer);
-                match is_whole && users.admit(name, password) {
-                    true => Answer::LoggedIn,
-                    false => Answer::LoginFailed,
+            Login::Attempt { name, password, goes_on } => {
+                let is_right = whole.ends_with(request.trailer) && users.admit(name, password);
+                if is_right && goes_on {
+                    self.note_login(id);
+                    return None;
                 }
+                if is_right { Answer::LoggedIn } else { Answer::LoginFailed }
             }
         };
         self.answer_login(id, request, &whole[..head], &answer);
@@ -75,8 +77,7 @@ impl Proxy {
         let counters = self.desk.pools[pool].counters;
         let strike = match answer {
             Answer::LoggedIn => {
-                (client.logged_in, client.strikes) = (true, 0);
-                counters.add(Counter::Logins, 1);
+                self.note_login(id);
                 false
             }
             Answer::LoginFailed => {
@@ -91,6 +92,7 @@ impl Proxy {
             }
             _ => false,
         };
+        let client = self.desk.clients.find_mut(id).expect("the caller found it");
         client.strikes += u8::from(strike);
         let is_out = client.strikes >= limits::LOGIN_STRIKES_MAX;
         if *answer == Answer::LoginFailed {
@@ -103,6 +105,12 @@ impl Proxy {
             self.desk.leave(id);
         }
         self.pause_if_full(id);
+    }
+
+    fn note_login(&mut self, id: ConnId) {
+        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        (client.logged_in, client.strikes) = (true, 0);
+        self.desk.pools[client.pool as usize].counters.add(Counter::Logins, 1);
     }
 
     fn tell_failed(&mut self, at: usize) {

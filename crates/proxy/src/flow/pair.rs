@@ -5,19 +5,20 @@
 //! that reply is believed.
 
 use metrics::Server as Counter;
-use proto::{Ask, Item, ItemKind, Parsed, Shown};
+use proto::{Item, ItemKind, Parsed, Progress};
 
-use crate::buffer::{Outbox, Source};
-use crate::client::End;
-use crate::desk::{Desk, Value};
+use super::pieces::begin_body;
+use crate::buffer::Source;
+use crate::desk::Value;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Batch, Body, Cargo, Entry, Flight, Link, State};
+use crate::link::{Batch, Cargo, Entry, Flight, State, Unit};
 use crate::plan::QuickAck;
+use crate::request::NONE;
 use crate::{Action, Event, Proxy, Time, limits};
 
 /// How far a look at a link's bytes came.
-enum Step {
+pub(super) enum Step {
     /// So many bytes were used; look again.
     Used(usize),
     /// The head of the next item is not whole.
@@ -52,19 +53,22 @@ impl Proxy {
         let link = self.links.find_mut(id).expect("the caller found it");
         if !link.partial.is_empty() {
             let mut joined = std::mem::take(&mut link.partial);
-            let kept = joined.len();
-            // A head is shorter than this, so that much more finishes the one that was kept.
-            let more = source.bytes.len().min(limits::REPLY_HEAD_MAX);
-            joined.extend_from_slice(&source.bytes[..more]);
-            let used = self.pair(id, Source::plain(&joined), now)?;
-            if used < kept {
-                assert_eq!(more, source.bytes.len(), "the protocol bounds the length of a head");
+            let (kept, mut more) = (joined.len(), 0);
+            // Nearly every head is shorter than this, so that much more finishes the one that was
+            // kept.
+            while at < kept && more < source.bytes.len() {
+                let end = source.bytes.len().min(more + limits::REPLY_HEAD_MAX);
+                joined.extend_from_slice(&source.bytes[more..end]);
+                more = end;
+                at = self.pair(id, Source::plain(&joined), now)?;
+            }
+            if at < kept {
                 if let Some(link) = self.links.find_mut(id) {
                     link.partial = joined;
                 }
                 return Ok(());
             }
-            at = used - kept;
+            at -= kept;
             self.desk.spares.give(joined);
         }
         at += self.pair(id, source.part(at, source.bytes.len()), now)?;
@@ -86,9 +90,9 @@ impl Proxy {
             let rest = source.part(at, len);
             // A probe's answer may close the link: then nothing after it matters.
             let Some(link) = self.links.find(id) else { return Ok(len) };
-            let step = match link.body {
-                Some(_) => self.pair_body(id, rest, now)?,
-                None => self.pair_item(id, rest, now)?,
+            let step = match &link.body {
+                Some(body) if body.left > 0 => self.pair_body(id, rest, now)?,
+                _ => self.pair_item(id, rest, now)?,
             };
             match step {
                 Step::Used(used) => at += used,
@@ -109,30 +113,48 @@ impl Proxy {
         }
         let upstream = self.desk.pools[link.pool as usize].upstream;
         let asked = flight.ask;
-        let item = match upstream.parse_reply(asked, rest.bytes) {
+        let item = match upstream.parse_reply(asked, &mut link.progress, rest.bytes) {
             Parsed::Incomplete => return Ok(Step::Incomplete),
             Parsed::Malformed(_) if bug!(BelievePoison) => return Ok(Step::Used(rest.bytes.len())),
             Parsed::Malformed(why) => return Err(why),
             Parsed::Complete(item) => item,
         };
-        let (entry, single) = match (&mut flight.cargo, item.kind) {
-            (Cargo::Fetch(batch), ItemKind::Value) => {
+        if item.ends {
+            link.progress = Progress::default();
+        }
+        if link.body.is_some() {
+            return self.pair_more(id, item, rest, now);
+        }
+        let (entry, unit) = match (&mut flight.cargo, item.kind) {
+            (Cargo::Fetch(batch), ItemKind::Open(count)) => {
+                if count != batch.entries.len() as u64 {
+                    return Err("another number of values than were asked for");
+                }
+                return Ok(Step::Used(item.head as usize));
+            }
+            (Cargo::Fetch(batch), ItemKind::Value | ItemKind::Null) => {
                 let Some(found) = batch.find(item.key.of(rest.bytes)) else {
                     return Err("the value of a key that was not asked for");
                 };
                 batch.skipped.extend_from_slice(&batch.entries[batch.cursor..found]);
                 batch.cursor = found + 1;
-                (batch.entries[found], false)
+                (batch.entries[found], Unit::Key)
             }
-            (Cargo::Single(row), ItemKind::Status) => {
+            (Cargo::Fetch(batch), ItemKind::Status | ItemKind::Part) if batch.whole => {
+                (batch.entries[0], Unit::Batch)
+            }
+            (Cargo::Single(row, slot), ItemKind::Status | ItemKind::Part) => {
                 let key = item.key.of(rest.bytes);
                 if !key.is_empty() && !self.desk.rows[*row].question.names(key) {
                     return Err("the value of a key that was not asked for");
                 }
-                (Entry::of_row(*row), true)
+                (Entry::of_row(*row, *slot), Unit::Single)
+            }
+            (Cargo::Errand, ItemKind::Status | ItemKind::Part) => {
+                (Entry::of_row(NONE, 0), Unit::Errand)
             }
             (Cargo::Fetch(_), ItemKind::End | ItemKind::Error)
-            | (Cargo::Single(_), ItemKind::Error) => {
+            | (Cargo::Single(..) | Cargo::Errand, ItemKind::Error) => {
                 let line = &rest.bytes[..item.head as usize];
                 self.end_reply(id, item.kind, line, now);
                 return Ok(Step::Used(line.len()));
@@ -140,102 +162,100 @@ impl Proxy {
             _ => return Err("not a possible answer to what was asked"),
         };
         let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
-        if len > rest.bytes.len() {
-            begin_body(link, &mut self.desk, (item, asked), rest.bytes, (entry, single));
+        if len > rest.bytes.len() || item.kind == ItemKind::Part {
+            begin_body(link, &mut self.desk, (item, asked), rest, (entry, unit));
             return Ok(Step::Used(item.head as usize));
         }
         if !rest.bytes[..len].ends_with(item.trailer) {
             // The batch is past this key, and nobody has it: it is outstanding again.
             if let Cargo::Fetch(batch) = &mut flight.cargo {
-                batch.cursor -= 1;
+                batch.cursor = batch.cursor.saturating_sub(1);
             }
             return Err("a value that does not end where its head says");
         }
         let whole = rest.part(0, len);
-        let value = match self.desk.rows[entry.row].question.is_told(asked) {
+        let is_told = unit != Unit::Errand && self.desk.rows[entry.row].question.is_told(asked);
+        let value = match is_told {
             false => Value::Flat(whole),
             true => Value::Foreign(&item, whole),
         };
-        self.settle(id, (entry, single), value, item.body > 0, now);
+        let has_body = item.body > 0 || len > limits::REPLY_HEAD_MAX;
+        self.settle(id, (entry, unit), &item, value, has_body, now);
         Ok(Step::Used(len))
     }
 
-    /// More of a value.
-    fn pair_body(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> Result<Step, &'static str> {
-        let link = self.links.find_mut(id).expect("the caller found it");
-        let body = link.body.as_mut().expect("the caller looked");
-        let used = rest.bytes.len().min(usize::try_from(body.left).unwrap_or(usize::MAX));
-        body.end.feed(&rest.bytes[..used]);
-        let before_trailer = body.left.saturating_sub(body.item.trailer.len() as u64);
-        let shown = used.min(usize::try_from(before_trailer).unwrap_or(usize::MAX));
-        body.left -= used as u64;
-        let is_shown = matches!(body.shown, Shown::Body { .. });
-        match body.entry.filter(|_| is_shown && shown > 0) {
-            Some(entry) if body.streams => self.desk.stream(entry.row, rest.part(0, shown)),
-            Some(_) => {
-                body.data.open(&mut self.desk.spares);
-                body.data.keep(rest.part(0, shown));
-            }
-            None => {}
-        }
-        if body.left > 0 {
-            return Ok(Step::Used(used));
-        }
-        if !body.end.is(body.item.trailer) {
-            return Err("a value that does not end where its head says");
-        }
-        let Some(Body { entry, single, streams, mut data, shown, .. }) = link.body.take() else {
-            unreachable!("it was a body a moment ago")
-        };
-        let end = if let Shown::Body { trailer } = shown { trailer } else { b"" };
-        let value = if streams {
-            Value::Streamed(end)
-        } else {
-            data.copy(end);
-            Value::Held(Box::new(data))
-        };
-        match (entry, single) {
-            (Some(entry), _) => self.settle(id, (entry, single), value, true, now),
-            (None, true) => self.drop_answer(id, now),
-            (None, false) => {}
-        }
-        Ok(Step::Used(used))
-    }
-
-    /// A key of a read has its value, or a single request its answer.
-    fn settle(
+    /// A key of a read has its value, or a request, or several keys, their answer.
+    pub(super) fn settle(
         &mut self,
         id: ConnId,
-        (entry, single): (Entry, bool),
+        (entry, unit): (Entry, Unit),
+        item: &Item,
         value: Value<'_>,
         has_body: bool,
         now: Time,
     ) {
         let link = self.links.find(id).expect("the caller found it");
         let server = link.server;
-        if !single {
-            return self.desk.hit(server, entry, value);
+        match unit {
+            Unit::Key => {
+                self.desk.hit(server, entry, value, item.kind != ItemKind::Null);
+                if item.ends {
+                    self.end_reply(id, ItemKind::End, b"", now);
+                }
+            }
+            Unit::Single => {
+                self.end_flight(id, ItemKind::Status, now);
+                match self.desk.rows[entry.row].question.gathers {
+                    true => self.desk.gathered((entry.row, entry.slot), server, value),
+                    false => self.desk.status(entry.row, server, value, has_body),
+                }
+            }
+            Unit::Batch => {
+                let flight = self.end_flight(id, ItemKind::Status, now);
+                let Cargo::Fetch(batch) = flight.cargo else { unreachable!("the caller looked") };
+                self.desk.gathered((entry.row, entry.slot), server, value);
+                self.settle_others(&batch);
+                self.recycle(batch);
+            }
+            Unit::Errand => drop(self.end_flight(id, ItemKind::Status, now)),
         }
-        self.end_flight(id, ItemKind::Status, now);
-        self.desk.status(entry.row, server, value, has_body);
     }
 
-    /// The answer to a single request could not be kept.
-    fn drop_answer(&mut self, id: ConnId, now: Time) {
+    /// The one reply to several keys has settled the first of them: it settles the others.
+    fn settle_others(&mut self, batch: &Batch) {
+        batch.entries.iter().skip(1).for_each(|entry| self.desk.part_done(entry.row));
+    }
+
+    /// The answer to a request could not be kept.
+    pub(super) fn drop_answer(&mut self, id: ConnId, now: Time) {
         let server = self.links.find(id).expect("the caller found it").server;
         let flight = self.end_flight(id, ItemKind::Status, now);
-        let Cargo::Single(row) = flight.cargo else { unreachable!("the caller looked") };
-        if self.desk.clients.find(self.desk.rows[row].client).is_none() {
-            return self.desk.part_done(row);
-        }
+        let (row, slot) = match &flight.cargo {
+            Cargo::Single(row, slot) => (*row, *slot),
+            Cargo::Fetch(batch) => (batch.entries[0].row, batch.entries[0].slot),
+            Cargo::Errand => return,
+        };
         let wrote = self.desk.rows[row].writes;
-        self.desk.fail_part(row, Some(server), Fault::OutOfMemory, wrote);
+        match self.desk.clients.find(self.desk.rows[row].client).is_none() {
+            true => self.desk.part_done(row),
+            false => self.desk.fail_part((row, slot), Some(server), Fault::OutOfMemory, wrote),
+        }
+        if let Cargo::Fetch(batch) = flight.cargo {
+            self.settle_others(&batch);
+            self.recycle(batch);
+        }
     }
 
     /// A line that ends a reply.
-    fn end_reply(&mut self, id: ConnId, kind: ItemKind, line: &[u8], now: Time) {
+    pub(super) fn end_reply(&mut self, id: ConnId, kind: ItemKind, line: &[u8], now: Time) {
+        let server = self.links.find(id).expect("the caller found it").server;
         let flight = self.end_flight(id, kind, now);
         match (flight.cargo, kind) {
+            (Cargo::Fetch(batch), ItemKind::Error) if batch.whole => {
+                self.desk.server_error((batch.entries[0].row, batch.entries[0].slot), line);
+                self.settle_others(&batch);
+                self.recycle(batch);
+            }
             (Cargo::Fetch(batch), ItemKind::Error) => self.ask_alone(id, batch, line, now),
             (Cargo::Fetch(batch), _) => {
                 for entry in batch.outstanding() {
@@ -243,7 +263,12 @@ impl Proxy {
                 }
                 self.recycle(batch);
             }
-            (Cargo::Single(row), _) => self.desk.server_error((row, 0), line),
+            (Cargo::Single(row, slot), _) => {
+                if !self.excused(row, (id, server), line, now) {
+                    self.desk.server_error((row, slot), line);
+                }
+            }
+            (Cargo::Errand, _) => {}
         }
     }
 
@@ -281,7 +306,9 @@ impl Proxy {
         let alone = batch.entries.len() == 1;
         for entry in batch.outstanding() {
             // A read that changes something is never asked twice.
-            let again = Proxy::is_idempotent(&batch) && !self.has_changed_since(entry.row);
+            let is_whole = self.desk.rows[entry.row].question.protocol.is_whole();
+            let again = !is_whole && Proxy::is_idempotent(&batch);
+            let again = again && !self.has_changed_since(entry.row);
             let link = self.links.find(id).expect("the caller found it");
             if alone || !again || !link.has_room(&self.desk.limits) {
                 self.desk.server_error((entry.row, entry.slot), line);
@@ -347,50 +374,13 @@ impl Proxy {
     }
 }
 
-/// The beginning of a body, which is kept to be continued.
-fn begin_body(
-    link: &mut Link,
-    desk: &mut Desk,
-    (item, asked): (Item, Ask),
-    bytes: &[u8],
-    (entry, single): (Entry, bool),
-) {
-    let head = &bytes[..item.head as usize];
-    let mut body = Body {
-        item,
-        entry: Some(entry),
-        single,
-        streams: false,
-        data: Outbox::default(),
-        shown: Shown::Nothing,
-        left: item.body + item.trailer.len() as u64,
-        end: End::default(),
-    };
-    let row = &desk.rows[entry.row];
-    let is_there = desk.clients.find(row.client).is_some();
-    if is_there && desk.memory.has_room(item.len() as usize) {
-        (body.shown, body.streams) = desk.begin_value(entry, (&item, asked), head, &mut body.data);
-    } else {
-        body.entry = None;
-        // A single request is settled at its end: until then the message stands for it.
-        match is_there {
-            _ if single => {}
-            true => {
-                let part = (entry.row, entry.slot);
-                desk.fail_key(part, Some(link.server), Fault::OutOfMemory);
-            }
-            false => desk.part_done(entry.row),
-        }
-    }
-    link.body = Some(body);
-}
-
 impl Flight {
     /// Parts of requests that wait for its reply.
     pub(super) fn parts(&self) -> usize {
         match &self.cargo {
             Cargo::Fetch(batch) => batch.outstanding().count(),
-            Cargo::Single(_) => 1,
+            Cargo::Single(..) => 1,
+            Cargo::Errand => 0,
         }
     }
 }

@@ -1,15 +1,16 @@
 //! Accept and receive: a client's bytes become requests.
 
 use metrics::{Pool as Counter, Worker};
-use proto::{Answer, Asked, Class, Marks, Parsed, Quiet, Refusal, Request, Resume};
+use proto::{Answer, Asked, Class, Local, Marks, Muted, Parsed, Quiet, Refusal, Request, Resume};
 
 use super::way::Way;
-use crate::buffer::{Outbox, Slices, Source};
+use crate::buffer::{Outbox, Source};
 use crate::client::{Body, Client, End, Intake, State};
+use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::plan::QuickAck;
 use crate::pool::Stage;
-use crate::{Action, Event, Proxy, Time, limits};
+use crate::{Action, Event, Passed, Proxy, Time, limits};
 
 /// The body of a request that has arrived whole, trailer included.
 pub(super) enum Data<'a> {
@@ -23,6 +24,14 @@ const KEY_HELD: usize = 48;
 
 /// How often it is told that clients are refused, microseconds.
 const REFUSED_TELL_US: u64 = 1_000_000;
+
+/// A client that wants no answer gets none.
+fn mute(client: &mut Client, request: &mut Request) {
+    if client.session.muted == Muted::Next {
+        client.session.muted = Muted::No;
+    }
+    request.quiet = Quiet::Silent;
+}
 
 impl Proxy {
     /// `new`: the client is not one that another worker has counted already.
@@ -51,11 +60,27 @@ impl Proxy {
         worker.add(Worker::Accepts, u64::from(new));
         entry.counters.add(Counter::ClientsNow, 1);
         entry.counters.add(Counter::ClientsTotal, u64::from(new));
-        Ok(self.desk.clients.insert(Client::new(
-            pool as u32,
-            entry.plan.protocol,
-            &self.desk.limits,
-        )))
+        let home = entry.lanes.home;
+        entry.lanes.enter(home);
+        let lane = (home, entry.lanes.of(home));
+        let client = Client::new(pool as u32, entry.plan.protocol, lane, &self.desk.limits);
+        Ok(self.desk.clients.insert(client))
+    }
+
+    /// A client that has just come goes on where it was with another worker. `Err`: its lane has no
+    /// place here.
+    pub(crate) fn take_over(&mut self, id: ConnId, passed: Passed) -> Result<(), Vec<u8>> {
+        let client = self.desk.clients.find_mut(id).expect("it has just come");
+        let pool = &mut self.desk.pools[client.pool as usize];
+        let Some(lane) = pool.lane(passed.session.lane) else {
+            self.desk.drop_client(id);
+            return Err(Vec::new());
+        };
+        pool.lanes.leave(client.lane);
+        pool.lanes.enter(lane);
+        client.lane = lane;
+        client.take_over(passed);
+        Ok(())
     }
 
     /// Whether one client more is too many. Two limits are of all workers together, and workers
@@ -222,6 +247,13 @@ impl Proxy {
             Parsed::Complete(request) => request,
         };
         client.resume = Resume::default();
+        let muted = client.session.muted;
+        if muted != Muted::No {
+            mute(client, &mut request);
+        }
+        if request.class == Class::Refuse(Refusal::Unknown) {
+            self.adopt(id, &mut request, rest.bytes);
+        }
         if let Some(used) = self.login(id, &request, rest.bytes) {
             return used;
         }
@@ -235,12 +267,22 @@ impl Proxy {
         let tail = request.len() - u64::from(request.head);
         let text = &rest.bytes[..head];
         let mut refused = self.refusal(pool, &request);
+        let is_own = request.class == Class::Local(Local::Own);
         let mut way = None;
         if refused.is_none() {
             way = self.way(id, &request, text, now);
             match way {
-                Some(Way::Wait(server)) => return self.await_skills(id, server),
+                Some(Way::Wait(server)) => {
+                    let used = self.await_skills(id, server);
+                    // It will be read again: as it was the first time.
+                    let client = self.desk.clients.find_mut(id).expect("it waits");
+                    client.session.muted = muted;
+                    return used;
+                }
                 Some(Way::Refused(refusal)) => refused = Some(Answer::Refused(refusal)),
+                Some(Way::Fault(server, fault)) if is_own => {
+                    return self.fail_unasked(id, &request, text, (server, fault));
+                }
                 _ => {}
             }
         }
@@ -266,6 +308,30 @@ impl Proxy {
                 head
             }
         }
+    }
+
+    /// An unknown command may be one that the operator knows.
+    pub(super) fn adopt(&mut self, id: ConnId, request: &mut Request, input: &[u8]) {
+        let Some(client) = self.desk.clients.find(id) else { return };
+        let extras = &self.desk.pools[client.pool as usize].plan.extras;
+        if !extras.is_empty() && request.class == Class::Refuse(Refusal::Unknown) {
+            client.protocol.adopt(request, input, &mut self.keys, extras);
+        }
+    }
+
+    /// What the protocol cannot answer by itself, since no server can be asked what it can do.
+    fn fail_unasked(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        (server, fault): (Option<u32>, Fault),
+    ) -> usize {
+        let row = self.desk.enqueue(id, request, head);
+        self.desk.rows[row].left = 1;
+        self.desk.fail_part((row, 0), server, fault, false);
+        self.pause_if_full(id);
+        head.len()
     }
 
     /// Quiet reads of one key that follow each other become one read: one row and one answer.
@@ -329,7 +395,9 @@ impl Proxy {
         // The head was understood before its body came; its keys are found again.
         let again =
             client.protocol.parse_request(&body.head, &mut Resume::default(), &mut self.keys);
-        assert_eq!(again, Parsed::Complete(body.request), "the same bytes are the same request");
+        let Parsed::Complete(again) = again else { unreachable!("it was a request before") };
+        let again = Request { quiet: body.request.quiet, ..again };
+        assert_eq!(again, body.request, "the same bytes are the same request");
         if body.end.is(body.request.trailer) {
             let way = self.way(id, &body.request, &body.head, now);
             if let Some(Way::Wait(server)) = way {
@@ -348,13 +416,7 @@ impl Proxy {
     /// read again when something is.
     fn put_back(&mut self, id: ConnId, mut body: Body, server: usize) {
         let mut whole = std::mem::take(&mut body.head);
-        while !body.data.is_empty() {
-            let before = whole.len();
-            let mut slices = Slices::default();
-            body.data.slices(&mut slices);
-            slices.iter().for_each(|slice| whole.extend_from_slice(slice));
-            body.data.advance(whole.len() - before);
-        }
+        body.data.drain_into(&mut whole);
         body.data.close(&mut self.desk.spares);
         let client = self.desk.clients.find_mut(id).expect("the caller found it");
         client.partial = whole;
@@ -391,7 +453,8 @@ impl Proxy {
                 let way = way.expect("a single request has a way");
                 self.ask_single(id, request, head, data, (way, writes), now);
             }
-            Class::Broadcast { ask } => self.ask_broadcast(id, request, head, ask, now),
+            Class::Split { .. } => self.ask_split(id, request, head, now),
+            Class::Broadcast { .. } => self.ask_broadcast(id, request, head, now),
             Class::Local(local) => self.answer_local(id, request, head, local),
             Class::Refuse(_) => unreachable!("refused before its body was waited for"),
         }

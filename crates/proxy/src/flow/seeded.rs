@@ -46,7 +46,7 @@ impl Proxy {
 
     /// `ResendUpdate`: sends what a dead link carried on a new one.
     pub(super) fn resend(&mut self, flight: &Flight, server: u32) -> bool {
-        let Cargo::Single(row) = flight.cargo else { return false };
+        let Cargo::Single(row, _) = flight.cargo else { return false };
         let Some(text) = bug::recall(row) else { return false };
         let (client, pool) = (self.desk.rows[row].client, self.desk.rows[row].pool as usize);
         let found = self.link_for(pool, server as usize, client, flight.since);
@@ -54,7 +54,7 @@ impl Proxy {
         let link = self.links.find_mut(id).expect("the router found it");
         let before = link.out.len();
         link.out.copy(&text);
-        link.launch(Cargo::Single(row), flight.ask, before, flight.since);
+        link.launch(Cargo::Single(row, 0), flight.ask, before, flight.since);
         self.mark_dirty(id);
         true
     }

@@ -8,10 +8,12 @@
 //! ```
 
 use metrics::Pool as Counter;
-use proto::{Ask, Carry, Class, Marks, Refusal, Request, Skills};
+use proto::{Answer, Ask, Carry, Class, Marks, Place, Refusal, Request, Skills, Span};
+use shard::Distribution;
 
 use crate::fault::Fault;
 use crate::id::ConnId;
+use crate::request::RowId;
 use crate::{Action, Event, Proxy, Time};
 
 /// What becomes of a single request.
@@ -25,7 +27,21 @@ pub(super) enum Way {
     Wait(usize),
     /// No form means the same.
     Refused(Refusal),
+    /// Its keys belong to different servers.
+    Apart(Apart),
 }
+
+/// Two keys of a request, by their places in it, and their servers.
+#[derive(Clone, Copy)]
+pub(super) struct Apart {
+    keys: [Span; 2],
+    servers: [usize; 2],
+}
+
+/// A request whose keys cannot be told from it, in a pool where they may be anywhere.
+const NOT_SOLE: &str =
+    "it may touch keys that cannot be told from it: only in a pool of one server";
+const NO_PLACE: &str = "invalid cursor";
 
 impl Proxy {
     /// The way of a request that one server answers with one item; others have none.
@@ -36,7 +52,12 @@ impl Proxy {
         head: &[u8],
         now: Time,
     ) -> Option<Way> {
-        let Class::Single { .. } = request.class else { return None };
+        let Class::Single { .. } = request.class else {
+            return self.way_of_own(id, request, head, now);
+        };
+        if self.keys.len() > 1 || request.place != Place::Keys {
+            return Some(self.way_of_many(id, request, head));
+        }
         let client = self.desk.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
         Some(match protocol.carry(request, head, None) {
@@ -59,8 +80,111 @@ impl Proxy {
         })
     }
 
+    /// The way of a request whose keys must meet, or which has none.
+    fn way_of_many(&mut self, id: ConnId, request: &Request, head: &[u8]) -> Way {
+        let client = self.desk.clients.find(id).expect("it has just asked");
+        let (pool, protocol) = (client.pool as usize, client.protocol);
+        let ask = match protocol.carry(request, head, Some(Skills::default())) {
+            Carry::Ask(ask) => ask,
+            Carry::Refused(refusal) => return Way::Refused(refusal),
+            Carry::Unknown => unreachable!("the skills were told"),
+        };
+        let entry = &self.desk.pools[pool];
+        let server = match request.place {
+            Place::Keys => match self.meet(id, request, head) {
+                Ok(server) => server,
+                Err(apart) => return Way::Apart(apart),
+            },
+            Place::Any => entry.any_place(id.index()),
+            Place::Nth(at) if entry.place_from(at).is_none() => {
+                return Way::Refused(Refusal::Bad(NO_PLACE));
+            }
+            Place::Nth(at) => entry.place_from(at).map(|at| at as usize),
+            Place::Sole => match (entry.place_from(0), entry.planned()) {
+                (Some(at), 1) => Some(at as usize),
+                _ => return Way::Refused(Refusal::ByName(NOT_SOLE)),
+            },
+        };
+        match server {
+            Some(server) => Way::Go { ask, server: Some(server) },
+            None => Way::Fault(None, Fault::NoServer),
+        }
+    }
+
+    /// The one server that all keys of a request belong to; none if the ring is empty.
+    pub(super) fn meet(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+    ) -> Result<Option<usize>, Apart> {
+        let first = self.server_of(id, request, head, self.keys[0]);
+        let client = self.desk.clients.find(id).expect("it has just asked");
+        let plan = &self.desk.pools[client.pool as usize].plan;
+        // Where each request goes anywhere, all its keys go there.
+        let goes_anywhere = plan.distribution == Distribution::Random;
+        for at in 1..if goes_anywhere { 0 } else { self.keys.len() } {
+            let key = self.keys[at];
+            let server = self.server_of(id, request, head, key);
+            if let (Some(one), Some(other)) = (first, server)
+                && one != other
+            {
+                let (keys, servers) = ([self.keys[0], key], [one, other]);
+                return Err(Apart { keys, servers });
+            }
+        }
+        Ok(first)
+    }
+
+    /// The server that the only key of a request belongs to, if it has one.
+    pub(super) fn server_for(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+    ) -> Option<usize> {
+        let key = *self.keys.first()?;
+        self.server_of(id, request, head, key)
+    }
+
+    fn server_of(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        key: Span,
+    ) -> Option<usize> {
+        let client = self.desk.clients.find(id).expect("it has just asked");
+        let key = client.protocol.key(request, head, key, &mut self.scratch);
+        let random = &mut self.random;
+        self.desk.pools[client.pool as usize].route(key, || random.next())
+    }
+
+    /// A request whose keys are apart is told so; nothing was sent.
+    pub(super) fn refuse_apart(
+        &mut self,
+        row: RowId,
+        request: &Request,
+        head: &[u8],
+        apart: Apart,
+    ) {
+        let entry = &mut self.desk.rows[row];
+        let protocol = entry.question.protocol;
+        let mut decoded = [Vec::new(), Vec::new()];
+        let [one, other] = &mut decoded;
+        let keys = [
+            protocol.key(request, head, apart.keys[0], one),
+            protocol.key(request, head, apart.keys[1], other),
+        ];
+        let pool = &self.desk.pools[entry.pool as usize];
+        let servers = apart.servers.map(|at| pool.servers[at].plan.label.as_str());
+        entry.question.answer(&Answer::Apart { keys, servers }, &mut entry.error);
+        pool.counters.add(Counter::Refused, 1);
+        self.desk.settle_error(row);
+    }
+
     /// What a server can do. If that is not known, a link is on its way to ask.
-    fn skills(
+    pub(super) fn skills(
         &mut self,
         pool: usize,
         server: usize,

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::address::{Address, ServerLine};
+use super::commands::commands;
 use super::directives::{Directive, GLOBAL, Kind, POOL};
 use super::draft::ServerDraft;
 use super::file::{Entry, Node, Shape};
@@ -116,6 +117,11 @@ fn apply_entry<D>(
             set(draft, names);
             return Some(shown);
         }
+        Kind::Commands(set) => {
+            let (rows, shown) = commands(entry, findings)?;
+            set(draft, rows);
+            return Some(shown);
+        }
         Kind::Owns(_, set) => {
             let mut first = true;
             let words = list(entry, findings, |word| {
@@ -141,7 +147,7 @@ fn apply_entry<D>(
 }
 
 /// Names the directive in the fault of its value.
-fn about(name: &str, fault: Fault) -> Fault {
+pub fn about(name: &str, fault: Fault) -> Fault {
     Fault { message: format!("{name}: {}", fault.message), ..fault }
 }
 
@@ -194,7 +200,7 @@ pub fn apply_word<D>(kind: &Kind<D>, word: &str, draft: &mut D) -> Result<String
             Ok(format!("{word:?}"))
         }
         Kind::Secret(set) => {
-            set(draft);
+            set(draft, word)?;
             Ok("(hidden)".to_string())
         }
         Kind::Listen(set) => {
@@ -204,7 +210,7 @@ pub fn apply_word<D>(kind: &Kind<D>, word: &str, draft: &mut D) -> Result<String
             Ok(shown)
         }
         Kind::Own(_, set) => set(draft, word).map(|()| word.to_string()),
-        Kind::Words(..) | Kind::Owns(..) | Kind::Servers(_) => {
+        Kind::Words(..) | Kind::Owns(..) | Kind::Servers(_) | Kind::Commands(_) => {
             unreachable!("lists are read by apply_entry, and are not set at run time")
         }
     }
@@ -269,7 +275,7 @@ fn list<T>(
 }
 
 /// The one word of an entry, or an error about what stands there instead.
-fn scalar<'e>(entry: &'e Entry, findings: &mut Findings) -> Option<&'e str> {
+pub fn scalar<'e>(entry: &'e Entry, findings: &mut Findings) -> Option<&'e str> {
     match &entry.value.shape {
         Shape::Nothing => {
             findings.error(entry.key_place, format!("`{}` has no value", entry.key));
@@ -292,7 +298,7 @@ fn node_word<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> Option<
 }
 
 /// The place of what is wrong in a word: a part of it, if it stands in the text as it is.
-fn part_place(node: &Node, fault: &Fault) -> Place {
+pub fn part_place(node: &Node, fault: &Fault) -> Place {
     const QUOTES_LEN: usize = 2;
     let (Some(part), Shape::Word(word)) = (&fault.part, &node.shape) else { return node.place };
     let start = match node.place.end - node.place.start {

@@ -172,7 +172,7 @@ impl<'o> Compiler<'o> {
     fn check_memory(&self, findings: &mut Findings) {
         let (all, workers) = (self.global.memory_max, self.workers());
         for pool in &self.pools {
-            let size = pool.draft.plan.item_size_max;
+            let size = pool.draft.item_size_max(all / workers);
             if size <= all / workers {
                 continue;
             }
@@ -246,7 +246,9 @@ impl<'o> Compiler<'o> {
     }
 
     fn plan(&self, workers: usize) -> Plan {
-        let mut whole = Plan::new(self.pools.iter().map(|pool| plan(pool, workers)).collect());
+        let memory = self.global.memory_max / workers;
+        let pools = self.pools.iter().map(|pool| plan(pool, workers, memory)).collect();
+        let mut whole = Plan::new(pools);
         whole.memory_max = self.global.memory_max;
         whole.clients_max = self.global.clients_max.unwrap_or(usize::MAX);
         whole
@@ -282,11 +284,13 @@ fn entries<'e>(block: &'e Entry, findings: &mut Findings) -> Option<&'e [Entry]>
     }
 }
 
-fn plan(pool: &Pool, workers: usize) -> PoolPlan {
+/// `memory`: what each of the workers may have in its buffers.
+fn plan(pool: &Pool, workers: usize, memory: usize) -> PoolPlan {
     let draft = &pool.draft;
     let plan = draft.plan.clone();
     let quickack = draft.quickack.unwrap_or(QuickAck::Partial);
     PoolPlan {
+        protocol: draft.protocol(),
         servers: draft.servers.iter().map(|server| server.line.plan()).collect(),
         timeouts: timeouts(draft, plan.timeouts),
         on_failure: draft.on_failure.or(draft.auto_eject.map(eject)).unwrap_or(OnFailure::FailFast),
@@ -302,6 +306,10 @@ fn plan(pool: &Pool, workers: usize) -> PoolPlan {
         max_ejected: Some(draft.max_ejected.of(draft.servers.len())),
         users: pool.logins.users.clone(),
         server_login: pool.logins.server_login.clone(),
+        spaces: if draft.speaks_redis() { draft.databases() } else { plan.spaces },
+        space: if draft.speaks_redis() { draft.redis_db } else { plan.space },
+        extras: draft.commands.iter().map(|command| command.extra.clone()).collect(),
+        item_size_max: draft.item_size_max(memory),
         quickack,
         server_quickack: draft.server_quickack.unwrap_or(quickack),
         ..plan

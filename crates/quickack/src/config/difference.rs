@@ -74,9 +74,21 @@ impl Difference {
         if from != to {
             self.lines.push(format!("pool {name}: listens on {to} and no more on {from}"));
         }
+        self.protocol(old, new);
         self.servers(old, new);
         self.logins(old, new);
         self.directives(&format!("pool {name}"), old.block, new.block);
+    }
+
+    /// Whoever is connected has begun in the other protocol, and so have the links.
+    fn protocol(&mut self, old: &Side, new: &Side) {
+        let [from, to] = [old, new].map(|side| side.plan.protocol.name());
+        if from != to {
+            let name = &new.plan.name;
+            self.impossible.push(format!(
+                "pool {name}: protocol: {from} -> {to} needs a restart, or a pool of another name"
+            ));
+        }
     }
 
     fn servers(&mut self, old: &Side, new: &Side) {

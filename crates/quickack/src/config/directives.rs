@@ -6,10 +6,12 @@
 use std::ops::RangeInclusive;
 
 use proxy::limits;
-use proxy::plan::{OnFailure, Partial, QuickAck};
+use proxy::plan::{MultiKey, OnFailure, Partial, QuickAck};
 use shard::{Distribution, Hash};
 
+use super::commands::CommandDraft;
 use super::draft::{GlobalDraft, PoolDraft, ServerDraft, Share};
+use super::family;
 use super::network::networks;
 use super::process::{Accept, Admin, Workers, log_target, stats_address};
 use super::value::Fault;
@@ -65,14 +67,16 @@ pub enum Kind<D> {
     Words(fn() -> Vec<&'static str>, fn(&mut D, Vec<String>)),
     /// Two bytes.
     Tag(fn(&mut D, [u8; 2])),
-    /// Any text. It may be a secret, and is never shown.
-    Secret(fn(&mut D)),
+    /// Text that is a secret, and is never shown.
+    Secret(fn(&mut D, &str) -> Result<(), Fault>),
     /// A word with a grammar of its own, which the text calls so; it is shown as it was written.
     Own(&'static str, fn(&mut D, &str) -> Result<(), Fault>),
     /// A list of such words. The setter is told whether a word is the first of its list.
     Owns(&'static str, fn(&mut D, &str, bool) -> Result<(), Fault>),
     Listen(fn(&mut D, Address)),
     Servers(fn(&mut D, Vec<ServerDraft>)),
+    /// A mapping of names to where their keys stand.
+    Commands(fn(&mut D, Vec<CommandDraft>)),
 }
 
 const fn row<D>(
@@ -151,12 +155,17 @@ pub static POOL: &[Directive<PoolDraft>] = &[
     row("preconnect", Twemproxy, Value("off"),
         Kind::Switch(|pool, on| pool.plan.preconnect = on),
         "Connect to every server at start, not at the first request for it."),
-    row("redis", Twemproxy, Value("off"), Kind::Switch(|pool, on| pool.redis = on),
-        "Whether the pool speaks Redis. Only `false` is possible for now."),
-    row("redis_auth", Twemproxy, Unset("no password"), Kind::Secret(|pool| pool.redis_auth = true),
-        "The password of a pool that speaks Redis."),
-    row("redis_db", Twemproxy, Value("0"), Kind::Number(0..=INT_MAX, |_, _| ()),
-        "The database of a pool that speaks Redis; without effect on others."),
+    row("redis", Twemproxy, Value("off"), Kind::Switch(|pool, on| pool.redis = Some(on)),
+        "Whether clients and servers of the pool speak Redis: `true` is `protocol: redis`."),
+    row("redis_auth", Twemproxy, Unset("no password"),
+        Kind::Secret(|pool, word| redis_auth(word).map(|word| pool.redis_auth = word)),
+        "Redis pools: the password that clients have to give (`AUTH password`; as a user they are \
+         `default`), and that the servers are given. `users` stands in for the one, \
+         `server_login` for the other."),
+    row("redis_db", Twemproxy, Value("0"),
+        Kind::Number(0..=INT_MAX, |pool, number| pool.redis_db = number as u32),
+        "Redis pools: the database that clients are in before they say `SELECT`. A server that \
+         lacks it answers an error, where twemproxy would go on in database 0."),
     row("server_connections", Twemproxy, Value("1"),
         Kind::Number(1..=INT_MAX, |pool, count| pool.plan.server_connections = count as usize),
         "Links to each server. One pipelined link is nearly always best."),
@@ -180,9 +189,27 @@ pub static POOL: &[Directive<PoolDraft>] = &[
     row("protocol", Native, Value("memcached"),
         Kind::Word(
             || proto::NAMED.iter().map(|protocol| protocol.name()).collect(),
-            |pool, word| proto::protocol(word).map(|protocol| pool.plan.protocol = protocol),
+            |pool, word| proto::protocol(word).map(|protocol| pool.protocol = Some(protocol)),
         ),
         "What clients and servers of the pool speak."),
+    row("multi_key", Native, Unset("`split` in a Redis pool"),
+        Kind::Word(
+            || vec!["split", "refuse"],
+            |pool, word| multi_key(word).map(|choice| pool.plan.multi_key = choice),
+        ),
+        "Redis pools: what becomes of DEL, EXISTS, MGET, MSET, TOUCH and UNLINK whose keys live on \
+         several servers. `split` asks each for its own and makes one answer; an MSET is then \
+         several steps. `refuse` answers CROSSSLOT."),
+    row("databases", Native, Unset("16, or `redis_db` and one more, in a Redis pool"),
+        Kind::Number(1..=DATABASES_MAX, |pool, count| pool.databases = Some(count as u32)),
+        "Redis pools: how many databases clients may choose from with `SELECT`, as the directive \
+         of that name in the servers' own configuration. Each that is used has links of its own."),
+    row("commands", Native, Unset("none"),
+        Kind::Commands(|pool, rows| pool.commands = rows),
+        "Redis pools: commands that quickack does not know, such as those of modules: \
+         `{json.get: {key: 1, access: read}}`. `key` is `first[..last[:step]]`, counted as in the \
+         servers' COMMAND, where the name is 0 and the last argument -1; `access` is `read` or \
+         `write`. All keys of a request must live on one server."),
     row("on_failure", Native, Value("fail_fast"),
         Kind::Word(
             || vec!["eject", "fail_fast"],
@@ -217,14 +244,15 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "Who may use the pool: a file of `name:password` lines, in the configuration's folder if \
          its path is relative, that nobody but its owner may read. A name may have several lines. \
          Clients are answered nothing before they have logged in: by SASL PLAIN, or by a `set` \
-         whose value is `name password`. Read again at a reload; who is logged in stays."),
+         whose value is `name password`; in a Redis pool by `AUTH` or `HELLO`. Read again at a \
+         reload; who is logged in stays."),
     row("server_login", Native, Unset("none"),
         Kind::Own("path of a file", |pool, word| file_name(word).map(|word| {
             pool.server_login = Some(word);
         })),
         "Who the proxy is to the pool's servers: a file like that of `users` with one line, for \
-         servers that want a login (memcached's `-Y`). Each link says it before anything else; a \
-         server that refuses it is down."),
+         servers that want a login (memcached's `-Y`, a user of Redis). Each link says it before \
+         anything else; a server that refuses it is down."),
     live("timeout_connect", Value("1s"),
         Kind::Deadline(|pool, us| pool.timeout_connect = Some(us)),
         "How long a connect to a server may take."),
@@ -249,15 +277,16 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "How a get of several keys ends when a server did not answer: with an error line after \
          the hits of the others, or plainly, as if those keys had been misses."),
     row("allow", Native, Unset("nothing"),
-        Kind::Words(|| vec!["flush_all"], |pool, names| pool.plan.allow = names),
-        "Commands to all servers at once that clients may give. A refused one says so; \
-         libmemcached, and php with it, does not look at the answer to a binary flush."),
-    row("item_size_max", Native, Value("1m"),
+        Kind::Words(|| family::ALLOWED.to_vec(), |pool, names| pool.plan.allow = names),
+        "Commands that empty all servers at once and that clients may give: `flush_all` of \
+         memcached, `flushall` and `flushdb` of Redis. A refused one says so; libmemcached, and \
+         php with it, does not look at the answer to a binary flush."),
+    row("item_size_max", Native, Unset("1m; in a Redis pool 128m, or a worker's part of `memory_max`"),
         Kind::Size(1..=limits::ITEM_SIZE_MAX as u64, |pool, bytes| {
-            pool.plan.item_size_max = bytes as usize;
+            pool.item_size_max = Some(bytes as usize);
         }),
-        "The largest value; a larger one is refused in memcached's words and never sent. What its \
-         key held stays, where memcached would have removed it."),
+        "The largest value; a larger one is refused in the servers' own words and never sent. What \
+         its key held stays, where memcached would have removed it."),
     row("memory", Native, Value("64m"),
         Kind::Size(MEMORY_RANGE, |pool, bytes| pool.memory = Some(bytes as usize)),
         "Memory of each `embedded` server."),
@@ -373,6 +402,33 @@ fn on_failure(word: &str) -> Option<OnFailure> {
         _ => None,
     }
 }
+
+fn multi_key(word: &str) -> Option<MultiKey> {
+    match word {
+        "split" => Some(MultiKey::Split),
+        "refuse" => Some(MultiKey::Refuse),
+        _ => None,
+    }
+}
+
+/// None where it is empty, which is no password to twemproxy either.
+fn redis_auth(word: &str) -> Result<Option<String>, Fault> {
+    match word.len() {
+        0 => Ok(None),
+        1..=REDIS_AUTH_LEN_MAX if !word.contains(char::is_control) => Ok(Some(word.to_string())),
+        _ => {
+            let message = format!(
+                "a password has at most {REDIS_AUTH_LEN_MAX} bytes and no control characters"
+            );
+            Err(Fault::new(message))
+        }
+    }
+}
+
+/// twemproxy takes as many.
+const REDIS_AUTH_LEN_MAX: usize = 255;
+/// More than anybody has; each that is used has links of its own.
+const DATABASES_MAX: u64 = 65_536;
 
 fn partial(word: &str) -> Option<Partial> {
     match word {

@@ -1,10 +1,12 @@
 //! What the directives of a block set, before the rules that look at several of them at once.
 
 use ipnet::IpNet;
+use proto::Protocol;
 use proxy::limits;
 use proxy::plan::{OnFailure, PoolPlan, QuickAck};
 
 use super::address::{Address, ServerLine};
+use super::commands::CommandDraft;
 use super::process::Process;
 use super::report::Place;
 use super::value::{self, Fault};
@@ -37,8 +39,14 @@ pub struct PoolDraft {
     pub users: Option<String>,
     /// The same.
     pub server_login: Option<String>,
-    pub redis: bool,
-    pub redis_auth: bool,
+    pub protocol: Option<&'static dyn Protocol>,
+    /// twemproxy's word for it.
+    pub redis: Option<bool>,
+    pub redis_auth: Option<String>,
+    pub redis_db: u32,
+    pub databases: Option<u32>,
+    pub commands: Vec<CommandDraft>,
+    pub item_size_max: Option<usize>,
 }
 
 /// A line under `servers:` and where it stands.
@@ -86,11 +94,36 @@ impl PoolDraft {
             proxy_protocol: Vec::new(),
             users: None,
             server_login: None,
-            redis: false,
-            redis_auth: false,
+            protocol: None,
+            redis: None,
+            redis_auth: None,
+            redis_db: 0,
+            databases: None,
+            commands: Vec::new(),
+            item_size_max: None,
         }
     }
 }
+
+impl PoolDraft {
+    /// The largest value, where a worker may have so many bytes in all. Redis has no bound that a
+    /// file could be wrong about, so the largest that can be had is its default.
+    pub fn item_size_max(&self, memory: usize) -> usize {
+        let default = match self.speaks_redis() {
+            true => limits::ITEM_SIZE_MAX.min(memory),
+            false => limits::ITEM_SIZE_DEFAULT,
+        };
+        self.item_size_max.unwrap_or(default)
+    }
+
+    /// How many databases there are to choose from.
+    pub fn databases(&self) -> u32 {
+        self.databases.unwrap_or(DATABASES_DEFAULT.max(self.redis_db.saturating_add(1)))
+    }
+}
+
+/// As the servers' own configuration has them.
+const DATABASES_DEFAULT: u32 = 16;
 
 impl Share {
     pub fn parse(word: &str) -> Result<Share, Fault> {

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use proto::Credentials;
-use proxy::users::{self, Users};
+use proxy::users::Users;
 
 use super::apply::Findings;
 use super::attachments::{Attachments, Source};
@@ -27,11 +27,23 @@ pub struct Reader<'r> {
 }
 
 impl Reader<'_> {
+    /// The files, or `redis_auth` for the one that is not written.
     pub fn logins(&mut self) -> Logins {
         let draft = self.rules.draft;
+        let secret = draft.redis_auth.as_deref().filter(|_| draft.speaks_redis());
+        let credentials_of = match draft.speaks_redis() {
+            true => credentials_of,
+            false => credentials_of_one_word,
+        };
         Logins {
-            users: self.read("users", &draft.users, users_of),
-            server_login: self.read("server_login", &draft.server_login, credentials_of),
+            users: match draft.users {
+                Some(_) => self.read("users", &draft.users, users_of),
+                None => secret.map(users_of_one_password),
+            },
+            server_login: match draft.server_login {
+                Some(_) => self.read("server_login", &draft.server_login, credentials_of),
+                None => secret.map(credentials_without_a_name),
+            },
         }
     }
 
@@ -73,16 +85,33 @@ fn users_of(text: &str) -> Result<Rc<Users>, Vec<String>> {
     }
 }
 
+/// Whoever says nothing but a password is the servers' default user.
+fn users_of_one_password(password: &str) -> Rc<Users> {
+    let users = Users::new([(DEFAULT_USER, password)]);
+    Rc::new(users.expect("the directive takes no password that is too long"))
+}
+
+/// A password alone, as servers knew it before they had users.
+fn credentials_without_a_name(password: &str) -> Credentials {
+    Credentials { name: String::new(), password: password.to_string() }
+}
+
 fn credentials_of(text: &str) -> Result<Credentials, Vec<String>> {
     let pairs = pairs(text)?;
     let [(name, password)] = pairs[..] else {
         let count = pairs.len();
         return Err(vec![format!("{count} `name:password` lines, not the one that is used")]);
     };
-    if password.contains(char::is_whitespace) {
-        return Err(vec!["to a server a password ends at its first space".to_string()]);
-    }
     Ok(Credentials { name: name.to_string(), password: password.to_string() })
+}
+
+/// To memcached they are words of one line.
+fn credentials_of_one_word(text: &str) -> Result<Credentials, Vec<String>> {
+    let credentials = credentials_of(text)?;
+    match credentials.password.contains(char::is_whitespace) {
+        true => Err(vec!["to a server a password ends at its first space".to_string()]),
+        false => Ok(credentials),
+    }
 }
 
 /// The pairs of a file, or what is wrong with its lines.
@@ -115,12 +144,16 @@ fn pair(line: &str) -> Result<(&str, &str), &'static str> {
     if password.is_empty() || password.contains(char::is_control) {
         return Err("after the colon stands a password, without control characters");
     }
-    match line.len() <= users::LINE_LEN_MAX {
+    match line.len() <= LINE_LEN_MAX {
         true => Ok((name, password)),
         false => Err("longer than 256 bytes"),
     }
 }
 
+/// The servers' name for whoever gives none.
+const DEFAULT_USER: &str = "default";
+/// A line of a file.
+const LINE_LEN_MAX: usize = 256;
 /// Passwords of one pool: each try is compared with all of them.
 const USERS_MAX: usize = 1000;
 /// Lines of one file that are told of one by one.
@@ -150,7 +183,7 @@ mod tests {
     #[test]
     fn a_login_to_servers_is_one_line_without_spaces() {
         let check = |text: &str| {
-            let found = credentials_of(text).map(|it| (it.name, it.password));
+            let found = credentials_of_one_word(text).map(|it| (it.name, it.password));
             found.map_err(|told| told.join("; "))
         };
         let expected = ("anna".to_string(), "a:b".to_string());

@@ -56,6 +56,7 @@ fn kind<D>(kind: &Kind<D>) -> String {
         Kind::Own(words, _) | Kind::Owns(words, _) => (*words).to_string(),
         Kind::Listen(_) => "address".to_string(),
         Kind::Servers(_) => "list of servers".to_string(),
+        Kind::Commands(_) => "names, each with `key` and `access`".to_string(),
     }
 }
 
@@ -85,7 +86,8 @@ const DIFFERENCES: &str = "
 * `client_connections` is read and ignored by twemproxy 0.5. Here it is a limit.
 * Hosts are looked up once, at start, by the system's resolver; twemproxy looks up a server's at
   each connect.
-* `redis: true` is refused for now.
+* In a Redis pool, clients may use every database of `databases`; to twemproxy's there is one. A
+  server that lacks `redis_db` answers an error, where twemproxy goes on in database 0.
 * Refused here, though twemproxy 0.5 lets it pass: a number that does not fit in 31 bits (there it
   overflows), a socket's mode that is not octal (there it is dropped), a server without a host or
   with an empty name, control characters in names.

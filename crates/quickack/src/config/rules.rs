@@ -24,7 +24,7 @@ pub struct Rules<'r> {
 impl Rules<'_> {
     pub fn check(&self, findings: &mut Findings) {
         self.check_required(findings);
-        self.check_redis(findings);
+        self.check_family(findings);
         self.check_servers(findings);
         self.check_failure(findings);
         self.check_proxy_protocol(findings);
@@ -47,18 +47,6 @@ impl Rules<'_> {
         };
         if none {
             findings.error(servers.key_place, format!("pool `{name}` has no servers"));
-        }
-    }
-
-    fn check_redis(&self, findings: &mut Findings) {
-        if self.draft.redis {
-            let message = "redis: this version speaks memcached only; leave the pool to \
-                           nutcracker until Redis is spoken here";
-            findings.error(self.spot_of("redis"), message);
-        } else if self.draft.redis_auth {
-            let place =
-                self.entry("redis_auth").map_or(self.block.key_place, |entry| entry.key_place);
-            findings.error(place, "redis_auth: this pool is not `redis: true`");
         }
     }
 
@@ -99,7 +87,7 @@ impl Rules<'_> {
         let draft = self.draft;
         let lines = || draft.servers.iter().map(|server| &server.line);
         let embedded = lines().any(|line| matches!(line.address, ServerAddress::Embedded { .. }));
-        if draft.memory.is_some() && !embedded {
+        if draft.memory.is_some() && !embedded && !draft.speaks_redis() {
             let message = "memory: without effect, because no server of this pool is `embedded`";
             findings.warning(self.spot_of("memory"), message);
         }
@@ -117,6 +105,11 @@ impl Rules<'_> {
             let message = "distribution: random does not look at weights";
             findings.warning(self.spot_of("distribution"), message);
         }
+    }
+
+    /// Whether it is in the file, or was set over it.
+    pub fn is_written(&self, name: &str) -> bool {
+        self.settings.iter().any(|setting| setting.name == name)
     }
 
     fn entry(&self, name: &str) -> Option<&Entry> {

@@ -42,7 +42,7 @@ impl Loop<'_> {
                     self.mind.set_ejected(server, ejected, self.now);
                 }
                 Order::Adopt { client, fds } => {
-                    fds.into_iter().for_each(|fd| self.adopt(fd, client));
+                    fds.into_iter().for_each(|fd| self.adopt(fd, client.clone()));
                 }
                 Order::Retire => self.retire(),
                 Order::Share { keep } => self.sharing = Some((keep, self.now.after(SHARE_US))),
@@ -114,8 +114,8 @@ impl Loop<'_> {
         }
         for (client, fds) in alike {
             // Those that cannot be passed stay for another turn.
-            if let Err(back) = self.errands.hand_over(client, fds) {
-                back.into_iter().for_each(|fd| self.adopt(fd, client));
+            if let Err(back) = self.errands.hand_over(client.clone(), fds) {
+                back.into_iter().for_each(|fd| self.adopt(fd, client.clone()));
             }
         }
     }

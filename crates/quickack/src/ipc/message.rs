@@ -15,7 +15,7 @@ pub struct Guest {
 
 impl From<Passed> for Guest {
     fn from(client: Passed) -> Guest {
-        let Passed { pool, protocol, logged_in, strikes } = client;
+        let Passed { pool, protocol, logged_in, strikes, session: _ } = client;
         Guest { pool, protocol, logged_in, strikes }
     }
 }
@@ -23,7 +23,7 @@ impl From<Passed> for Guest {
 impl From<Guest> for Passed {
     fn from(client: Guest) -> Passed {
         let Guest { pool, protocol, logged_in, strikes } = client;
-        Passed { pool, protocol, logged_in, strikes }
+        Passed { pool, protocol, logged_in, strikes, session: proto::Session::default() }
     }
 }
 

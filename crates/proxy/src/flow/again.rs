@@ -1,0 +1,157 @@
+//! Requests that are asked again because their server says that it did nothing: it is loading its
+//! data, has lost its master, or does not know a script.
+//!
+//! ```text
+//!   excuse ──▶ is it the last that its client has asked, and is there time?
+//!     yes ──▶ the client is not read · a remedy, if there is one · a pause ──▶ routed and sent anew
+//!     no  ──▶ the client gets the excuse
+//! ```
+//!
+//! The last only: what the client asked after it has been, or will be, executed before, and requests
+//! of one client must not change places.
+
+use metrics::Server as Counter;
+use proto::{Ask, Class, Excuse, Parsed, Quiet, Request, Resume};
+
+use super::receive::Data;
+use super::way::Way;
+use crate::buffer::Outbox;
+use crate::client::State as ClientState;
+use crate::fault::Fault;
+use crate::id::ConnId;
+use crate::link::Cargo;
+use crate::request::RowId;
+use crate::timers::Due;
+use crate::{Proxy, Time, limits};
+
+impl Proxy {
+    /// Whether a request is asked again, whose server has answered it with this error.
+    pub(super) fn excused(
+        &mut self,
+        row: RowId,
+        (link, server): (ConnId, u32),
+        line: &[u8],
+        now: Time,
+    ) -> bool {
+        let Some(times) = self.desk.rows[row].question.repeats else { return false };
+        let pool = self.desk.rows[row].pool as usize;
+        let Some(excuse) = self.desk.pools[pool].upstream.excuse(line) else { return false };
+        let pause = limits::REPEAT_FIRST_US << times.min(6);
+        let question = &self.desk.rows[row].question;
+        let deadline = self.desk.rows[row].since.after(self.desk.pools[pool].plan.timeouts.reply);
+        let is_last = self.desk.clients.find(self.desk.rows[row].client).is_some_and(|client| {
+            client.tail == row && client.silent == 0 && client.state == ClientState::Open
+        });
+        let may = (is_last || bug!(RepeatPastOthers))
+            && !question.gathers
+            && question.quiet == Quiet::Loud
+            && now.after(pause) < deadline;
+        if !may || !self.has_remedy(row, (link, excuse), now) {
+            return false;
+        }
+        let owner = self.desk.rows[row].client;
+        let question = &mut self.desk.rows[row].question;
+        (question.repeats, question.rests) = (Some(times.saturating_add(1)), true);
+        let counters = self.desk.pools[pool].servers[server as usize].counters;
+        counters.add(counter(excuse), 1);
+        let at = if excuse == Excuse::NoScript { now } else { now.after(pause) };
+        self.timers.set(at, Due::Again { row });
+        self.desk.hold(owner);
+        true
+    }
+
+    /// Whether there is nothing to be remedied but time; or it can be, and is now.
+    fn has_remedy(&mut self, row: RowId, (link, excuse): (ConnId, Excuse), now: Time) -> bool {
+        if excuse != Excuse::NoScript {
+            return true;
+        }
+        let question = &self.desk.rows[row].question;
+        let lore = &self.desk.pools[self.desk.rows[row].pool as usize].lore;
+        let known = |name: &[u8]| lore.find(name);
+        let mut words = Vec::new();
+        // Once: a server that forgets at once what it is told is not told again.
+        let once = question.repeats == Some(0);
+        let asked = question.asked();
+        match question.protocol.remedy(&asked, excuse, &known, &mut words).filter(|_| once) {
+            Some(ask) => {
+                self.send_errand(link, ask, &words, now);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Tells a server something of our own.
+    fn send_errand(&mut self, id: ConnId, ask: Ask, words: &[u8], now: Time) {
+        let link = self.links.find_mut(id).expect("it has just answered");
+        let before = link.out.len();
+        link.out.open(&mut self.desk.spares);
+        link.out.copy(words);
+        link.launch(Cargo::Errand, ask, before, now);
+        self.mark_dirty(id);
+        self.arm_link(id);
+    }
+
+    /// It is time to ask a request again.
+    pub(super) fn ask_anew(&mut self, row: RowId, now: Time) {
+        let entry = &mut self.desk.rows[row];
+        assert!(entry.question.rests, "it waits for nothing else");
+        entry.question.rests = false;
+        let owner = entry.client;
+        if self.desk.clients.find(owner).is_none() {
+            return self.desk.part_done(row);
+        }
+        let head = entry.question.head.clone();
+        let protocol = entry.question.protocol;
+        let parsed = protocol.parse_request(&head, &mut Resume::default(), &mut self.keys);
+        let Parsed::Complete(mut request) = parsed else {
+            unreachable!("the same bytes are the same request")
+        };
+        self.adopt(owner, &mut request, &head);
+        self.route_anew(row, &request, &head, now);
+    }
+
+    fn route_anew(&mut self, row: RowId, request: &Request, head: &[u8], now: Time) {
+        let owner = self.desk.rows[row].client;
+        // What was split has met.
+        let single = match request.class {
+            Class::Split { writes, .. } => &Request { class: Class::Single { writes }, ..*request },
+            _ => request,
+        };
+        let pool = self.desk.rows[row].pool as usize;
+        let (ask, server) = match self.way(owner, single, head, now) {
+            Some(Way::Go { ask, server: Some(server) }) => (ask, Some(server)),
+            Some(Way::Go { ask, server: None }) => (ask, self.server_for(owner, single, head)),
+            Some(Way::Apart(apart)) => return self.refuse_apart(row, single, head, apart),
+            Some(Way::Fault(server, fault)) => {
+                return self.desk.fail_part((row, 0), server, fault, false);
+            }
+            Some(Way::Refused(refusal)) => return self.desk.refuse(row, refusal),
+            Some(Way::Wait(server)) => {
+                return self.desk.fail_part((row, 0), Some(server as u32), Fault::Down, false);
+            }
+            None => unreachable!("only what one server answers is asked again"),
+        };
+        let Some(server) = server else {
+            return self.desk.fail_part((row, 0), None, Fault::NoServer, false);
+        };
+        self.desk.rows[row].question.ask = ask;
+        match self.link_for(pool, server, owner, now) {
+            Ok(link) => {
+                let none = Data::Held(Outbox::default());
+                self.send(link, (row, 0), single, head, none, ask, now);
+            }
+            Err(fault) => self.desk.fail_part((row, 0), Some(server as u32), fault, false),
+        }
+    }
+}
+
+fn counter(excuse: Excuse) -> Counter {
+    match excuse {
+        Excuse::Loading => Counter::AgainLoading,
+        Excuse::MasterDown => Counter::AgainMasterDown,
+        Excuse::ClusterDown => Counter::AgainClusterDown,
+        Excuse::TryAgain => Counter::AgainTryAgain,
+        Excuse::NoScript => Counter::AgainNoScript,
+    }
+}

@@ -1,0 +1,110 @@
+//! What a protocol answers by itself: who is there, what the client is called, which database it is
+//! in. The protocol has the words, and says what becomes of the client.
+
+use proto::{Carry, Class, Facts, Local, Muted, Quiet, Request, Session, Turn};
+
+use metrics::Pool as Counter;
+
+use super::ask::VERSION;
+use super::way::Way;
+use crate::id::ConnId;
+use crate::{Proxy, Time};
+
+impl Proxy {
+    /// Answers a request that is its protocol's own affair.
+    pub(super) fn converse(&mut self, id: ConnId, request: &Request, head: &[u8]) {
+        let client = self.desk.clients.find_mut(id).expect("it has just asked");
+        if client.session.id == 0 {
+            self.named += 1;
+            client.session.id = self.named << WORKER_BITS | self.desk.sheet.slot() as u64;
+        }
+        let client = self.desk.clients.find_mut(id).expect("it has just asked");
+        let (protocol, pool) = (client.protocol, client.pool as usize);
+        let mut session = std::mem::take(&mut client.session);
+        let mut words = std::mem::take(&mut self.scratch);
+        words.clear();
+        let turn = protocol.converse(request, head, &mut session, &self.facts(pool), &mut words);
+        let is_muted = request.quiet == Quiet::Silent && session.muted != Muted::No;
+        if turn == Turn::Leave
+            && let Some(client) = self.desk.clients.find_mut(id)
+        {
+            client.quits = true;
+        }
+        self.take_session(id, session);
+        if !is_muted {
+            let request = Request { quiet: Quiet::Loud, ..*request };
+            self.desk.tell(id, &request, &words);
+        }
+        self.scratch = words;
+        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        match turn {
+            Turn::Stay => {}
+            Turn::Leave => self.desk.leave(id),
+            Turn::LogOut => client.logged_in = false,
+        }
+    }
+
+    /// Whether what a protocol answers by itself has to wait for what servers can do, or cannot be
+    /// answered.
+    pub(super) fn way_of_own(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        now: Time,
+    ) -> Option<Way> {
+        let client = self.desk.clients.find(id).expect("it has just asked");
+        let (pool, protocol) = (client.pool as usize, client.protocol);
+        let Class::Local(Local::Own) = request.class else { return None };
+        let needs_skills = protocol.carry(request, head, None) == Carry::Unknown;
+        if !needs_skills || self.desk.pools[pool].skills().is_some() {
+            return None;
+        }
+        let Some(server) = self.desk.pools[pool].any_place(id.index()) else { return None };
+        match self.skills(pool, server, id, now) {
+            Ok(_) => Some(Way::Wait(server)),
+            Err(fault) => Some(Way::Fault(Some(server as u32), fault)),
+        }
+    }
+
+    /// What a client has said about itself now. If it is in another lane, what it asks next is not
+    /// asked before everything that it asked so far has been answered.
+    fn take_session(&mut self, id: ConnId, mut session: Session) {
+        let client = self.desk.clients.find_mut(id).expect("it has just asked");
+        let pool = &mut self.desk.pools[client.pool as usize];
+        let before = pool.lanes.of(client.lane);
+        if session.lane != before && !bug!(KeepLane) {
+            match pool.lane(session.lane) {
+                Some(place) => {
+                    pool.lanes.leave(client.lane);
+                    pool.lanes.enter(place);
+                    client.lane = place;
+                }
+                None => session.lane = before,
+            }
+        }
+        let moved = session.lane != before;
+        client.session = session;
+        if moved && !bug!(OvertakeLane) {
+            self.desk.hold(id);
+        }
+    }
+
+    fn facts(&self, pool: usize) -> Facts<'_> {
+        let entry = &self.desk.pools[pool];
+        Facts {
+            pool: &entry.plan.name,
+            version: VERSION,
+            skills: entry.skills(),
+            spaces: entry.plan.spaces,
+            lane: entry.lanes.of(entry.lanes.home),
+            servers: entry.planned(),
+            clients: self.desk.sheet.total(entry.plan.row, Counter::ClientsNow),
+            uptime_s: self.desk.now.since(self.started) / 1_000_000,
+            has_users: entry.plan.users.is_some(),
+        }
+    }
+}
+
+/// As many as name a worker.
+const WORKER_BITS: u32 = 10;

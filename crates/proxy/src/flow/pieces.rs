@@ -1,0 +1,159 @@
+//! What does not come whole: a value whose body is still arriving, and a reply in any number of
+//! pieces. It is kept until it is whole, or goes to its client as it comes, if that waits for
+//! nothing else.
+//!
+//! ```text
+//!   value    head [ body ........ trailer ]
+//!   reply    piece, piece [ body .. trailer ], piece, … last piece
+//! ```
+
+use proto::{Ask, Item, ItemKind, Shown};
+
+use super::pair::Step;
+use crate::buffer::{Outbox, Source};
+use crate::client::End;
+use crate::desk::{Desk, Value};
+use crate::fault::Fault;
+use crate::id::ConnId;
+use crate::link::{Body, Entry, Link, Unit};
+use crate::{Proxy, Time};
+
+/// The beginning of a body, or of a reply in pieces.
+pub(super) fn begin_body(
+    link: &mut Link,
+    desk: &mut Desk,
+    (item, asked): (Item, Ask),
+    rest: Source<'_>,
+    (entry, unit): (Entry, Unit),
+) {
+    let head = rest.part(0, item.head as usize);
+    let mut body = Body {
+        item,
+        entry: Some(entry),
+        unit,
+        streams: false,
+        data: Outbox::default(),
+        shown: Shown::Nothing,
+        left: item.body + item.trailer.len() as u64,
+        end: End::default(),
+    };
+    let is_there = unit != Unit::Errand && desk.clients.find(desk.rows[entry.row].client).is_some();
+    if is_there && desk.memory.has_room(item.len() as usize) {
+        (body.shown, body.streams) = desk.begin_value(entry, (&item, asked), head, &mut body.data);
+    } else {
+        body.entry = None;
+        // What has one reply is settled at its end: until then the message stands for it.
+        match (unit, is_there) {
+            (Unit::Key, true) => {
+                let part = (entry.row, entry.slot);
+                desk.fail_key(part, Some(link.server), Fault::OutOfMemory);
+            }
+            (Unit::Key, false) => desk.part_done(entry.row),
+            _ => {}
+        }
+    }
+    link.body = Some(body);
+}
+
+impl Proxy {
+    /// The next piece of a reply that comes in several.
+    pub(super) fn pair_more(
+        &mut self,
+        id: ConnId,
+        item: Item,
+        rest: Source<'_>,
+        now: Time,
+    ) -> Result<Step, &'static str> {
+        if !matches!(item.kind, ItemKind::Part | ItemKind::Status) {
+            return Err("not a possible end of the reply that had begun");
+        }
+        let link = self.links.find_mut(id).expect("the caller found it");
+        let body = link.body.as_mut().expect("the caller looked");
+        body.item = item;
+        body.left = item.body + item.trailer.len() as u64;
+        body.end = End::default();
+        body.shown = Shown::Body { trailer: item.trailer };
+        if let Some(entry) = body.entry {
+            let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
+            let is_there = self.desk.clients.find(self.desk.rows[entry.row].client).is_some();
+            if !is_there || !self.desk.memory.has_room(len) {
+                if body.streams && is_there {
+                    self.desk.cut_off(entry.row);
+                }
+                body.entry = None;
+                body.data.clear();
+            } else if !body.streams && self.desk.may_stream(entry, body.data.len() + len) {
+                body.streams = true;
+                self.desk.begin_stream(entry.row, &mut body.data);
+            }
+        }
+        self.take_in(id, rest.part(0, item.head as usize));
+        self.end_piece(id, now);
+        Ok(Step::Used(item.head as usize))
+    }
+
+    /// More of a body.
+    pub(super) fn pair_body(
+        &mut self,
+        id: ConnId,
+        rest: Source<'_>,
+        now: Time,
+    ) -> Result<Step, &'static str> {
+        let link = self.links.find_mut(id).expect("the caller found it");
+        let body = link.body.as_mut().expect("the caller looked");
+        let used = rest.bytes.len().min(usize::try_from(body.left).unwrap_or(usize::MAX));
+        body.end.feed(&rest.bytes[..used]);
+        let before_trailer = body.left.saturating_sub(body.item.trailer.len() as u64);
+        let shown = used.min(usize::try_from(before_trailer).unwrap_or(usize::MAX));
+        body.left -= used as u64;
+        let is_wrong = body.left == 0 && !body.end.is(body.item.trailer);
+        if matches!(body.shown, Shown::Body { .. }) && shown > 0 {
+            self.take_in(id, rest.part(0, shown));
+        }
+        if is_wrong {
+            return Err("a value that does not end where its head says");
+        }
+        self.end_piece(id, now);
+        Ok(Step::Used(used))
+    }
+
+    /// Bytes of a reply whose rest is still to come: they go to its client, or are kept.
+    fn take_in(&mut self, id: ConnId, part: Source<'_>) {
+        let link = self.links.find_mut(id).expect("the caller found it");
+        let body = link.body.as_mut().expect("the caller looked");
+        match body.entry {
+            Some(entry) if body.streams => self.desk.stream(entry.row, part),
+            Some(_) => {
+                body.data.open(&mut self.desk.spares);
+                body.data.keep(part);
+            }
+            None => {}
+        }
+    }
+
+    /// If a piece has come whole it gets its end; the last one settles what it belongs to.
+    fn end_piece(&mut self, id: ConnId, now: Time) {
+        let link = self.links.find_mut(id).expect("the caller found it");
+        let body = link.body.as_mut().expect("the caller looked");
+        if body.left > 0 {
+            return;
+        }
+        if let Shown::Body { trailer } = body.shown {
+            self.take_in(id, Source::plain(trailer));
+        }
+        let link = self.links.find_mut(id).expect("the caller found it");
+        let Some(body) = link.body.take_if(|body| body.item.kind != ItemKind::Part) else {
+            // The account of a reply without an end must not wait for it.
+            let held = link.measure();
+            return self.desk.memory.change(&mut link.held, held);
+        };
+        let Body { item, entry, unit, streams, data, .. } = body;
+        let value = if streams { Value::Streamed } else { Value::Held(Box::new(data)) };
+        match (entry, unit) {
+            (Some(entry), _) => self.settle(id, (entry, unit), &item, value, true, now),
+            (None, Unit::Key) if item.ends => self.end_reply(id, ItemKind::End, b"", now),
+            (None, Unit::Key) => {}
+            (None, Unit::Single | Unit::Batch | Unit::Errand) => self.drop_answer(id, now),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Names and the texts that they stand for, as a pool's clients have taught its servers: so that a
+//! server that has forgotten one can be told again.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::limits;
+
+/// So many bytes of them; the oldest go first.
+#[derive(Default)]
+pub(crate) struct Lore {
+    texts: HashMap<Vec<u8>, Vec<u8>>,
+    /// In the order learnt.
+    names: VecDeque<Vec<u8>>,
+    held: usize,
+}
+
+impl Lore {
+    pub(crate) fn learn(&mut self, name: &[u8], text: &[u8]) {
+        let size = 2 * name.len() + text.len();
+        if self.texts.contains_key(name) || size > limits::LORE_MAX {
+            return;
+        }
+        while self.held + size > limits::LORE_MAX {
+            let Some(oldest) = self.names.pop_front() else { break };
+            let text = self.texts.remove(&oldest).map_or(0, |text| text.len());
+            self.held -= 2 * oldest.len() + text;
+        }
+        self.held += size;
+        self.texts.insert(name.to_vec(), text.to_vec());
+        self.names.push_back(name.to_vec());
+    }
+
+    pub(crate) fn find(&self, name: &[u8]) -> Option<Vec<u8>> {
+        self.texts.get(name).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_is_forgotten_first_and_the_bound_holds() {
+        let mut lore = Lore::default();
+        let text = vec![b't'; limits::LORE_MAX / 4];
+        for name in [b"a", b"b", b"c", b"a", b"d", b"e"] {
+            lore.learn(name, &text);
+            assert!(lore.held <= limits::LORE_MAX);
+        }
+        let known = [b"a", b"b", b"c", b"d", b"e"].map(|name| lore.find(name).is_some());
+        assert_eq!(known, [false, false, true, true, true]);
+        lore.learn(b"f", &vec![b't'; limits::LORE_MAX]);
+        assert!(lore.find(b"f").is_none() && lore.find(b"e").is_some(), "too long to be kept");
+    }
+}

@@ -1,0 +1,145 @@
+//! What pools that speak one protocol have and others have not: words that stand in the wrong kind
+//! of pool are told, since none of them would do anything there.
+
+use proto::Protocol;
+
+use super::address::ServerAddress;
+use super::apply::Findings;
+use super::draft::PoolDraft;
+use super::report::nearest;
+use super::rules::Rules;
+
+/// The name of Redis's and Valkey's protocol.
+pub const REDIS: &str = "redis";
+
+/// Words of pools that speak Redis.
+const OF_REDIS: &[&str] = &["redis_auth", "multi_key", "databases", "commands"];
+
+/// Words of pools that do not, and why.
+const NOT_OF_REDIS: &[(&str, &str)] = &[
+    ("merge_gets", "requests go to their servers as they are"),
+    ("partial", "an MGET is answered whole or with an error"),
+    ("memory", "there is no embedded cache"),
+];
+
+impl PoolDraft {
+    /// What clients and servers of the pool speak.
+    pub fn protocol(&self) -> &'static dyn Protocol {
+        let of_redis = || proto::protocol(REDIS).filter(|_| self.redis == Some(true));
+        self.protocol.or_else(of_redis).unwrap_or(proto::PROTOCOLS[0])
+    }
+
+    pub fn speaks_redis(&self) -> bool {
+        self.protocol().name() == REDIS
+    }
+}
+
+impl Rules<'_> {
+    pub fn check_family(&self, findings: &mut Findings) {
+        self.check_said_twice(findings);
+        match self.draft.speaks_redis() {
+            true => self.check_redis(findings),
+            false => self.check_others(findings),
+        }
+        self.check_allowed(findings);
+    }
+
+    /// `redis:` is twemproxy's word for what `protocol:` says.
+    fn check_said_twice(&self, findings: &mut Findings) {
+        let (Some(redis), Some(protocol)) = (self.draft.redis, self.draft.protocol) else { return };
+        if redis != (protocol.name() == REDIS) {
+            let message = "redis: `protocol` says the contrary; keep one of them";
+            findings.error(self.spot_of("redis"), message);
+        }
+    }
+
+    fn check_redis(&self, findings: &mut Findings) {
+        for (name, why) in NOT_OF_REDIS.iter().filter(|(name, _)| self.is_written(name)) {
+            let message = format!("{name}: this pool speaks Redis, where {why}; leave it out");
+            findings.error(self.spot_of(name), message);
+        }
+        let embedded = |address: &ServerAddress| matches!(address, ServerAddress::Embedded { .. });
+        for server in self.draft.servers.iter().filter(|it| embedded(&it.line.address)) {
+            let message = "servers: the embedded cache speaks memcached; a pool that speaks Redis \
+                           needs a server of its own";
+            findings.error(server.place, message);
+        }
+        self.check_logins(findings);
+        self.check_databases(findings);
+        self.check_commands(findings);
+    }
+
+    fn check_logins(&self, findings: &mut Findings) {
+        let draft = self.draft;
+        let twice = draft.users.is_some() && draft.server_login.is_some();
+        if draft.redis_auth.is_some() && twice {
+            let message = "redis_auth: without effect, because `users` says who clients are and \
+                           `server_login` who the pool is to its servers";
+            findings.warning(self.spot_of("redis_auth"), message);
+        }
+    }
+
+    fn check_databases(&self, findings: &mut Findings) {
+        let Some(databases) = self.draft.databases.filter(|all| self.draft.redis_db >= *all) else {
+            return;
+        };
+        let message = format!(
+            "redis_db: {} is not one of `databases`, which are 0 to {}",
+            self.draft.redis_db,
+            databases - 1
+        );
+        findings.error(self.spot_of("redis_db"), message);
+    }
+
+    fn check_commands(&self, findings: &mut Findings) {
+        let known = self.draft.protocol().commands();
+        for command in &self.draft.commands {
+            let name = &command.extra.name;
+            if known.iter().any(|row| row.name == name) {
+                let message = format!(
+                    "commands: `{name}` is known, and what becomes of it is not to be changed; \
+                     leave it out"
+                );
+                findings.error(command.place, message);
+            }
+        }
+    }
+
+    fn check_others(&self, findings: &mut Findings) {
+        if self.draft.redis == Some(true) && self.draft.protocol.is_none() {
+            findings.error(self.spot_of("redis"), "redis: this build does not speak Redis");
+            return;
+        }
+        for name in OF_REDIS.iter().filter(|name| self.is_written(name)) {
+            let message = format!(
+                "{name}: this pool speaks memcached; write `redis: true` if its servers speak \
+                 Redis, or leave `{name}` out"
+            );
+            findings.error(self.spot_of(name), message);
+        }
+        if self.draft.redis_db > 0 {
+            let message = "redis_db: without effect, because this pool speaks memcached";
+            findings.warning(self.spot_of("redis_db"), message);
+        }
+    }
+
+    /// `allow` names commands of the pool's protocol.
+    fn check_allowed(&self, findings: &mut Findings) {
+        let protocol = self.draft.protocol();
+        let known = |name: &str| protocol.commands().iter().any(|row| row.name == name);
+        for name in self.draft.plan.allow.iter().filter(|name| !known(name)) {
+            let fitting = ALLOWED.iter().copied().filter(|word| known(word));
+            let near = nearest(name, fitting.clone());
+            let fitting: Vec<&str> = fitting.collect();
+            let message = format!(
+                "allow: `{name}` is no command of a pool that speaks {}, where {} can be allowed",
+                protocol.name(),
+                fitting.join(" and ")
+            );
+            findings.fault(self.spot_of("allow"), super::value::Fault::new(message).suggest(near));
+        }
+    }
+}
+
+/// What `allow` may name, of all protocols.
+pub const ALLOWED: &[&str] = &["flush_all", "flushall", "flushdb"];
