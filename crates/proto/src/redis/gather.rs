@@ -1,10 +1,203 @@
-//! One answer of many replies (a stub until the reply side is here).
+//! One answer of what several servers say, by command.
+//!
+//! ```text
+//!   :2  :0  :1         ->  :3             a sum
+//!   +OK  +OK           ->  +OK            all of them
+//!   *1 a  *2 b c       ->  *3 a b c       one list
+//!   $1 a  $-1          ->  $1 a           any that is something
+//! ```
+//!
+//! Where all must succeed, the first error is the answer. Of a change that others have carried out
+//! it says so: nothing undoes that.
 
-use crate::Asked;
+use super::commands::{self, id};
+use super::reply::Walk;
+use super::words;
+use crate::{Asked, Class};
+
+/// What is made of the replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gathering {
+    /// Numbers, added up.
+    Sum,
+    /// Everybody says the same.
+    Same,
+    /// The elements of all arrays, one after the other.
+    Concat,
+    /// Any one that is not null.
+    Pick,
+    /// 1 where all have it, element by element.
+    And,
+    /// One success is enough.
+    One,
+}
+
+fn gathering(command: u16) -> Gathering {
+    match command {
+        id::DEL | id::UNLINK | id::EXISTS | id::TOUCH | id::DBSIZE => Gathering::Sum,
+        id::KEYS => Gathering::Concat,
+        id::RANDOMKEY => Gathering::Pick,
+        id::SCRIPT_EXISTS => Gathering::And,
+        id::SCRIPT_KILL | id::FUNCTION_KILL => Gathering::One,
+        _ => Gathering::Same,
+    }
+}
+
+/// Whether the row changes something.
+fn changes(command: u16) -> bool {
+    let row = commands::rows().get(usize::from(command));
+    matches!(
+        row.map(|row| row.class),
+        Some(Class::Split { writes: true, .. } | Class::Broadcast { writes: true, .. })
+    )
+}
 
 pub(super) fn gather(
-    _asked: &Asked<'_>,
-    _parts: &mut dyn Iterator<Item = Result<&[u8], &[u8]>>,
-    _out: &mut Vec<u8>,
+    asked: &Asked<'_>,
+    parts: &mut dyn Iterator<Item = Result<&[u8], &[u8]>>,
+    out: &mut Vec<u8>,
 ) {
+    let mut replies = Vec::new();
+    let mut errors = Vec::new();
+    for part in parts {
+        match part {
+            Ok(reply) => replies.push(reply),
+            Err(error) => errors.push(error),
+        }
+    }
+    let how = gathering(asked.command);
+    let enough = match how {
+        Gathering::One => !replies.is_empty(),
+        Gathering::Pick => errors.is_empty() || replies.iter().any(|reply| !is_null(reply)),
+        _ => errors.is_empty(),
+    };
+    if !enough {
+        let is_partly_done = !replies.is_empty() && changes(asked.command);
+        return fail(&errors, is_partly_done, out);
+    }
+    let start = out.len();
+    let gathered = match how {
+        Gathering::Sum => sum(&replies, out),
+        Gathering::Same => same(&replies, out),
+        Gathering::Concat => concat(&replies, out),
+        Gathering::Pick => pick(&replies, out),
+        Gathering::And => and(&replies, out),
+        Gathering::One => replies.first().map(|reply| out.extend_from_slice(reply)),
+    };
+    if gathered.is_none() {
+        out.truncate(start);
+        differ(&replies, out);
+    }
+}
+
+/// The error that claims least, and that others have done what was asked, if they have.
+fn fail(errors: &[&[u8]], is_partly_done: bool, out: &mut Vec<u8>) {
+    let Some(error) = errors.iter().min_by_key(|error| claim(error)) else {
+        return words::error(&[b"ERR no server has answered"], out);
+    };
+    match error.strip_prefix(b"-").and_then(|line| line.strip_suffix(b"\r\n")) {
+        Some(line) if is_partly_done => words::error(&[line, PARTLY_DONE], out),
+        _ => out.extend_from_slice(error),
+    }
+}
+
+/// How much an error claims: less than that nothing was done, or no more than that nothing runs.
+fn claim(error: &[u8]) -> u8 {
+    let says = |words: &[u8]| memchr::memmem::find(error, words).is_some();
+    match error {
+        _ if says(b"outcome unknown") || says(b"done, but") => 0,
+        _ if error.starts_with(b"-NOTBUSY") => 2,
+        _ => 1,
+    }
+}
+
+const PARTLY_DONE: &[u8] = b" (on other servers it was carried out)";
+
+/// Servers that should say the same do not, or one says what cannot be gathered.
+fn differ(replies: &[&[u8]], out: &mut Vec<u8>) {
+    let first = replies.first().copied().unwrap_or_default();
+    let other = replies.iter().find(|reply| **reply != first).copied().unwrap_or(first);
+    let told = [first, other].map(|reply| {
+        let mut walk = Walk::new(reply);
+        words::echo(walk.text().unwrap_or(reply))
+    });
+    let why: &[u8] = b"ERR the servers do not agree: one says '";
+    words::error(&[why, &told[0], b"', another '", &told[1], b"'"], out);
+}
+
+fn is_null(reply: &[u8]) -> bool {
+    matches!(reply, b"$-1\r\n" | b"_\r\n" | b"*-1\r\n")
+}
+
+fn sum(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let mut total: u64 = 0;
+    for reply in replies {
+        if reply.first() != Some(&b':') {
+            return None;
+        }
+        total = total.checked_add(Walk::new(reply).number()?)?;
+    }
+    words::number(total, out);
+    Some(())
+}
+
+fn same(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let first = replies.first()?;
+    replies.iter().all(|reply| reply == first).then(|| out.extend_from_slice(first))
+}
+
+fn concat(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let mut count: u64 = 0;
+    for reply in replies {
+        count = count.checked_add(array(reply)?.open()?)?;
+    }
+    words::open_array(usize::try_from(count).ok()?, out);
+    for reply in replies {
+        let mut walk = array(reply)?;
+        walk.open()?;
+        out.extend_from_slice(&reply[walk.at()..]);
+    }
+    Some(())
+}
+
+fn array(reply: &[u8]) -> Option<Walk<'_>> {
+    (reply.first() == Some(&b'*')).then(|| Walk::new(reply))
+}
+
+/// Each server picks at random, and what they have picked decides between them: here is no dice.
+fn pick(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let picked: Vec<_> = replies.iter().filter(|reply| !is_null(reply)).collect();
+    let sum = picked
+        .iter()
+        .flat_map(|reply| reply.iter())
+        .fold(FNV_START, |sum: u64, byte| (sum ^ u64::from(*byte)).wrapping_mul(FNV_FACTOR));
+    // The low bits of such a sum are its worst.
+    let nth = (sum >> 32) as usize % picked.len().max(1);
+    let chosen: &[u8] = picked.get(nth).copied().or(replies.first())?;
+    out.extend_from_slice(chosen);
+    Some(())
+}
+
+const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_FACTOR: u64 = 0x0100_0000_01b3;
+
+fn and(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let mut all: Vec<bool> = Vec::new();
+    for (nth, reply) in replies.iter().enumerate() {
+        let mut walk = array(reply)?;
+        let count = usize::try_from(walk.open()?).ok()?;
+        if nth > 0 && count != all.len() {
+            return None;
+        }
+        for at in 0..count {
+            let has = walk.number()? != 0;
+            match all.get_mut(at) {
+                Some(known) => *known &= has,
+                None => all.push(has),
+            }
+        }
+    }
+    words::open_array(all.len(), out);
+    all.iter().for_each(|has| words::number(u64::from(*has), out));
+    Some(())
 }

@@ -1,7 +1,192 @@
-//! (being written)
-use crate::Span;
+//! A request in one line, as a person types it: words between spaces, quoted as in a shell.
 
-/// An argument as it is meant: unquoted, where the request is a line.
-pub(super) fn argument<'a>(head: &'a [u8], span: Span, _scratch: &'a mut Vec<u8>) -> &'a [u8] {
-    span.of(head)
+use std::borrow::Cow;
+
+use super::request::{self, LINE_MAX};
+use crate::scan;
+use crate::{Parsed, Request, Resume, Span};
+
+const TOO_BIG: &str = "Protocol error: too big inline request";
+const UNBALANCED: &str = "Protocol error: unbalanced quotes in request";
+/// Servers wait for the end of such a line for ever.
+const NUL: &str = "Protocol error: a NUL in an inline request";
+
+pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Parsed<Request> {
+    let window = &input[..input.len().min(LINE_MAX + 1)];
+    let Some(len) = scan::line_len(window, resume) else {
+        return if input.len() > LINE_MAX {
+            Parsed::Malformed(TOO_BIG)
+        } else {
+            Parsed::Incomplete
+        };
+    };
+    let line = &input[..len];
+    if memchr::memchr(0, line).is_some() {
+        return Parsed::Malformed(NUL);
+    }
+    let Some(mut words) = split(line) else { return Parsed::Malformed(UNBALANCED) };
+    if words.is_empty() {
+        return Parsed::Complete(request::blank(len));
+    }
+    let understood = if has_quotes(line) {
+        understand_quoted(line, &words, keys)
+    } else {
+        std::mem::swap(keys, &mut words);
+        request::understand(line, keys, len)
+    };
+    match understood {
+        Ok(request) => Parsed::Complete(request),
+        Err(why) => Parsed::Malformed(why),
+    }
+}
+
+/// An argument as it is meant.
+pub(super) fn argument<'a>(head: &'a [u8], span: Span, scratch: &'a mut Vec<u8>) -> &'a [u8] {
+    let text = span.of(head);
+    if head.first() == Some(&b'*') || !has_quotes(text) {
+        return text;
+    }
+    scratch.clear();
+    unquote(text, scratch);
+    scratch
+}
+
+/// All arguments of a line, as they are meant.
+pub(super) fn arguments(line: &[u8]) -> Vec<Cow<'_, [u8]>> {
+    let meant = |span: Span| {
+        let text = span.of(line);
+        if !has_quotes(text) {
+            return Cow::Borrowed(text);
+        }
+        let mut out = Vec::with_capacity(text.len());
+        unquote(text, &mut out);
+        Cow::Owned(out)
+    };
+    split(line).unwrap_or_default().into_iter().map(meant).collect()
+}
+
+/// Where the arguments of a line stand; `None` where it is none.
+pub(super) fn spans(head: &[u8]) -> Option<Vec<Span>> {
+    if head.first() == Some(&b'*') { None } else { split(head) }
+}
+
+/// Where the words of a line stand, quotes and all; `None` where a quote does not end, or goes on.
+pub(super) fn split(line: &[u8]) -> Option<Vec<Span>> {
+    let end = line.strip_suffix(b"\n").unwrap_or(line);
+    let line = end.strip_suffix(b"\r").unwrap_or(end);
+    let mut words = Vec::new();
+    let mut at = 0;
+    loop {
+        at += line[at..].iter().take_while(|byte| is_space(**byte)).count();
+        if at == line.len() {
+            return Some(words);
+        }
+        let len = word_len(&line[at..])?;
+        words.push(Span::new(at, at + len));
+        at += len;
+    }
+}
+
+/// The keys of a line with quotes: found in what is meant, told in what stands there.
+fn understand_quoted(
+    line: &[u8],
+    words: &[Span],
+    keys: &mut Vec<Span>,
+) -> Result<Request, &'static str> {
+    let (mut text, mut meant) = (Vec::with_capacity(line.len()), Vec::new());
+    for word in words {
+        let start = text.len();
+        unquote(word.of(line), &mut text);
+        meant.push(Span::new(start, text.len()));
+        // So that no two begin at the same place.
+        text.push(b'\n');
+    }
+    let mut found = meant.clone();
+    let request = request::understand(&text, &mut found, line.len())?;
+    let place = |key: &Span| meant.iter().position(|word| word == key).map(|place| words[place]);
+    keys.extend(found.iter().filter_map(place));
+    Ok(request)
+}
+
+fn has_quotes(text: &[u8]) -> bool {
+    memchr::memchr2(b'"', b'\'', text).is_some()
+}
+
+/// As `isspace` in C.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
+}
+
+/// Length of the word that `text` begins with.
+fn word_len(text: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    while let Some(&byte) = text.get(at) {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\r' => break,
+            b'"' | b'\'' => at += quoted_len(&text[at..], byte)?,
+            _ => at += 1,
+        }
+    }
+    Some(at)
+}
+
+/// Length of what stands between two quotes, with them. A word ends behind the second.
+fn quoted_len(text: &[u8], quote: u8) -> Option<usize> {
+    let mut at = 1;
+    loop {
+        match text.get(at)? {
+            b'\\' if quote == b'"' && text.len() > at + 1 => at += 2,
+            b'\\' if quote == b'\'' && text.get(at + 1) == Some(&b'\'') => at += 2,
+            byte if *byte == quote => break,
+            _ => at += 1,
+        }
+    }
+    let ends = text.get(at + 1).is_none_or(|next| is_space(*next));
+    ends.then_some(at + 1)
+}
+
+/// Writes what a word of a line that was split means.
+fn unquote(text: &[u8], out: &mut Vec<u8>) {
+    let mut rest = text;
+    let mut quote = None;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        match (quote, byte) {
+            (None, b'"' | b'\'') => quote = Some(byte),
+            (Some(open), _) if byte == open => quote = None,
+            (Some(b'"'), b'\\') => rest = escape(after, out),
+            (Some(b'\''), b'\\') if after.first() == Some(&b'\'') => {
+                out.push(b'\'');
+                rest = &after[1..];
+            }
+            _ => out.push(byte),
+        }
+    }
+}
+
+/// What follows a backslash between double quotes; returns what follows that.
+fn escape<'a>(text: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
+    if let [b'x', high, low, rest @ ..] = text
+        && let (Some(high), Some(low)) = (hex(*high), hex(*low))
+    {
+        out.push(high << 4 | low);
+        return rest;
+    }
+    let Some((&byte, rest)) = text.split_first() else {
+        out.push(b'\\');
+        return text;
+    };
+    out.push(match byte {
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'b' => 0x08,
+        b'a' => 0x07,
+        other => other,
+    });
+    rest
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).map(|value| value as u8)
 }

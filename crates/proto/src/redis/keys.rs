@@ -1,1 +1,343 @@
-//! (being written)
+//! Which arguments are keys. Most of it is what servers say of their commands (`KeySpec`); of a few
+//! they do not say all, and those are read here as servers read them.
+//!
+//! What a server would not understand is refused in its own words and sent to none: if the number
+//! of keys is not known, nobody can say whether all of them are there.
+
+use super::commands::{self, Begin, Find, id};
+use super::request::ARITY;
+use crate::{Extra, Place, Refusal, Span};
+
+const NO_INTEGER: &str = "value is not an integer or out of range";
+const SYNTAX: &str = "syntax error";
+const NEGATIVE: &str = "Number of keys can't be negative";
+const TOO_MANY: &str = "Number of keys can't be greater than number of args";
+const NO_NUMBER: &str = "numkeys should be greater than 0";
+/// `%` stands for the command.
+const NEEDS_ONE: &str = "at least 1 input key is needed for '%' command";
+const BAD_NUMBER: &str = "invalid numkeys value or out of range";
+const UNBALANCED: &str = "Unbalanced '%' list of streams: for each stream key an ID or '$' must \
+    be specified.";
+const NO_GROUP: &str = "Missing GROUP option for XREADGROUP";
+const GROUP: &str =
+    "The GROUP option is only supported by XREADGROUP. You called XREAD instead.";
+const NOACK: &str =
+    "The NOACK option is only supported by XREADGROUP. You called XREAD instead.";
+const BLOCK: &str = "with BLOCK it would hold up all other clients of its server connection";
+
+/// Where the keys of a row are, as far as a request is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// It has none.
+    None,
+    /// The first argument.
+    First,
+    /// From the one to the other, counted from the end if negative, each `step`.
+    Range { first: u8, last: i16, step: u8 },
+    /// As the specifications say, several or by a number of keys.
+    Specs,
+    /// `STREAMS key... id...`
+    Streams,
+    /// `key [BY pattern] [GET pattern]... [STORE key]`
+    Sort,
+    /// `key ... [STORE key] [STOREDIST key]`; where the options begin.
+    Radius { from: u8 },
+}
+
+/// The shapes of the rows.
+static SHAPES: [Shape; commands::COUNT] = {
+    let mut shapes = [Shape::None; commands::COUNT];
+    let mut at = 0;
+    while at < shapes.len() {
+        shapes[at] = shape(at as u16);
+        at += 1;
+    }
+    shapes
+};
+
+const fn shape(command: u16) -> Shape {
+    match command {
+        id::XREAD | id::XREADGROUP => return Shape::Streams,
+        id::SORT | id::SORT_RO => return Shape::Sort,
+        id::GEORADIUS => return Shape::Radius { from: 6 },
+        id::GEORADIUSBYMEMBER => return Shape::Radius { from: 5 },
+        _ => {}
+    }
+    match commands::row(command).keys {
+        [] => Shape::None,
+        [one] => match (one.begin, one.find) {
+            (Begin::At(1), Find::Range { last: 0, .. }) => Shape::First,
+            (Begin::At(first), Find::Range { last, step, limit: 0 }) => {
+                Shape::Range { first, last, step }
+            }
+            _ => Shape::Specs,
+        },
+        _ => Shape::Specs,
+    }
+}
+
+/// Leaves of a request's arguments the keys, in their order, and says where it goes.
+#[inline]
+pub(super) fn keep(
+    command: u16,
+    input: &[u8],
+    words: &mut Vec<Span>,
+) -> Result<Place, Refusal> {
+    match SHAPES[usize::from(command)] {
+        Shape::First => {
+            words[0] = words[1];
+            words.truncate(1);
+            Ok(Place::Keys)
+        }
+        Shape::None => {
+            words.clear();
+            Ok(Place::Any)
+        }
+        Shape::Range { first, last, step } => keep_range(first, last, step, words),
+        Shape::Specs => keep_specs(command, input, words),
+        Shape::Streams => keep_streams(command, input, words),
+        Shape::Sort => keep_sorted(command, input, words),
+        Shape::Radius { from } => keep_radius(from, input, words),
+    }
+}
+
+fn keep_range(first: u8, last: i16, step: u8, words: &mut Vec<Span>) -> Result<Place, Refusal> {
+    let (first, step) = (usize::from(first), usize::from(step));
+    let end = match last {
+        0.. => first + last as usize + 1,
+        _ => (words.len() + 1).saturating_sub(usize::from(last.unsigned_abs())),
+    };
+    // Pairs have to be pairs.
+    if end > words.len() || end <= first || (last == -1 && (end - first) % step != 0) {
+        return Err(Refusal::Bad(ARITY));
+    }
+    let mut kept = 0;
+    for place in (first..end).step_by(step) {
+        words[kept] = words[place];
+        kept += 1;
+    }
+    words.truncate(kept);
+    Ok(Place::Keys)
+}
+
+fn keep_specs(command: u16, input: &[u8], words: &mut Vec<Span>) -> Result<Place, Refusal> {
+    let count = words.len();
+    for spec in commands::row(command).keys {
+        let Begin::At(begin) = spec.begin else { continue };
+        let begin = usize::from(begin);
+        let (first, end, step) = match spec.find {
+            Find::Range { last: last @ 0.., step, .. } => (begin, begin + last as usize + 1, step),
+            Find::Range { last, step, .. } => {
+                (begin, (count + 1).saturating_sub(usize::from(last.unsigned_abs())), step)
+            }
+            Find::Number { at, first, step } => {
+                let number = words[begin + usize::from(at)].of(input);
+                let first = begin + usize::from(first);
+                let Some(keys) = number_of_keys(command, input, words, number, first, count)?
+                else {
+                    words.clear();
+                    return Ok(Place::Any);
+                };
+                (first, first + keys * usize::from(step), step)
+            }
+            Find::Unknown => continue,
+        };
+        for place in (first..end.min(count)).step_by(usize::from(step).max(1)) {
+            words.push(words[place]);
+        }
+    }
+    words.drain(..count);
+    Ok(if words.is_empty() { Place::Any } else { Place::Keys })
+}
+
+/// How many keys there are where an argument says so, `first` being the place of the first. `None`:
+/// its server has another reason not to do it, and says that before it counts.
+fn number_of_keys(
+    command: u16,
+    input: &[u8],
+    words: &[Span],
+    number: &[u8],
+    first: usize,
+    count: usize,
+) -> Result<Option<usize>, Refusal> {
+    let step = if command == id::MSETEX { 2 } else { 1 };
+    // What follows the keys and may not be missing.
+    let after = usize::from(matches!(command, id::LMPOP | id::ZMPOP));
+    let room = (count.saturating_sub(first + after) / step) as i64;
+    let least = if is_script(command) { 0 } else { 1 };
+    let wrong = match integer(number) {
+        Some(keys) if (least..=room).contains(&keys) => return Ok(Some(keys as usize)),
+        Some(keys) if keys > room => Wrong::TooMany,
+        Some(_) => Wrong::TooFew,
+        None => Wrong::NoNumber,
+    };
+    // A function or a script that is not there is missed before its keys are counted.
+    let is_missed = matches!(command, id::FCALL | id::FCALL_RO)
+        || matches!(command, id::EVALSHA | id::EVALSHA_RO) && words[1].of(input).len() != SHA_LEN;
+    if is_missed { Ok(None) } else { Err(Refusal::Bad(words_for(command, wrong))) }
+}
+
+/// What is wrong with a number of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wrong {
+    NoNumber,
+    TooFew,
+    TooMany,
+}
+
+/// Length of the digest that names a script.
+const SHA_LEN: usize = 40;
+
+fn is_script(command: u16) -> bool {
+    matches!(
+        command,
+        id::EVAL | id::EVAL_RO | id::EVALSHA | id::EVALSHA_RO | id::FCALL | id::FCALL_RO
+    )
+}
+
+/// As Redis 7.0 says it, and Valkey 9.1 of what only that has.
+fn words_for(command: u16, wrong: Wrong) -> &'static str {
+    match (command, wrong) {
+        (id::LMPOP | id::ZMPOP, Wrong::TooMany) => SYNTAX,
+        (id::LMPOP | id::ZMPOP | id::SINTERCARD, Wrong::NoNumber | Wrong::TooFew) => NO_NUMBER,
+        (id::SINTERCARD, Wrong::TooMany) => TOO_MANY,
+        (id::MSETEX, Wrong::NoNumber | Wrong::TooFew) => BAD_NUMBER,
+        (id::MSETEX, Wrong::TooMany) => SYNTAX,
+        (_, Wrong::NoNumber) => NO_INTEGER,
+        (_, Wrong::TooFew) if is_script(command) => NEGATIVE,
+        (_, Wrong::TooFew) => NEEDS_ONE,
+        (_, Wrong::TooMany) if is_script(command) => TOO_MANY,
+        (_, Wrong::TooMany) => SYNTAX,
+    }
+}
+
+/// `XREAD [COUNT n] [BLOCK ms] STREAMS key... id...`, and XREADGROUP with a group before that.
+fn keep_streams(command: u16, input: &[u8], words: &mut Vec<Span>) -> Result<Place, Refusal> {
+    let in_group = command == id::XREADGROUP;
+    let mut has_group = false;
+    let mut at = 1;
+    while at < words.len() {
+        let option = words[at].of(input);
+        let more = words.len() - at - 1;
+        let is = |word: &[u8]| option.eq_ignore_ascii_case(word);
+        if is(b"BLOCK") && more > 0 {
+            return Err(Refusal::ByName(BLOCK));
+        } else if is(b"COUNT") && more > 0 {
+            integer(words[at + 1].of(input)).ok_or(Refusal::Bad(NO_INTEGER))?;
+            at += 2;
+        } else if is(b"GROUP") && more > 1 {
+            if !in_group {
+                return Err(Refusal::Bad(GROUP));
+            }
+            has_group = true;
+            at += 3;
+        } else if is(b"NOACK") {
+            if !in_group {
+                return Err(Refusal::Bad(NOACK));
+            }
+            at += 1;
+        } else if is(b"STREAMS") && more > 0 {
+            if more % 2 != 0 {
+                return Err(Refusal::Bad(UNBALANCED));
+            }
+            if in_group && !has_group {
+                return Err(Refusal::Bad(NO_GROUP));
+            }
+            words.drain(..at + 1);
+            words.truncate(more / 2);
+            return Ok(Place::Keys);
+        } else {
+            break;
+        }
+    }
+    Err(Refusal::Bad(SYNTAX))
+}
+
+/// Behind `BY` and `GET` stand patterns of keys, which nobody can see but who has the elements.
+fn keep_sorted(command: u16, input: &[u8], words: &mut Vec<Span>) -> Result<Place, Refusal> {
+    let (mut place, mut store) = (Place::Keys, None);
+    let mut at = 2;
+    while at < words.len() {
+        let option = words[at].of(input);
+        let more = words.len() - at - 1;
+        let is = |word: &[u8]| option.eq_ignore_ascii_case(word);
+        if is(b"ASC") || is(b"DESC") || is(b"ALPHA") {
+            at += 1;
+        } else if is(b"LIMIT") && more > 1 {
+            for number in &words[at + 1..at + 3] {
+                integer(number.of(input)).ok_or(Refusal::Bad(NO_INTEGER))?;
+            }
+            at += 3;
+        } else if is(b"STORE") && more > 0 && command == id::SORT {
+            store = Some(words[at + 1]);
+            at += 2;
+        } else if (is(b"BY") || is(b"GET")) && more > 0 {
+            // Without a star it is the same for all elements, and no key is looked up.
+            if words[at + 1].of(input).contains(&b'*') {
+                place = Place::Sole;
+            }
+            at += 2;
+        } else {
+            return Err(Refusal::Bad(SYNTAX));
+        }
+    }
+    keep_two(store, words);
+    Ok(place)
+}
+
+/// Of several places to store in, the last counts.
+fn keep_radius(from: u8, input: &[u8], words: &mut Vec<Span>) -> Result<Place, Refusal> {
+    let mut store = None;
+    let mut at = usize::from(from);
+    while at + 1 < words.len() {
+        let option = words[at].of(input);
+        if option.eq_ignore_ascii_case(b"STORE") || option.eq_ignore_ascii_case(b"STOREDIST") {
+            store = Some(words[at + 1]);
+            at += 1;
+        }
+        at += 1;
+    }
+    keep_two(store, words);
+    Ok(Place::Keys)
+}
+
+fn keep_two(second: Option<Span>, words: &mut Vec<Span>) {
+    words[0] = words[1];
+    words.truncate(1);
+    words.extend(second);
+}
+
+/// The places of the keys of a command of the operator's that has so many arguments; `None` if it
+/// has too few.
+pub(super) fn places_of(extra: &Extra, count: usize) -> Option<impl Iterator<Item = usize>> {
+    let first = extra.first as usize;
+    let last = match extra.last {
+        0.. => extra.last as usize,
+        back => count.checked_sub(back.unsigned_abs() as usize)?,
+    };
+    let is_there = first >= 1 && first <= last && last < count;
+    is_there.then(|| (first..=last).step_by(extra.step.max(1) as usize))
+}
+
+/// A number as servers read it: no `+`, no leading zero, no space.
+pub(super) fn integer(text: &[u8]) -> Option<i64> {
+    let (digits, is_negative) = match text.strip_prefix(b"-") {
+        Some(digits) => (digits, true),
+        None => (text, false),
+    };
+    match digits {
+        [] => return None,
+        [b'0', ..] => return (text.len() == 1).then_some(0),
+        _ => {}
+    }
+    let mut value: i64 = 0;
+    for &byte in digits {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        // Downwards, since there is one more below zero.
+        value = value.checked_mul(10)?.checked_sub(i64::from(digit))?;
+    }
+    if is_negative { Some(value) } else { value.checked_neg() }
+}

@@ -14,11 +14,13 @@ mod gather;
 mod inline;
 mod keys;
 mod refusal;
+mod reply;
 mod request;
 mod scan;
 mod script;
 mod servers;
 mod split;
+mod words;
 
 pub use servers::Servers;
 

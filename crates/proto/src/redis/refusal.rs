@@ -1,4 +1,68 @@
-//! A server's words for what its client did wrong (being written).
+//! A server's words for what its client did wrong, and ours for what we do not do.
+
+use super::commands;
+use super::request::{self, EXPECTED_BULK};
+use super::words;
 use crate::{Asked, Refusal};
 
-pub(super) fn write(_asked: &Asked<'_>, _why: Refusal, _out: &mut Vec<u8>) {}
+pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
+    match why {
+        Refusal::Unknown => unknown(asked.head, out),
+        Refusal::ByName(why) => {
+            let name = name(asked).replace('|', " ");
+            words::error(&[b"ERR '", name.as_bytes(), b"' is not supported: ", why.as_bytes()], out);
+        }
+        Refusal::Bad(EXPECTED_BULK) => {
+            let found = words::echo(&[request::offender(asked.head)]);
+            words::error(&[b"ERR ", EXPECTED_BULK.as_bytes(), b"'", &found, b"'"], out);
+        }
+        Refusal::Bad(BAD_ARGUMENT) => {
+            let arguments = request::arguments(asked.head);
+            let wrong = words::echo(request::stray(&arguments).unwrap_or_default());
+            words::error(&[b"ERR ", BAD_ARGUMENT.as_bytes(), &wrong], out);
+        }
+        Refusal::Bad(why) => {
+            words::error(&[b"ERR ", why.replace('%', name(asked)).as_bytes()], out);
+        }
+        Refusal::TooLarge => words::error(&[b"ERR the request is too large"], out),
+    }
+}
+
+fn name(asked: &Asked<'_>) -> &'static str {
+    commands::rows().get(usize::from(asked.command)).map_or("", |row| row.name)
+}
+
+/// As servers say it: the name and the beginning of the arguments, or the container's help.
+fn unknown(head: &[u8], out: &mut Vec<u8>) {
+    let arguments = request::arguments(head);
+    let Some((name, rest)) = arguments.split_first() else {
+        return words::error(&[b"ERR unknown command"], out);
+    };
+    if let (Some(_), Some(sub)) = (commands::lookup(name), rest.first()) {
+        let container = words::echo(&name.to_ascii_uppercase());
+        let sub = words::echo(sub);
+        let help: &[u8] = b" HELP.";
+        return words::error(
+            &[b"ERR unknown subcommand '", &sub, b"'. Try ", &container, help],
+            out,
+        );
+    }
+    let mut beginning = Vec::new();
+    for argument in rest {
+        if beginning.len() >= words::ECHO_MAX {
+            break;
+        }
+        let room = words::ECHO_MAX - beginning.len();
+        beginning.push(b'\'');
+        beginning.extend(words::echo(&argument[..argument.len().min(room)]));
+        beginning.extend_from_slice(b"' ");
+    }
+    let name = words::echo(name);
+    words::error(
+        &[b"ERR unknown command '", &name, b"', with args beginning with: ", &beginning],
+        out,
+    );
+}
+
+/// What is wrong is added when it is said.
+pub(super) const BAD_ARGUMENT: &str = "Unknown argument ";

@@ -1,14 +1,33 @@
-//! What servers speak (a stub until the reply side is here).
+//! The first words on a link, what a server answers to them, and how it says that it did nothing.
+//!
+//! ```text
+//!   AUTH [user] password     where we have credentials
+//!   SELECT n                 where the lane is not database 0
+//!   HELLO 2 or 3             always: its answer tells what the server is
+//! ```
+//!
+//! Redis answers HELLO and AUTH while it loads its data and as a replica without master, so a link
+//! comes up all the same, and each request is answered with `-LOADING` until that is over.
 
+use super::reply::{self, Walk};
 use super::split;
-use crate::{Ask, Credentials, Heard, Item, Lane, Parsed, Progress, Skills, Upstream};
+use super::words::{bulk, open_array};
+use crate::{
+    Ask, Credentials, Excuse, Heard, Item, ItemKind, Lane, Parsed, Progress, Skills, Upstream,
+};
+
+const FULL: &str = "it has as many clients as it may have";
+const NO_DATA: &str = "it is a Sentinel: it has no data";
+const PROTECTED: &str = "it is in protected mode: it wants a password, or to listen elsewhere";
+const NOT_READY: &str = "it is not ready: an excuse in answer to the first words on a link";
+const NO_WELCOME: &str = "not a possible answer to HELLO";
 
 /// Redis's servers, and those that speak like them.
 pub struct Servers;
 
 impl Upstream for Servers {
-    fn parse_reply(&self, _ask: Ask, _progress: &mut Progress, _input: &[u8]) -> Parsed<Item> {
-        Parsed::Incomplete
+    fn parse_reply(&self, ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
+        reply::parse(ask, progress, input)
     }
 
     fn needs(&self, _ask: Ask) -> Skills {
@@ -23,17 +42,221 @@ impl Upstream for Servers {
         None
     }
 
-    fn push_fetch(&self, key: &[u8], out: &mut Vec<u8>) {
+    fn push_fetch(&self, key: &[u8], out: &mut Vec<u8>) -> usize {
         split::push_key(key, out);
+        out.len() - key.len() - b"\r\n".len()
     }
 
     fn seal_fetch(&self, ask: Ask, keys: usize, text: &[u8], out: &mut Vec<u8>) {
         split::seal(ask, keys, text, out);
     }
 
-    fn hello(&self, _credentials: Option<&Credentials>, _lane: Lane, _out: &mut Vec<u8>) {}
-
-    fn hear(&self, _credentials: bool, _lane: Lane, _input: &[u8]) -> Parsed<Heard> {
-        Parsed::Incomplete
+    fn hello(&self, credentials: Option<&Credentials>, lane: Lane, out: &mut Vec<u8>) {
+        hello(credentials, lane, out);
     }
+
+    fn hear(&self, credentials: bool, lane: Lane, input: &[u8]) -> Parsed<Heard> {
+        hear(credentials, lane, input)
+    }
+
+    fn excuse(&self, line: &[u8]) -> Option<Excuse> {
+        excuse(line)
+    }
+}
+
+fn hello(credentials: Option<&Credentials>, lane: Lane, out: &mut Vec<u8>) {
+    if let Some(Credentials { name, password }) = credentials {
+        // Servers before Redis 6 know no names.
+        if name.is_empty() {
+            open_array(2, out);
+            bulk(b"AUTH", out);
+        } else {
+            open_array(3, out);
+            bulk(b"AUTH", out);
+            bulk(name.as_bytes(), out);
+        }
+        bulk(password.as_bytes(), out);
+    }
+    if lane.space != 0 {
+        open_array(2, out);
+        bulk(b"SELECT", out);
+        bulk(lane.space.to_string().as_bytes(), out);
+    }
+    open_array(2, out);
+    bulk(b"HELLO", out);
+    bulk(dialect(lane).to_string().as_bytes(), out);
+}
+
+/// A lane that says nothing speaks as connections begin.
+fn dialect(lane: Lane) -> u8 {
+    lane.dialect.max(2)
+}
+
+fn hear(credentials: bool, lane: Lane, input: &[u8]) -> Parsed<Heard> {
+    let mut rest = input;
+    let steps = [(Step::Auth, credentials), (Step::Select, lane.space != 0), (Step::Hello, true)];
+    for (step, _) in steps.into_iter().filter(|(_, is_asked)| *is_asked) {
+        let reply = match whole_reply(rest) {
+            Ok(reply) => reply,
+            Err(why) => return why,
+        };
+        rest = &rest[reply.len()..];
+        let len = input.len() - rest.len();
+        match judge(step, lane, reply) {
+            Verdict::GoOn => {}
+            Verdict::Knows(skills) => return Parsed::Complete(Heard::Welcome { len, skills }),
+            Verdict::NoLogin => return Parsed::Complete(Heard::LoginRefused),
+            Verdict::NoLane => return Parsed::Complete(Heard::LaneRefused),
+            Verdict::Useless(why) => return Parsed::Malformed(why),
+        }
+    }
+    unreachable!("the answer to HELLO is the last, and always ends it")
+}
+
+/// What was asked of a server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Auth,
+    Select,
+    Hello,
+}
+
+/// What one reply says.
+enum Verdict {
+    GoOn,
+    Knows(Skills),
+    NoLogin,
+    NoLane,
+    Useless(&'static str),
+}
+
+/// The reply that `input` begins with, or what else there is to say.
+fn whole_reply(input: &[u8]) -> Result<&[u8], Parsed<Heard>> {
+    let mut at = 0;
+    let mut progress = Progress::default();
+    loop {
+        match reply::parse(reply::WHOLE, &mut progress, &input[at..]) {
+            Parsed::Complete(item) => {
+                at += item.len() as usize;
+                if at > input.len() {
+                    return Err(Parsed::Incomplete);
+                }
+                if item.ends {
+                    let is_error = item.kind == ItemKind::Error && input.first() != Some(&b'-');
+                    let reply = &input[..at];
+                    return if is_error { Err(Parsed::Malformed(NO_WELCOME)) } else { Ok(reply) };
+                }
+            }
+            Parsed::Incomplete => return Err(Parsed::Incomplete),
+            Parsed::Malformed(why) => return Err(Parsed::Malformed(why)),
+        }
+    }
+}
+
+fn judge(step: Step, lane: Lane, reply: &[u8]) -> Verdict {
+    let Some(error) = reply.strip_prefix(b"-") else {
+        return match step {
+            Step::Hello => welcome(lane, reply),
+            _ if reply == b"+OK\r\n" => Verdict::GoOn,
+            _ => Verdict::Useless(NO_WELCOME),
+        };
+    };
+    if error.starts_with(b"ERR max number of clients") {
+        return Verdict::Useless(FULL);
+    }
+    if error.starts_with(b"DENIED ") {
+        return Verdict::Useless(PROTECTED);
+    }
+    if excuse(reply).is_some() || error.starts_with(b"BUSY ") {
+        return Verdict::Useless(NOT_READY);
+    }
+    match step {
+        // A server without a password lets everybody in, us too, as it does with nutcracker.
+        Step::Auth if wants_no_password(error) => Verdict::GoOn,
+        Step::Auth => Verdict::NoLogin,
+        _ if error.starts_with(b"NOAUTH") => Verdict::NoLogin,
+        Step::Select => Verdict::NoLane,
+        Step::Hello if dialect(lane) > 2 => Verdict::NoLane,
+        // A server that does not know the word speaks RESP2 and no other.
+        Step::Hello => Verdict::Knows(Skills::default()),
+    }
+}
+
+fn wants_no_password(error: &[u8]) -> bool {
+    error.starts_with(b"ERR AUTH <password> called without any password configured")
+        || error.starts_with(b"ERR Client sent AUTH, but no password is set")
+}
+
+/// What the map says that HELLO is answered with: an array of pairs in RESP2.
+fn welcome(lane: Lane, reply: &[u8]) -> Verdict {
+    let mut skills = Skills { resp3: true, ..Skills::default() };
+    let mut like_redis = None;
+    let mut walk = Walk::new(reply);
+    let is_map = reply.first() == Some(&b'%');
+    let Some(count) = walk.open() else { return Verdict::Useless(NO_WELCOME) };
+    if is_map != (dialect(lane) == 3) {
+        return Verdict::Useless(NO_WELCOME);
+    }
+    for _ in 0..count / 2 {
+        let (Some(name), Some(value)) = (walk.text(), walk.value()) else {
+            return Verdict::Useless(NO_WELCOME);
+        };
+        let mut value = Walk::new(value);
+        match name {
+            // Clients are told a version of Redis: that which Valkey says it is like.
+            b"server" if value.text() == Some(b"valkey") => like_redis = Some([7, 2, 4]),
+            b"version" => skills.version = version(value.text().unwrap_or_default()),
+            b"mode" if value.text() == Some(b"sentinel") => return Verdict::Useless(NO_DATA),
+            b"proto" if value.number() != Some(u64::from(dialect(lane))) => {
+                return Verdict::Useless(NO_WELCOME);
+            }
+            _ => {}
+        }
+    }
+    skills.version = like_redis.unwrap_or(skills.version);
+    Verdict::Knows(skills)
+}
+
+/// `7.0.15`; what is no number counts as 0.
+fn version(text: &[u8]) -> [u16; 3] {
+    let mut parts = text.split(|byte| !byte.is_ascii_digit());
+    let mut part = || {
+        let text = parts.next().unwrap_or_default();
+        crate::scan::decimal(text, u64::from(u16::MAX)).unwrap_or(0) as u16
+    };
+    [part(), part(), part()]
+}
+
+/// Whether this error line says that its server did nothing. These are the servers' whole
+/// sentences: what a script raises after it has changed something may begin with the same word, but
+/// it ends otherwise.
+fn excuse(line: &[u8]) -> Option<Excuse> {
+    let text = line.strip_prefix(b"-")?.strip_suffix(b"\r\n")?;
+    let space = text.iter().position(|&byte| byte == b' ')?;
+    let (word, why) = (&text[..space], &text[space + 1..]);
+    let (excuse, is_whole) = match word {
+        b"LOADING" => (Excuse::Loading, why.ends_with(b" is loading the dataset in memory")),
+        b"MASTERDOWN" => (
+            Excuse::MasterDown,
+            why.starts_with(b"Link with MASTER is down")
+                && (why.ends_with(b"-serve-stale-data is set to 'no'.")
+                    || why.ends_with(b"'allow-stale' flag is not set on the script.")),
+        ),
+        b"CLUSTERDOWN" => (
+            Excuse::ClusterDown,
+            matches!(
+                why,
+                b"The cluster is down"
+                    | b"The cluster is down and only accepts read commands"
+                    | b"Hash slot not served"
+            ),
+        ),
+        b"TRYAGAIN" => (Excuse::TryAgain, why == b"Multiple keys request during rehashing of slot"),
+        b"NOSCRIPT" => (
+            Excuse::NoScript,
+            matches!(why, b"No matching script. Please use EVAL." | b"No matching script."),
+        ),
+        _ => return None,
+    };
+    is_whole.then_some(excuse)
 }

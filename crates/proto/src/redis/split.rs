@@ -1,35 +1,51 @@
-//! The parts of a request that is split, one message each server.
+//! The parts of a request that is split, one message each server; and how a request is written.
 
-use super::commands;
-use crate::scan::push_decimal;
+use std::borrow::Cow;
+
+use super::commands::{self, id};
+use super::{inline, words};
 use crate::{Ask, Request, Span};
 
-/// Adds one key.
-pub(super) fn push_key(key: &[u8], out: &mut Vec<u8>) {
-    push_bulk(key, out);
+/// Adds one key; where it begins in `out`.
+pub(super) fn push_key(key: &[u8], out: &mut Vec<u8>) -> usize {
+    words::bulk(key, out);
+    out.len() - key.len() - 2
 }
 
-/// What follows a key in the request beyond it: the value, where there is one.
+/// What follows a key in the request beyond it: its value, where there is one.
 pub(super) fn push_rest(request: &Request, head: &[u8], key: Span, out: &mut Vec<u8>) {
-    let _ = (request, head, key, out);
+    if request.command != id::MSET {
+        return;
+    }
+    if head.first() == Some(&b'*') {
+        push_next(head, key, out);
+    } else {
+        let spans = inline::split(head).unwrap_or_default();
+        if let Some(value) = spans.iter().find(|span| span.start >= key.end) {
+            words::bulk(inline::argument(head, *value, &mut Vec::new()), out);
+        }
+    }
+}
+
+/// The argument that follows this one in an array.
+fn push_next(head: &[u8], key: Span, out: &mut Vec<u8>) {
+    let start = key.end as usize + 2;
+    let line = memchr::memchr(b'\n', &head[start..]).map_or(0, |at| at + 1);
+    let digits = head[start..start + line].iter().filter(|byte| byte.is_ascii_digit());
+    let len = digits.fold(0, |len, digit| len * 10 + usize::from(digit - b'0'));
+    out.extend_from_slice(&head[start..start + line + len + 2]);
 }
 
 /// The whole message of so many keys, of which `text` has been written.
 pub(super) fn seal(ask: Ask, keys: usize, text: &[u8], out: &mut Vec<u8>) {
-    let name = commands::rows()[usize::from(ask.command)].name;
-    let each = if ask.command == commands::id::MSET { 2 } else { 1 };
-    out.push(b'*');
-    push_decimal((keys * each + 1) as u64, out);
-    out.extend_from_slice(b"\r\n");
-    push_bulk(name.as_bytes(), out);
+    let each = if ask.command == id::MSET { 2 } else { 1 };
+    words::open_array(keys * each + 1, out);
+    words::bulk(commands::row(ask.command).name.as_bytes(), out);
     out.extend_from_slice(text);
 }
 
-/// One bulk string.
-pub(super) fn push_bulk(text: &[u8], out: &mut Vec<u8>) {
-    out.push(b'$');
-    push_decimal(text.len() as u64, out);
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(text);
-    out.extend_from_slice(b"\r\n");
+/// A request of these arguments.
+pub(super) fn push_request(arguments: &[Cow<'_, [u8]>], out: &mut Vec<u8>) {
+    words::open_array(arguments.len(), out);
+    arguments.iter().for_each(|argument| words::bulk(argument, out));
 }

@@ -109,14 +109,22 @@ pub fn rows() -> &'static [Row] {
     table::ROWS
 }
 
+/// How many there are.
+pub(super) const COUNT: usize = table::ROWS.len();
+
+/// The row in this place.
+pub(super) const fn row(command: u16) -> &'static Row {
+    &table::ROWS[command as usize]
+}
+
 /// The same, as the data plane knows them.
 pub(super) fn list() -> &'static [Command] {
     &LIST
 }
 
-static LIST: [Command; table::ROWS.len()] = {
+static LIST: [Command; COUNT] = {
     let none = Command { name: "", class: table::ROWS[0].class, skilled: false, note: "" };
-    let mut list = [none; table::ROWS.len()];
+    let mut list = [none; COUNT];
     let mut at = 0;
     while at < list.len() {
         let Row { name, class, note, .. } = table::ROWS[at];

@@ -1,21 +1,108 @@
-//! What the proxy says by itself (a stub until the reply side is here).
+//! What the proxy says by itself: to a client that introduces itself, asks what it is talking to,
+//! and looks at what there is.
+//!
+//! `connection.rs` is about the connection, `client.rs` about who its client is, `catalog.rs` about
+//! the commands, `facts.rs` about the server that the proxy seems to be. Shapes and words are those
+//! of Redis 7.0 and Valkey 9.1, in both versions of the protocol.
 
-use crate::{Ask, Carry, Facts, Login, Request, Session, Skills, Turn};
+mod catalog;
+mod client;
+mod connection;
+mod facts;
+mod glob;
 
-pub(super) fn carry(request: &Request, _head: &[u8], _skills: Option<Skills>) -> Carry {
-    Carry::Ask(Ask { command: request.command })
+use super::commands::id;
+use super::{reply, request, words};
+use crate::{Ask, Carry, Class, Facts, Request, Session, Skills, Turn};
+
+pub(super) use connection::login;
+
+/// How a request goes to a server; of our own, whether the servers must be known first.
+pub(super) fn carry(request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
+    match request.class {
+        // All its keys are on one server: the reply passes whole.
+        Class::Split { .. } => Carry::Ask(reply::WHOLE),
+        _ if request.command == id::HELLO && skills.is_none() && connection::wants_3(head) => {
+            Carry::Unknown
+        }
+        _ => Carry::Ask(Ask { command: request.command }),
+    }
+}
+
+/// Where an answer is written, and of what.
+struct Talk<'a> {
+    session: &'a mut Session,
+    facts: &'a Facts<'a>,
+    out: &'a mut Vec<u8>,
 }
 
 pub(super) fn converse(
-    _request: &Request,
-    _head: &[u8],
-    _session: &mut Session,
-    _facts: &Facts<'_>,
-    _out: &mut Vec<u8>,
+    request: &Request,
+    head: &[u8],
+    session: &mut Session,
+    facts: &Facts<'_>,
+    out: &mut Vec<u8>,
 ) -> Turn {
-    Turn::Stay
+    // What most pings are, word by word.
+    if request.command == id::PING && matches!(head, PING | b"PING\r\n" | b"ping\r\n" | PING_LOW) {
+        out.extend_from_slice(b"+PONG\r\n");
+        return Turn::Stay;
+    }
+    let arguments = request::arguments(head);
+    let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &argument[..]).collect();
+    let mut talk = Talk { session, facts, out };
+    talk.answer(request.command, &arguments)
 }
 
-pub(super) fn login<'a>(_request: &Request, _head: &'a [u8]) -> Login<'a> {
-    Login::Other
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+const PING_LOW: &[u8] = b"*1\r\n$4\r\nping\r\n";
+
+impl Talk<'_> {
+    fn answer(&mut self, command: u16, arguments: &[&[u8]]) -> Turn {
+        // What stands behind the name, and behind that of a subcommand.
+        let rest = arguments.get(1..).unwrap_or_default();
+        let under = arguments.get(2..).unwrap_or_default();
+        match command {
+            id::RESET | id::QUIT => return self.turn(command),
+            id::PING => self.ping(rest),
+            id::ECHO => words::bulk(rest.first().copied().unwrap_or_default(), self.out),
+            id::HELLO => self.hello(rest),
+            id::AUTH => self.auth(rest),
+            id::SELECT => self.select(rest),
+            id::CLIENT_ID => words::number(self.session.id, self.out),
+            id::CLIENT_GETNAME => self.client_name(),
+            id::CLIENT_SETNAME => self.client_set_name(under),
+            id::CLIENT_SETINFO => self.client_set_info(under),
+            id::CLIENT_INFO => self.client_info(),
+            id::CLIENT_NO_EVICT | id::CLIENT_NO_TOUCH => self.client_flag(command, under),
+            id::CLIENT_REPLY => self.client_reply(under),
+            id::COMMAND => self.command_info(&[]),
+            id::COMMAND_INFO => self.command_info(under),
+            id::COMMAND_COUNT => self.command_count(),
+            id::COMMAND_DOCS => self.command_docs(under),
+            id::COMMAND_LIST => self.command_list(under),
+            id::COMMAND_GETKEYS => self.command_keys(under, false),
+            id::COMMAND_GETKEYSANDFLAGS => self.command_keys(under, true),
+            id::INFO => self.info(rest),
+            id::CONFIG_GET => self.config(under),
+            id::ROLE => self.role(),
+            id::ACL_WHOAMI => self.who(),
+            id::READONLY | id::READWRITE => words::simple("OK", self.out),
+            _ => unreachable!("row {command} is no command of our own"),
+        }
+        Turn::Stay
+    }
+
+    /// Which version of the protocol the client speaks.
+    fn dialect(&self) -> u8 {
+        self.session.lane.dialect
+    }
+
+    fn ok(&mut self) {
+        words::simple("OK", self.out);
+    }
+
+    fn error(&mut self, parts: &[&[u8]]) {
+        words::error(parts, self.out);
+    }
 }

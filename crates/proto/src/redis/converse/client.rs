@@ -1,0 +1,157 @@
+//! CLIENT and ACL WHOAMI: who a client says that it is, told back when it asks.
+
+use std::fmt::Write;
+
+use super::super::commands::id;
+use super::super::words;
+use super::Talk;
+use super::connection::DEFAULT_USER;
+use crate::{Muted, Profile};
+
+const BAD_NAME: &[u8] = b"ERR Client names cannot contain spaces, newlines or special characters.";
+const SYNTAX: &[u8] = b"ERR syntax error";
+/// So long may a name be; servers take them at any length, and we keep one for each client.
+const NAME_MAX: usize = 1024;
+const LONG_NAME: &[u8] = b"ERR a name of more than 1024 bytes is not kept";
+
+/// Whether a client may be called so: as servers have it.
+fn is_name(name: &[u8]) -> bool {
+    name.iter().all(|byte| matches!(byte, b'!'..=b'~'))
+}
+
+/// A name that a client may have, or the error.
+pub(super) fn checked_name(name: &[u8]) -> Result<&[u8], Vec<u8>> {
+    match name {
+        _ if !is_name(name) => Err(BAD_NAME.to_vec()),
+        _ if name.len() > NAME_MAX => Err(LONG_NAME.to_vec()),
+        _ => Ok(name),
+    }
+}
+
+impl Talk<'_> {
+    /// What the client has said of itself, to be added to.
+    pub(super) fn profile(&mut self) -> &mut Profile {
+        self.session.profile.get_or_insert_default()
+    }
+
+    pub(super) fn set_user(&mut self, name: &[u8]) {
+        if name != DEFAULT_USER || self.session.profile.is_some() {
+            self.profile().user = name.to_vec();
+        }
+    }
+
+    pub(super) fn set_name(&mut self, name: &[u8]) {
+        if !name.is_empty() || self.session.profile.is_some() {
+            self.profile().name = name.to_vec();
+        }
+    }
+
+    pub(super) fn client_name(&mut self) {
+        match self.session.profile.as_ref().map(|profile| &profile.name[..]) {
+            None | Some(b"") => words::null(self.dialect(), self.out),
+            Some(name) => words::bulk(name, self.out),
+        }
+    }
+
+    pub(super) fn client_set_name(&mut self, under: &[&[u8]]) {
+        match checked_name(under.first().copied().unwrap_or_default()) {
+            Ok(name) => {
+                self.set_name(name);
+                self.ok();
+            }
+            Err(why) => self.error(&[&why]),
+        }
+    }
+
+    pub(super) fn client_set_info(&mut self, under: &[&[u8]]) {
+        let [option, value] = under else { return self.error(&[SYNTAX]) };
+        let is_name_of_it = option.eq_ignore_ascii_case(b"LIB-NAME");
+        if !is_name_of_it && !option.eq_ignore_ascii_case(b"LIB-VER") {
+            return self.error(&[b"ERR Unrecognized option '", &words::echo(option), b"'"]);
+        }
+        if !is_name(value) {
+            let what: &[u8] = if is_name_of_it { b"ERR lib-name" } else { b"ERR lib-ver" };
+            return self.error(&[what, b" cannot contain spaces, newlines or special characters."]);
+        }
+        if value.len() > NAME_MAX {
+            return self.error(&[LONG_NAME]);
+        }
+        let profile = self.profile();
+        let place = if is_name_of_it { &mut profile.library } else { &mut profile.library_version };
+        *place = value.to_vec();
+        self.ok();
+    }
+
+    pub(super) fn client_flag(&mut self, command: u16, under: &[&[u8]]) {
+        let is_on = match under {
+            [word] if word.eq_ignore_ascii_case(b"on") => true,
+            [word] if word.eq_ignore_ascii_case(b"off") => false,
+            _ => return self.error(&[SYNTAX]),
+        };
+        if is_on || self.session.profile.is_some() {
+            let profile = self.profile();
+            match command {
+                id::CLIENT_NO_EVICT => profile.no_evict = is_on,
+                _ => profile.no_touch = is_on,
+            }
+        }
+        self.ok();
+    }
+
+    /// Only ON is answered.
+    pub(super) fn client_reply(&mut self, under: &[&[u8]]) {
+        match under {
+            [word] if word.eq_ignore_ascii_case(b"on") => {
+                self.session.muted = Muted::No;
+                self.ok();
+            }
+            [word] if word.eq_ignore_ascii_case(b"off") => self.session.muted = Muted::Yes,
+            [word] if word.eq_ignore_ascii_case(b"skip") => {
+                if self.session.muted == Muted::No {
+                    self.session.muted = Muted::Next;
+                }
+            }
+            _ => self.error(&[SYNTAX]),
+        }
+    }
+
+    /// One line; what a proxy does not have of it is left out or as of a connection at rest.
+    pub(super) fn client_info(&mut self) {
+        let none = Profile::default();
+        let profile = self.session.profile.as_deref().unwrap_or(&none);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let user = if profile.user.is_empty() { DEFAULT_USER } else { &profile.user };
+        let mut flags = String::new();
+        if profile.no_evict {
+            flags.push('e');
+        }
+        if profile.no_touch {
+            flags.push('T');
+        }
+        if flags.is_empty() {
+            flags.push('N');
+        }
+        let mut line = String::new();
+        let _ = write!(
+            line,
+            "id={} name={} age=0 idle=0 flags={flags} db={} sub=0 psub=0 ssub=0 multi=-1 watch=0 \
+             qbuf=0 qbuf-free=0 events=r cmd=client|info user={} redir=-1 resp={} lib-name={} \
+             lib-ver={} pool={}",
+            self.session.id,
+            text(&profile.name),
+            self.session.lane.space,
+            text(&words::echo(user)),
+            self.dialect(),
+            text(&profile.library),
+            text(&profile.library_version),
+            text(&words::echo(self.facts.pool.as_bytes())),
+        );
+        line.push('\n');
+        words::verbatim(line.as_bytes(), self.dialect(), self.out);
+    }
+
+    pub(super) fn who(&mut self) {
+        let user = self.session.profile.as_ref().map(|profile| &profile.user[..]);
+        words::bulk(user.filter(|user| !user.is_empty()).unwrap_or(DEFAULT_USER), self.out);
+    }
+}

@@ -1,0 +1,211 @@
+//! PING, ECHO, HELLO, AUTH, SELECT, RESET, QUIT: what is about the connection itself.
+
+use std::borrow::Cow;
+
+use super::super::commands::id;
+use super::super::{request, words};
+use super::{Talk, client};
+use crate::scan::decimal;
+use crate::{Login, Muted, Request, Turn};
+
+const NO_NUMBER: &[u8] = b"ERR Protocol version is not an integer or out of range";
+const NO_PROTOCOL: &[u8] = b"NOPROTO unsupported protocol version";
+const WRONG_LOGIN: &[u8] = b"WRONGPASS invalid username-password pair or user is disabled.";
+const NO_PASSWORD: &[u8] = b"ERR AUTH <password> called without any password configured for the \
+    default user. Are you sure your configuration is correct?";
+const SYNTAX: &[u8] = b"ERR syntax error";
+const NO_INTEGER: &[u8] = b"ERR value is not an integer or out of range";
+const NO_INT: &[u8] = b"ERR value is out of range, value must between -2147483648 and 2147483647";
+const NO_DATABASE: &[u8] = b"ERR DB index is out of range";
+/// Who everybody is that has not said who he is.
+pub(super) const DEFAULT_USER: &[u8] = b"default";
+
+/// What a whole request is where a login comes first. Whoever is right is answered by `converse`,
+/// which then knows who it is.
+pub(in crate::redis) fn login<'a>(request: &Request, head: &'a [u8]) -> Login<'a> {
+    if !matches!(request.command, id::AUTH | id::HELLO) {
+        return Login::Other;
+    }
+    let mut arguments = Vec::new();
+    for argument in request::arguments(head) {
+        match argument {
+            Cow::Borrowed(argument) => arguments.push(argument),
+            // A quoted one, in a line, that stands nowhere as it is.
+            Cow::Owned(_) => return Login::Other,
+        }
+    }
+    let rest = arguments.get(1..).unwrap_or_default();
+    let attempt = match (request.command, rest) {
+        (id::AUTH, [password]) => Some((DEFAULT_USER, *password)),
+        (id::AUTH, [name, password]) => Some((*name, *password)),
+        (id::AUTH, _) => None,
+        _ => Hello::read(rest).ok().and_then(|hello| hello.login),
+    };
+    match attempt {
+        Some((name, password)) => Login::Attempt { name, password, goes_on: true },
+        None => Login::Other,
+    }
+}
+
+/// Whether it is a HELLO that asks for RESP3.
+pub(super) fn wants_3(head: &[u8]) -> bool {
+    let arguments = request::arguments(head);
+    arguments.get(1).is_some_and(|version| &version[..] == b"3")
+}
+
+/// What a HELLO says.
+struct Hello<'a> {
+    /// 2 or 3; none asks only who we are.
+    version: Option<u8>,
+    login: Option<(&'a [u8], &'a [u8])>,
+    name: Option<&'a [u8]>,
+}
+
+impl<'a> Hello<'a> {
+    /// Of its arguments; the error is in the servers' words.
+    fn read(arguments: &[&'a [u8]]) -> Result<Hello<'a>, Vec<u8>> {
+        let mut hello = Hello { version: None, login: None, name: None };
+        let Some((version, mut rest)) = arguments.split_first() else { return Ok(hello) };
+        hello.version = Some(Hello::version(version)?);
+        while let Some((option, after)) = rest.split_first() {
+            rest = match after {
+                [name, password, after @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
+                    hello.login = Some((name, password));
+                    after
+                }
+                [name, after @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
+                    hello.name = Some(client::checked_name(name)?);
+                    after
+                }
+                _ => {
+                    let option = words::echo(option);
+                    return Err([b"ERR Syntax error in HELLO option '", &option[..], b"'"].concat());
+                }
+            };
+        }
+        Ok(hello)
+    }
+
+    fn version(text: &[u8]) -> Result<u8, Vec<u8>> {
+        let digits = text.strip_prefix(b"-").unwrap_or(text);
+        match decimal(digits, i64::MAX as u64) {
+            Some(_) if digits.len() > 1 && digits[0] == b'0' => Err(NO_NUMBER.to_vec()),
+            Some(version @ 2..=3) if digits.len() == text.len() => Ok(version as u8),
+            Some(_) => Err(NO_PROTOCOL.to_vec()),
+            None => Err(NO_NUMBER.to_vec()),
+        }
+    }
+}
+
+impl Talk<'_> {
+    pub(super) fn ping(&mut self, rest: &[&[u8]]) {
+        match rest.first() {
+            Some(message) => words::bulk(message, self.out),
+            None => words::simple("PONG", self.out),
+        }
+    }
+
+    pub(super) fn turn(&mut self, command: u16) -> Turn {
+        if command == id::QUIT {
+            self.ok();
+            return Turn::Leave;
+        }
+        self.reset();
+        words::simple("RESET", self.out);
+        Turn::LogOut
+    }
+
+    /// All but what library it is that speaks.
+    fn reset(&mut self) {
+        let profile = self.session.profile.take();
+        self.session.lane = self.facts.lane;
+        self.session.muted = Muted::No;
+        if let Some(old) = profile {
+            let library = (old.library, old.library_version);
+            if library != (Vec::new(), Vec::new()) {
+                let profile = self.profile();
+                (profile.library, profile.library_version) = library;
+            }
+        }
+    }
+
+    pub(super) fn hello(&mut self, rest: &[&[u8]]) {
+        let hello = match Hello::read(rest) {
+            Ok(hello) => hello,
+            Err(why) => return self.error(&[&why]),
+        };
+        let knows_3 = self.facts.skills.is_none_or(|skills| skills.resp3);
+        if hello.version == Some(3) && !knows_3 {
+            return self.error(&[NO_PROTOCOL, b": a server of this pool has no RESP3"]);
+        }
+        if let Some((name, _)) = hello.login {
+            if !self.is_let_in(name) {
+                return self.error(&[WRONG_LOGIN]);
+            }
+            self.set_user(name);
+        }
+        if let Some(name) = hello.name {
+            self.set_name(name);
+        }
+        if let Some(version) = hello.version {
+            self.session.lane.dialect = version;
+        }
+        self.introduce();
+    }
+
+    /// Where there are users, whoever comes as far as this has been let in as one; otherwise there
+    /// is only the one that needs no password.
+    fn is_let_in(&self, name: &[u8]) -> bool {
+        self.facts.has_users || name == DEFAULT_USER
+    }
+
+    /// Who we are, in the shape that HELLO has.
+    fn introduce(&mut self) {
+        words::open_map(7, self.dialect(), self.out);
+        for (name, value) in [("server", "redis"), ("version", &self.version()[..])] {
+            words::bulk(name.as_bytes(), self.out);
+            words::bulk(value.as_bytes(), self.out);
+        }
+        words::bulk(b"proto", self.out);
+        words::number(u64::from(self.dialect()), self.out);
+        words::bulk(b"id", self.out);
+        words::number(self.session.id, self.out);
+        for (name, value) in [("mode", "standalone"), ("role", "master")] {
+            words::bulk(name.as_bytes(), self.out);
+            words::bulk(value.as_bytes(), self.out);
+        }
+        words::bulk(b"modules", self.out);
+        words::open_array(0, self.out);
+    }
+
+    pub(super) fn auth(&mut self, rest: &[&[u8]]) {
+        let name = match rest {
+            [_] if !self.facts.has_users => return self.error(&[NO_PASSWORD]),
+            [_] => DEFAULT_USER,
+            [name, _] => name,
+            _ => return self.error(&[SYNTAX]),
+        };
+        if !self.is_let_in(name) {
+            return self.error(&[WRONG_LOGIN]);
+        }
+        self.set_user(name);
+        self.ok();
+    }
+
+    pub(super) fn select(&mut self, rest: &[&[u8]]) {
+        let text = rest.first().copied().unwrap_or_default();
+        let digits = text.strip_prefix(b"-").unwrap_or(text);
+        let is_plain = !(digits.len() > 1 && digits.starts_with(b"0"));
+        let Some(value) = decimal(digits, i64::MAX as u64).filter(|_| is_plain) else {
+            return self.error(&[NO_INTEGER]);
+        };
+        if value > i32::MAX as u64 {
+            return self.error(&[NO_INT]);
+        }
+        if digits.len() < text.len() || value >= u64::from(self.facts.spaces) {
+            return self.error(&[NO_DATABASE]);
+        }
+        self.session.lane.space = value as u32;
+        self.ok();
+    }
+}

@@ -1,0 +1,411 @@
+//! What a server says, RESP2 and RESP3 alike.
+//!
+//! A reply is a tree, and is read without one: `Progress::left` counts the elements that are still
+//! to come, an aggregate adds its own, and the reply ends at zero. So depth costs nothing, and no
+//! count however large makes anything allocate.
+//!
+//! ```text
+//!   *3\r\n  :1\r\n  $5\r\nhello\r\n  *1\r\n  +OK\r\n
+//!   left 3    2           1            1       0       one Status, if all of it has come
+//! ```
+//!
+//! One item takes as many whole elements as the input holds. A bulk that is long, or has not come
+//! whole, is the item's body: its bytes are never looked at.
+
+use super::commands::id;
+use super::scan::CURSOR_END;
+use crate::scan;
+use crate::{Ask, Item, ItemKind, Parsed, Progress, Span};
+
+/// Longest line of a server's: errors that scripts raise have no bound of their own.
+pub(super) const LINE_MAX: usize = 64 * 1024;
+/// Longest bulk: what a server's `proto-max-bulk-len` is, if nobody has changed it.
+pub(super) const BULK_MAX: u64 = 512 * 1024 * 1024;
+/// Most elements of one aggregate.
+const COUNT_MAX: u64 = u32::MAX as u64;
+/// A bulk from this length on is an item's body, which may be passed on by reference.
+const BODY_MIN: u64 = 4096;
+/// Digits of a cursor.
+const CURSOR_LEN_MAX: u64 = 20;
+/// A head's end must fit its field; inputs are far shorter.
+const HEAD_MAX: usize = 1 << 30;
+
+const BAD_TYPE: &str = "a reply of no known type";
+const BAD_LINE: &str = "a malformed line";
+const BAD_LEN: &str = "a malformed length";
+const BAD_END: &str = "a string without its end";
+const TOO_LONG: &str = "a line without end";
+const TOO_MANY: &str = "more elements than can be counted";
+const PUSHED: &str = "a push on a link that many share";
+const LONG_CURSOR: &str = "a cursor so large that it leaves no room for the server's place";
+const NO_ANSWER: &str = "not a possible answer to what was asked";
+
+/// What is asked whose reply is one whole, though its row's would be cut into values: an MGET whose
+/// keys are all on one server.
+pub(super) const WHOLE: Ask = Ask { command: u16::MAX - 1 };
+
+pub(super) fn parse(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
+    let input = &input[..input.len().min(HEAD_MAX)];
+    match ask.command {
+        id::MGET => each(progress, input),
+        id::SCAN if progress.left == 0 => lead(progress, input),
+        _ => whole(progress, input),
+    }
+}
+
+/// As many elements as there are.
+fn whole(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
+    let last = match input.first() {
+        Some(b'-') if progress.left == 0 => ItemKind::Error,
+        Some(b'!') if progress.left == 0 => return long_error(input),
+        _ => ItemKind::Status,
+    };
+    let (mut left, mut at) = (progress.left.max(1), 0);
+    loop {
+        match element(input, at) {
+            Element::Whole { end, more } => {
+                let Some(sum) = (left - 1).checked_add(more) else {
+                    return Parsed::Malformed(TOO_MANY);
+                };
+                (left, at) = (sum, end);
+            }
+            Element::Body { start, len } => {
+                progress.left = left - 1;
+                return item(last, progress, start, Some(len));
+            }
+            Element::Unfinished if at == 0 => return Parsed::Incomplete,
+            Element::Unfinished => {
+                progress.left = left;
+                return item(last, progress, at, None);
+            }
+            Element::Wrong(why) => return Parsed::Malformed(why),
+        }
+        if left == 0 {
+            progress.left = 0;
+            return item(last, progress, at, None);
+        }
+    }
+}
+
+/// An item of pieces up to `head`; `last` is what it is if nothing follows.
+fn item(last: ItemKind, progress: &Progress, head: usize, body: Option<u64>) -> Parsed<Item> {
+    let ends = progress.left == 0;
+    let kind = if ends { last } else { ItemKind::Part };
+    Parsed::Complete(made(kind, head, body, ends))
+}
+
+fn made(kind: ItemKind, head: usize, body: Option<u64>, ends: bool) -> Item {
+    let trailer: &'static [u8] = if body.is_some() { b"\r\n" } else { b"" };
+    let (head, body) = (head as u32, body.unwrap_or(0));
+    Item { kind, head, body, trailer, key: Span::default(), ends }
+}
+
+/// An error that is a bulk. It is told whole, as the other kind is.
+fn long_error(input: &[u8]) -> Parsed<Item> {
+    match element(input, 0) {
+        Element::Whole { end, .. } => Parsed::Complete(made(ItemKind::Error, end, None, true)),
+        Element::Body { start, len } => {
+            let end = start + (len as usize) + 2;
+            match input.get(start..end) {
+                _ if len > LINE_MAX as u64 => Parsed::Malformed(TOO_LONG),
+                None => Parsed::Incomplete,
+                Some(body) if body.ends_with(b"\r\n") => {
+                    Parsed::Complete(made(ItemKind::Error, end, None, true))
+                }
+                Some(_) => Parsed::Malformed(BAD_END),
+            }
+        }
+        Element::Unfinished => Parsed::Incomplete,
+        Element::Wrong(why) => Parsed::Malformed(why),
+    }
+}
+
+/// A value or nothing for each key.
+fn each(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
+    let Some(&first) = input.first() else { return Parsed::Incomplete };
+    if progress.left == 0 {
+        return match first {
+            b'-' | b'!' => whole(progress, input),
+            b'*' => open(progress, input),
+            _ => Parsed::Malformed(NO_ANSWER),
+        };
+    }
+    let (kind, head, body) = match (first, element(input, 0)) {
+        (b'$', Element::Body { start, len }) => (ItemKind::Value, start, Some(len)),
+        (b'$' | b'_', Element::Whole { end, .. }) => {
+            let is_null = first == b'_' || input[1] == b'-';
+            (if is_null { ItemKind::Null } else { ItemKind::Value }, end, None)
+        }
+        (_, Element::Unfinished) => return Parsed::Incomplete,
+        (_, Element::Wrong(why)) => return Parsed::Malformed(why),
+        _ => return Parsed::Malformed(NO_ANSWER),
+    };
+    progress.left -= 1;
+    Parsed::Complete(made(kind, head, body, progress.left == 0))
+}
+
+/// How many values follow.
+fn open(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
+    match length(input, 1, COUNT_MAX) {
+        Length::Is { value, end } => {
+            progress.left = value;
+            Parsed::Complete(made(ItemKind::Open(value), end, None, value == 0))
+        }
+        Length::Null { .. } => Parsed::Malformed(NO_ANSWER),
+        Length::Unfinished => Parsed::Incomplete,
+        Length::Wrong => Parsed::Malformed(BAD_LEN),
+    }
+}
+
+/// Of a scan's reply what comes before the keys: the cursor, which is told in other words. Its item
+/// is the only one that names a place in its head.
+fn lead(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
+    const START: &[u8] = b"*2\r\n$";
+    if input.first() == Some(&b'-') {
+        return whole(progress, input);
+    }
+    let known = input.len().min(START.len());
+    if input[..known] != START[..known] {
+        return Parsed::Malformed(NO_ANSWER);
+    }
+    let Length::Is { value: len @ 1..=CURSOR_LEN_MAX, end: start } =
+        length(input, START.len(), BULK_MAX)
+    else {
+        return match length(input, START.len(), BULK_MAX) {
+            Length::Unfinished => Parsed::Incomplete,
+            _ => Parsed::Malformed(NO_ANSWER),
+        };
+    };
+    let end = start + len as usize;
+    let Some(cursor) = input.get(start..end + 2) else { return Parsed::Incomplete };
+    let Some(cursor) = cursor.strip_suffix(b"\r\n") else { return Parsed::Malformed(BAD_END) };
+    match scan::decimal(cursor, u64::MAX) {
+        None => Parsed::Malformed(NO_ANSWER),
+        Some(CURSOR_END..) => Parsed::Malformed(LONG_CURSOR),
+        Some(_) => {
+            progress.left = 1;
+            let part = made(ItemKind::Part, end + 2, None, false);
+            Parsed::Complete(Item { key: Span::new(start, end), ..part })
+        }
+    }
+}
+
+/// What stands at one place of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Element {
+    /// A whole element, or the head of an aggregate: `more` elements follow that belong to it.
+    Whole {
+        end: usize,
+        more: u64,
+    },
+    /// A string that is long or has not come whole.
+    Body {
+        start: usize,
+        len: u64,
+    },
+    Unfinished,
+    Wrong(&'static str),
+}
+
+#[inline]
+pub(super) fn element(input: &[u8], at: usize) -> Element {
+    let Some(&first) = input.get(at) else { return Element::Unfinished };
+    match first {
+        b'$' => match length(input, at + 1, BULK_MAX) {
+            Length::Is { value, end } => string(input, end, value),
+            Length::Null { end } => Element::Whole { end, more: 0 },
+            Length::Unfinished => Element::Unfinished,
+            Length::Wrong => Element::Wrong(BAD_LEN),
+        },
+        b'+' | b'-' | b':' | b',' | b'#' | b'_' | b'(' => line(input, at),
+        b'*' | b'~' | b'%' | b'|' => aggregate(input, at, first),
+        b'=' | b'!' => match length(input, at + 1, BULK_MAX) {
+            Length::Is { value, end } => string(input, end, value),
+            Length::Unfinished => Element::Unfinished,
+            _ => Element::Wrong(BAD_LEN),
+        },
+        b'>' => Element::Wrong(PUSHED),
+        _ => Element::Wrong(BAD_TYPE),
+    }
+}
+
+#[inline]
+fn string(input: &[u8], start: usize, len: u64) -> Element {
+    let end = start + len as usize;
+    match input.get(end..end + 2) {
+        Some(b"\r\n") if len < BODY_MIN => Element::Whole { end: end + 2, more: 0 },
+        Some(b"\r\n") | None => Element::Body { start, len },
+        Some(_) => Element::Wrong(BAD_END),
+    }
+}
+
+fn aggregate(input: &[u8], at: usize, first: u8) -> Element {
+    match length(input, at + 1, COUNT_MAX) {
+        Length::Is { value, end } => {
+            let more = match first {
+                b'%' => value * 2,
+                // It belongs to the element after it, which is still to come.
+                b'|' => value * 2 + 1,
+                _ => value,
+            };
+            Element::Whole { end, more }
+        }
+        Length::Null { end } if first == b'*' => Element::Whole { end, more: 0 },
+        Length::Unfinished => Element::Unfinished,
+        _ => Element::Wrong(BAD_LEN),
+    }
+}
+
+fn line(input: &[u8], at: usize) -> Element {
+    let rest = &input[at + 1..input.len().min(at + LINE_MAX)];
+    let Some(len) = memchr::memchr2(b'\r', b'\n', rest) else {
+        let is_long = input.len() - at >= LINE_MAX;
+        return if is_long { Element::Wrong(TOO_LONG) } else { Element::Unfinished };
+    };
+    match (rest[len], rest.get(len + 1)) {
+        (b'\r', Some(b'\n')) if is_sound(input[at], &rest[..len]) => {
+            Element::Whole { end: at + 1 + len + 2, more: 0 }
+        }
+        (b'\r', None) if at + 1 + len + 1 == input.len() => Element::Unfinished,
+        _ => Element::Wrong(BAD_LINE),
+    }
+}
+
+/// Whether a line of this type can say this.
+fn is_sound(first: u8, text: &[u8]) -> bool {
+    match first {
+        b':' | b'(' => {
+            let digits = match text {
+                [b'-' | b'+', digits @ ..] => digits,
+                digits => digits,
+            };
+            !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+        }
+        b'#' => matches!(text, b"t" | b"f"),
+        b'_' => text.is_empty(),
+        b',' => !text.is_empty(),
+        _ => true,
+    }
+}
+
+enum Length {
+    Is { value: u64, end: usize },
+    Null { end: usize },
+    Unfinished,
+    Wrong,
+}
+
+/// The length that begins at `at`, with its line's end: no sign, no leading zero, at most `max`.
+#[inline]
+fn length(input: &[u8], at: usize, max: u64) -> Length {
+    let mut end = at;
+    let mut value: u64 = 0;
+    while let Some(digit) = input.get(end).map(|byte| byte.wrapping_sub(b'0'))
+        && digit <= 9
+        && value <= max
+    {
+        value = value * 10 + u64::from(digit);
+        end += 1;
+    }
+    let starts_badly = input.get(at) == Some(&b'0') && end > at + 1;
+    match input.get(end..end + 2) {
+        _ if value > max || starts_badly => Length::Wrong,
+        Some(b"\r\n") if end > at => Length::Is { value, end: end + 2 },
+        Some(b"-1") if end == at => match input.get(end + 2..end + 4) {
+            Some(b"\r\n") => Length::Null { end: end + 4 },
+            None if matches!(input.get(end + 2), None | Some(b'\r')) => Length::Unfinished,
+            _ => Length::Wrong,
+        },
+        Some(_) => Length::Wrong,
+        // One byte at most.
+        None => match input.get(end) {
+            None => Length::Unfinished,
+            Some(b'\r') if end > at => Length::Unfinished,
+            Some(b'-') if end == at => Length::Unfinished,
+            Some(_) => Length::Wrong,
+        },
+    }
+}
+
+/// The elements of a reply that has come whole, one after the other, for those few that we read.
+pub(super) struct Walk<'a> {
+    input: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(input: &'a [u8]) -> Walk<'a> {
+        Walk { input, at: 0 }
+    }
+
+    /// The bytes read so far.
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// The elements of the aggregate that begins here, a map's keys and values counted alike.
+    pub(super) fn open(&mut self) -> Option<u64> {
+        match (self.input.get(self.at)?, element(self.input, self.at)) {
+            (b'*' | b'~' | b'%', Element::Whole { end, more }) => {
+                self.at = end;
+                Some(more)
+            }
+            _ => None,
+        }
+    }
+
+    /// The string or the line that stands here, without what frames it.
+    pub(super) fn text(&mut self) -> Option<&'a [u8]> {
+        let at = self.at;
+        let first = *self.input.get(at)?;
+        let end = self.skip_one()?;
+        let text = &self.input[at + 1..end - 2];
+        match first {
+            b'$' if text.first() == Some(&b'-') => None,
+            b'$' | b'=' | b'!' => {
+                let line = memchr::memchr(b'\n', text)?;
+                text.get(line + 1..)
+            }
+            b'+' | b'-' | b':' | b',' | b'#' | b'(' => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The number that stands here.
+    pub(super) fn number(&mut self) -> Option<u64> {
+        scan::decimal(self.text()?, u64::MAX)
+    }
+
+    /// The bytes of the whole value that begins here, with all that belongs to it.
+    pub(super) fn value(&mut self) -> Option<&'a [u8]> {
+        let start = self.at;
+        let mut left: u64 = 1;
+        while left > 0 {
+            match element(self.input, self.at) {
+                Element::Whole { end, more } => {
+                    self.at = end;
+                    left = (left - 1).checked_add(more)?;
+                }
+                Element::Body { .. } => {
+                    self.skip_one()?;
+                    left -= 1;
+                }
+                Element::Unfinished | Element::Wrong(_) => return None,
+            }
+        }
+        Some(&self.input[start..self.at])
+    }
+
+    /// Steps over one element or an aggregate's head; its end.
+    fn skip_one(&mut self) -> Option<usize> {
+        self.at = match element(self.input, self.at) {
+            Element::Whole { end, .. } => end,
+            Element::Body { start, len } => {
+                let end = start + len as usize + 2;
+                self.input.get(start..end)?.ends_with(b"\r\n").then_some(end)?
+            }
+            Element::Unfinished | Element::Wrong(_) => return None,
+        };
+        Some(self.at)
+    }
+}

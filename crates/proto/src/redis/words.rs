@@ -1,0 +1,104 @@
+//! How RESP is written: the shapes that our own answers are made of.
+
+use crate::scan::push_decimal;
+
+/// `*n`: so many elements follow.
+pub(super) fn open_array(count: usize, out: &mut Vec<u8>) {
+    open(count as u64, out);
+}
+
+pub(super) fn open(count: u64, out: &mut Vec<u8>) {
+    sized(b'*', count, out);
+}
+
+/// A map of so many pairs in RESP3, and in RESP2 an array of twice as many.
+pub(super) fn open_map(pairs: usize, dialect: u8, out: &mut Vec<u8>) {
+    match dialect {
+        3.. => sized(b'%', pairs as u64, out),
+        _ => sized(b'*', 2 * pairs as u64, out),
+    }
+}
+
+/// A set in RESP3, and in RESP2 an array.
+pub(super) fn open_set(count: usize, dialect: u8, out: &mut Vec<u8>) {
+    sized(if dialect > 2 { b'~' } else { b'*' }, count as u64, out);
+}
+
+pub(super) fn bulk(text: &[u8], out: &mut Vec<u8>) {
+    sized(b'$', text.len() as u64, out);
+    out.extend_from_slice(text);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A text for human eyes: `=` in RESP3, a bulk in RESP2.
+pub(super) fn verbatim(text: &[u8], dialect: u8, out: &mut Vec<u8>) {
+    if dialect < 3 {
+        return bulk(text, out);
+    }
+    sized(b'=', text.len() as u64 + 4, out);
+    out.extend_from_slice(b"txt:");
+    out.extend_from_slice(text);
+    out.extend_from_slice(b"\r\n");
+}
+
+pub(super) fn number(value: u64, out: &mut Vec<u8>) {
+    sized(b':', value, out);
+}
+
+pub(super) fn signed(value: i64, out: &mut Vec<u8>) {
+    if value < 0 {
+        out.extend_from_slice(b":-");
+        push_decimal(value.unsigned_abs(), out);
+        out.extend_from_slice(b"\r\n");
+    } else {
+        number(value as u64, out);
+    }
+}
+
+/// Nothing, where there could be a string.
+pub(super) fn null(dialect: u8, out: &mut Vec<u8>) {
+    out.extend_from_slice(if dialect > 2 { b"_\r\n" } else { b"$-1\r\n" });
+}
+
+/// A line of words that are ours.
+pub(super) fn simple(text: &str, out: &mut Vec<u8>) {
+    line(b'+', &[text.as_bytes()], out);
+}
+
+/// An error of these parts: whatever they hold, it is one line.
+pub(super) fn error(parts: &[&[u8]], out: &mut Vec<u8>) {
+    line(b'-', parts, out);
+}
+
+fn line(first: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
+    out.push(first);
+    for part in parts {
+        // What came from outside is escaped before it comes here; a line stays one all the same.
+        out.extend(
+            part.iter().map(|&byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }),
+        );
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn sized(first: u8, value: u64, out: &mut Vec<u8>) {
+    out.push(first);
+    push_decimal(value, out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// What a client sent, as an error may repeat it: cut, and no byte that could end a line or move a
+/// terminal.
+pub(super) fn echo(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len().min(ECHO_MAX));
+    for &byte in text.iter().take(ECHO_MAX) {
+        match byte {
+            b' '..=b'~' => out.push(byte),
+            _ => out.extend_from_slice(format!("\\x{byte:02x}").as_bytes()),
+        }
+    }
+    out
+}
+
+/// Bytes of a client's that are repeated.
+pub(super) const ECHO_MAX: usize = 128;
