@@ -28,10 +28,10 @@ pub use message::{
 };
 
 /// Every protocol that clients speak.
-pub static PROTOCOLS: &[&dyn Protocol] = &[&memcached::Text, &memcached::Binary];
+pub static PROTOCOLS: &[&dyn Protocol] = &[&memcached::Text, &memcached::Binary, &redis::Redis];
 
 /// Those that a configuration names; a connection's first byte may tell of another.
-pub static NAMED: &[&dyn Protocol] = &[&memcached::Text];
+pub static NAMED: &[&dyn Protocol] = &[&memcached::Text, &redis::Redis];
 
 /// The protocol of that name in a configuration.
 pub fn protocol(name: &str) -> Option<&'static dyn Protocol> {

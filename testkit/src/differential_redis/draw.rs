@@ -71,6 +71,10 @@ impl Run<'_> {
         if name == "sort" && item.says("ALPHA") && item.says("STORE") && has_pattern(&item) {
             return;
         }
+        // Of two destinations the last counts, though servers tell both for keys.
+        if item.says("STORE") && item.says("STOREDIST") {
+            return;
+        }
         let spoils = self.rows[row].fate != Fate::Refused
             && !STATEFUL.contains(&name)
             && name != LEAKING
@@ -117,6 +121,7 @@ impl Run<'_> {
             likeness: row_of.likeness,
             skip: row_of.skip.is_some(),
             silent: false,
+            newer: !self.known[row],
             spoilt: false,
             keys,
             spread: 0,
@@ -130,7 +135,8 @@ impl Run<'_> {
         let words = [b"NOSUCH".to_vec(), values.string(), values.junk()];
         let count = 1 + self.random.below(3);
         let mut item = self.whole(0, words[..count].iter().map(Word::new).collect());
-        (item.row, item.likeness, item.skip) = (None, Likeness::Exact, false);
+        (item.row, item.likeness, item.skip, item.newer) =
+            (None, Likeness::Exact, false, false);
         item
     }
 

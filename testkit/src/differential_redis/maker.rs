@@ -30,7 +30,7 @@ pub struct Maker<'a> {
     tag: Option<&'static str>,
     words: Vec<Word>,
     /// Where a number stands that says how many follow.
-    counter: Option<usize>,
+    counter: Option<(usize, Counts)>,
     /// How many keys, or fields, there were.
     counted: usize,
 }
@@ -38,7 +38,17 @@ pub struct Maker<'a> {
 /// Commands that are asked for many keys now and then: more than one message holds.
 const MANY: &[&str] = &["mget", "mset", "del", "exists", "touch", "unlink"];
 /// Numbers that say how many of something follow.
-const COUNTERS: &[&str] = &["numkeys", "numfields", "num-vertices"];
+const COUNTERS: &[(&str, Counts)] = &[
+    ("numkeys", Counts::Keys),
+    ("numfields", Counts::Others),
+    ("num-vertices", Counts::Others),
+];
+
+#[derive(Clone, Copy)]
+enum Counts {
+    Keys,
+    Others,
+}
 
 impl<'a> Maker<'a> {
     pub fn new(mut values: Values<'a>, keys: &'a Keys, row: &'a str, doc: &Doc) -> Self {
@@ -102,7 +112,7 @@ impl<'a> Maker<'a> {
         let times = self.times(argument);
         if argument.multiple && self.counts(argument) {
             self.counted = times;
-            if let Some(at) = self.counter.take() {
+            if let Some((at, _)) = self.counter.take() {
                 self.words[at].bytes = times.to_string().into_bytes();
             }
         }
@@ -121,10 +131,11 @@ impl<'a> Maker<'a> {
     /// Whether it is what a number before it counts.
     fn counts(&self, argument: &Argument) -> bool {
         let inside = |all: &[Argument]| all.iter().any(|one| matches!(one.kind, Kind::Key));
+        let of_others = matches!(self.counter, Some((_, Counts::Others)));
         match &argument.kind {
             Kind::Key => true,
-            Kind::Block(all) => inside(all) || self.counter.is_some(),
-            _ => self.counter.is_some(),
+            Kind::Block(all) => inside(all) || of_others,
+            _ => of_others,
         }
     }
 
@@ -162,8 +173,8 @@ impl<'a> Maker<'a> {
     }
 
     fn value(&mut self, name: &str) {
-        if COUNTERS.contains(&name) {
-            self.counter = Some(self.words.len());
+        if let Some((_, counts)) = COUNTERS.iter().find(|(known, _)| *known == name) {
+            self.counter = Some((self.words.len(), *counts));
             return self.words.push(Word::new("0"));
         }
         if name == "count" && matches!(self.row, "hscan" | "sscan" | "zscan") {

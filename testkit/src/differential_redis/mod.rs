@@ -184,6 +184,9 @@ impl<'s> Run<'s> {
                 return Err(self.difference(lane, batch, at, direct.as_ref(), &ours));
             }
             self.tally.note(item, direct.as_ref());
+            if let Some(direct) = direct.filter(|direct| item.is_said_otherwise(direct, &ours)) {
+                self.tally.note_otherwise(&direct, &ours);
+            }
         }
         if batch.last().is_some_and(|item| item.is("QUIT") && !item.spoilt) {
             self.direct[lane] = connect(self.settings.direct).remove(lane);
@@ -194,7 +197,7 @@ impl<'s> Run<'s> {
 
     /// A `CROSSSLOT` names two of the keys and who owns them.
     fn names_right(&self, item: &Item, ours: &Reply) -> bool {
-        if item.expect != Expect::Apart {
+        if item.expect != Expect::Apart || item.spoilt {
             return true;
         }
         let text = ours.error();

@@ -21,6 +21,8 @@ pub struct Tally {
     pub spoilt: usize,
     /// Times that everything was compared, and keys that were there.
     pub states: (usize, usize),
+    /// Mistakes that the proxy told in other words than the server, and how often.
+    pub otherwise: BTreeMap<(String, String), usize>,
     /// Whole SCANs, and keys that they told of.
     pub scans: (usize, usize),
     /// First words of errors that were the same on both sides.
@@ -70,6 +72,15 @@ impl Tally {
         }
     }
 
+    pub(super) fn note_otherwise(&mut self, direct: &Reply, ours: &Reply) {
+        let cut = |reply: &Reply| reply.error().chars().take(70).collect::<String>();
+        *self.otherwise.entry((cut(direct), cut(ours))).or_default() += 1;
+    }
+
+    pub fn said_otherwise(&self) -> usize {
+        self.otherwise.values().sum()
+    }
+
     /// Rows that have met less than they should.
     pub fn lacking(&self, rows: &[Row], calls: usize, spread: usize) -> Vec<String> {
         let mut lacking = Vec::new();
@@ -103,6 +114,10 @@ impl fmt::Display for Tally {
         let skips = self.rows.iter().filter_map(|row| Some((row, row.skip?)));
         let skips = skips.map(|(row, why)| format!("{} {} ({why})", row.name, row.calls));
         writeln!(to, "not compared, {} in all: {}", self.skipped, skips.collect::<Vec<_>>().join(", "))?;
+        writeln!(to, "mistakes told in other words, {} in all:", self.said_otherwise())?;
+        for ((direct, ours), count) in &self.otherwise {
+            writeln!(to, "  {count} {direct:?}: {ours:?}")?;
+        }
         writeln!(
             to,
             "spoilt on purpose: {}; unknown commands: {}; states compared: {} with {} keys; whole \
