@@ -88,10 +88,15 @@ impl Run<'_> {
             item.likeness = strict(name, &item);
         }
         let after = follow(&item, name);
+        for words in precede(&item, name) {
+            let row = row_of(&self.rows, &String::from_utf8_lossy(&words[0].bytes));
+            batch.push(self.whole(row, words));
+        }
         batch.push(item);
         for words in after {
-            let row = self.rows.iter().position(|row| words[0].bytes == row.name.as_bytes());
-            batch.push(self.whole(row.unwrap_or(row_of(&self.rows, "script|load")), words));
+            let name = String::from_utf8_lossy(&words[0].bytes);
+            let name = if name == "script" { "script|load" } else { &name };
+            batch.push(self.whole(row_of(&self.rows, name), words));
         }
     }
 
@@ -100,11 +105,21 @@ impl Run<'_> {
     }
 
     fn call(&mut self, row: usize) -> Vec<Word> {
-        let values =
-            Values { random: &mut self.random, payloads: &self.payloads, tables: &self.tables };
         let name = self.rows[row].name;
         match self.docs.get(name) {
-            Some(doc) => Maker::new(values, &self.keys, name, doc).call(doc),
+            // No grammar says that its arguments are a call.
+            _ if name.starts_with("command|getkeys") => {
+                let call = *self.random.pick(&["set", "mset", "zunionstore", "lmove", "xread"]);
+                let mut words: Vec<Word> = name.split('|').map(Word::new).collect();
+                let call = self.call(row_of(&self.rows, call));
+                words.extend(call.iter().map(|word| Word::new(&word.bytes)));
+                words
+            }
+            Some(doc) => {
+                let (random, payloads, tables) = (&mut self.random, &self.payloads, &self.tables);
+                let values = Values { random, payloads, tables };
+                Maker::new(values, &self.keys, name, doc).call(doc)
+            }
             None => name.split('|').map(Word::new).collect(),
         }
     }
@@ -175,6 +190,7 @@ impl Run<'_> {
         let many = self.settings.servers.len() > 1;
         match row.fate {
             Fate::Refused => Expect::ByName,
+            _ if !row.takes(item.words.len()) => Expect::Same,
             // It would wait, and others behind it.
             _ if item.says("BLOCK") && row.name.starts_with("xread") => Expect::ByName,
             Fate::Forwarded if many && row.name.starts_with("sort") && has_pattern(item) => {
@@ -198,6 +214,19 @@ fn has_pattern(item: &Item) -> bool {
 
 fn row_of(rows: &[super::Row], name: &str) -> usize {
     rows.iter().position(|row| row.name == name).expect("every server has it")
+}
+
+/// What has to be asked before, so that the answer is no chance: where scores differ, an order by
+/// words is none, and what is found depends on how the server has linked them.
+fn precede(item: &Item, name: &str) -> Vec<Vec<Word>> {
+    let by_words = name.contains("lex") || item.says("BYLEX");
+    let keys = item.words.iter().filter(|word| word.is_key);
+    let Some(key) = keys.last().filter(|_| by_words) else { return Vec::new() };
+    let line = |start: &str, rest: &[&str]| {
+        let rest = rest.iter().map(Word::new);
+        [Word::new(start), key.clone()].into_iter().chain(rest).collect()
+    };
+    vec![line("del", &[]), line("zadd", &["0", "m1", "0", "m3", "0", "m5", "0", "m6", "0", ""])]
 }
 
 /// What has to be asked next, so that chance leaves nothing behind.

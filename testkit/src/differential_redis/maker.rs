@@ -102,6 +102,8 @@ impl<'a> Maker<'a> {
             ("client|reply", _) => 1000,
             (_, "key") => 850,
             ("sort" | "sort_ro", "by-pattern" | "get-pattern") => 150,
+            ("xgroup|create", "mkstream") => 700,
+            ("function|load", "replace") => 900,
             // Two of three do not go together.
             ("zadd" | "geoadd", _) => 150,
             _ => 300,
@@ -148,6 +150,8 @@ impl<'a> Maker<'a> {
             ("xread" | "xreadgroup", "id") | (_, "weight") => self.counted,
             ("bitop", "key") => 1 + random.below(2),
             (_, "vertices") => 3,
+            // Seldom: what deletes so many leaves nothing to be met.
+            ("del" | "unlink", "key") if !random.permille(3) => 1 + random.below(4),
             (row, _) if MANY.contains(&row) && random.permille(15) => 90 + random.below(160),
             (row, _) if MANY.contains(&row) => 1 + random.below(8),
             _ => 1 + random.below(3),

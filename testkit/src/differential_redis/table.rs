@@ -10,6 +10,8 @@ pub struct Row {
     pub likeness: Likeness,
     /// Why its answers are not compared, if they are not.
     pub skip: Option<&'static str>,
+    /// Words, its name's included; negative: at least so many.
+    pub arity: i16,
     /// How often it is drawn beside the others.
     pub share: usize,
 }
@@ -46,6 +48,14 @@ pub enum Likeness {
     Kind,
 }
 
+impl Row {
+    /// Whether so many words are right.
+    pub fn takes(&self, words: usize) -> bool {
+        let arity = usize::from(self.arity.unsigned_abs());
+        if self.arity < 0 { words >= arity } else { words == arity }
+    }
+}
+
 pub fn rows() -> Vec<Row> {
     commands::rows().iter().map(read).collect()
 }
@@ -78,10 +88,12 @@ fn read(row: &'static commands::Row) -> Row {
     let share = match (row.name, fate) {
         ("flushall" | "flushdb", _) => 1,
         ("quit" | "reset" | "hello" | "client|reply", _) => 1,
-        ("script|flush" | "function|flush", _) => 1,
+        ("script|flush" | "function|flush" | "function|delete" | "function|restore", _) => 1,
+        // What other rows live on.
+        ("xgroup|create" | "xadd" | "function|load" | "rpush" | "sadd", _) => 20,
         (_, Fate::Split) => 8,
         (_, Fate::Forwarded) => 5,
         (_, Fate::Own | Fate::Container | Fate::Refused) => 1,
     };
-    Row { name: row.name, fate, likeness, skip, share }
+    Row { name: row.name, fate, likeness, skip, arity: row.arity, share }
 }

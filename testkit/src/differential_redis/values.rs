@@ -212,7 +212,7 @@ const OF_NAME: &[(&str, &str)] = &[
     ("cursor", "0"),
     ("pattern match-pattern library-name-pattern", "* {a}* *1 f* m[1-3] [sl]? nothing *{*"),
     ("type", "string list hash zset set stream"),
-    ("group groupname", "g1 g2"),
+    ("group groupname", "g1 g1 g1 g1 g2"),
     ("consumer consumername", "c1 c2"),
     ("id", "1-1 2-1 3-5 5-1 9-9"),
     ("lastid last-id", "9-9 5-1 1-1"),
