@@ -204,7 +204,7 @@ fn pieces(
                     let next = at + item.len() as usize;
                     bytes.extend_from_slice(&said[at..next.min(said.len())]);
                     at = next;
-                    if item.ends {
+                    if item.kind.ends() {
                         replies.push((std::mem::take(&mut bytes), Some(item.kind)));
                         progress = Progress::default();
                     }

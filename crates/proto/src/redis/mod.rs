@@ -115,10 +115,6 @@ impl Protocol for Redis {
         gather::gather(asked, parts, out);
     }
 
-    fn is_whole(&self) -> bool {
-        true
-    }
-
     fn converse(
         &self,
         request: &Request,

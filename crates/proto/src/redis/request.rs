@@ -214,6 +214,8 @@ static PLANS: [Plan; commands::COUNT] = {
 const fn plan(command: u16) -> Plan {
     let Row { class, place, arity, container, .. } = *commands::row(command);
     let is_single = matches!(class, Class::Single { .. });
+    // Nothing of the connection has to be known for a ping, and it is asked often.
+    let class = if command == id::PING { Class::Local(Local::Nothing) } else { class };
     let keys = match class {
         Class::Local(_) if !container => Keys::None,
         Class::Single { .. } if keys::is_first(command) => Keys::First,
