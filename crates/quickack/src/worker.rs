@@ -22,6 +22,7 @@ use sys::signal::{self, Signals};
 use crate::board::Board;
 use crate::config::Affinity;
 use crate::event::{self, Loop, Order};
+use crate::ipc::guest::Guest;
 use crate::ipc::installation::Installation;
 use crate::ipc::{Channel, Message};
 use crate::log::{self, Level};
@@ -424,10 +425,11 @@ impl event::Errands for Crew {
     }
 
     fn hand_over(&mut self, client: Passed, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
-        let client = client.into();
+        let client: Guest = client.into();
         let mut rest: Vec<Rc<OwnedFd>> = fds.into_iter().map(Rc::new).collect();
         while !rest.is_empty() {
             let some = &rest[..rest.len().min(sys::channel::FDS_MAX)];
+            let client = client.clone();
             if self.channel.send(Message::Clients { client }, some).is_err() {
                 return Err(rest.into_iter().filter_map(Rc::into_inner).collect());
             }

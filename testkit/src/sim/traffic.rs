@@ -48,7 +48,8 @@ impl World {
             }
             Err(text) => {
                 assert!(is_full, "a client is refused for nothing");
-                let kind: &[u8] = if self.pools[pool].is_redis { b"-ERR " } else { b"SERVER_ERROR " };
+                let kind: &[u8] =
+                    if self.pools[pool].is_redis { b"-ERR " } else { b"SERVER_ERROR " };
                 assert!(text.starts_with(kind) && text.ends_with(b"\r\n"));
                 self.summary.refused_clients += 1;
             }

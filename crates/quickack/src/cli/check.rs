@@ -49,6 +49,7 @@ fn summary(outcome: &Outcome) -> String {
         if let Some(users) = &pool.users {
             let _ = writeln!(out, "  logins: {users}");
         }
+        spaces(config, pool, &mut out);
         lines(&config.blocks[1 + index].told(), &mut out);
     }
     skilled(config, &mut out);
@@ -57,14 +58,19 @@ fn summary(outcome: &Outcome) -> String {
 
 /// What servers decide that are not asked now: which commands are refused in some of their forms.
 fn skilled(config: &Config, out: &mut String) {
-    let is_ours = |server: &ServerAddress| matches!(server, ServerAddress::Embedded { .. });
-    if config.upstreams.iter().flat_map(|upstream| &upstream.servers).all(is_ours) {
+    let is_theirs = |server: &ServerAddress| !matches!(server, ServerAddress::Embedded { .. });
+    let has_skilled = |pool: &PoolPlan| pool.protocol.commands().iter().any(|row| row.skilled);
+    let pools = config.plan.pools.iter().zip(&config.upstreams);
+    if !pools.clone().any(|(pool, it)| has_skilled(pool) && it.servers.iter().any(is_theirs)) {
         return;
     }
     out.push_str("\nservers without meta commands (memcached before 1.6.13)\n");
     for protocol in proto::PROTOCOLS {
         let names = protocol.commands().iter().filter(|row| row.skilled).map(|row| row.name);
         let names = names.collect::<Vec<&str>>().join(" ");
+        if names.is_empty() {
+            continue;
+        }
         let _ = writeln!(out, "  {}: in part refused are {names}", protocol.name());
     }
 }
@@ -90,7 +96,23 @@ fn process_summary(config: &Config, out: &mut String) {
 fn links(config: &Config, pool: &PoolPlan, out: &mut String) {
     let (workers, each) = (config.process.worker_count(), pool.server_connections);
     let (all, here) = (workers * each, here(config));
-    let _ = writeln!(out, "  workers x links: {workers} x {each} = {all} to each server{here}");
+    let lanes = match pool.spaces {
+        1 => "",
+        _ => " for each database and version of RESP in use",
+    };
+    let _ =
+        writeln!(out, "  workers x links: {workers} x {each} = {all} to each server{lanes}{here}");
+}
+
+/// Where clients begin, and how large a value may be, in a pool with databases.
+fn spaces(config: &Config, pool: &PoolPlan, out: &mut String) {
+    if pool.spaces > 1 {
+        let (begin, last) = (pool.space, pool.spaces - 1);
+        let size = config::size_word(pool.item_size_max as u64);
+        let here = here(config);
+        let _ = writeln!(out, "  databases: 0 to {last}, clients begin in {begin}");
+        let _ = writeln!(out, "  values: up to {size}{here}");
+    }
 }
 
 /// What follows from this machine says so, as its last word.

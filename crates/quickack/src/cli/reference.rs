@@ -44,7 +44,8 @@ fn commands() -> String {
         page += "| command | what is done | note |\n|---|---|---|\n";
         for command in protocol.commands() {
             let class = class(command.class);
-            page += &format!("| `{}` | {class} | {} |\n", command.name, command.note);
+            let name = command.name.replace('|', "\\|");
+            page += &format!("| `{name}` | {class} | {} |\n", command.note);
         }
     }
     page
@@ -112,7 +113,8 @@ fn errors() -> String {
     let mut page = heading(
         "Errors",
         "What a client reads when something fails that is not its own fault. The line is\n\
-         `SERVER_ERROR <server>: <words>`, where the server is named as in the configuration;\n\
+         `SERVER_ERROR <server>: <words>`, in Redis's protocol `-ERR <server>: <words>`, where the\n\
+         server is named as in the configuration;\n\
          when no server is left the pool's name stands there. The second words are those for an\n\
          update that had been sent: it may have been executed, and is never sent again.",
     );

@@ -14,14 +14,16 @@ use crate::config::{Config, Upstream, nearest};
 type Row = [String; 4];
 
 pub fn route(config: &Config, pool_name: Option<&str>, keys: &[OsString]) -> ExitCode {
-    if let Some(key) = keys.iter().find(|key| !is_key(key.as_bytes())) {
+    let asked = |pool: &PoolPlan| pool_name.is_none_or(|name| name == pool.name);
+    let text = config.plan.pools.iter().any(|pool| asked(pool) && keys_are_words(pool));
+    if let Some(key) = keys.iter().find(|key| text && !is_word(key.as_bytes())) {
         let key = key.as_bytes().escape_ascii();
         eprintln!("quickack: `{key}` is no key: 1 to 250 bytes without space or control character");
         return ExitCode::FAILURE;
     }
     let mut rows: Vec<Row> = vec![["KEY", "POOL", "HASH", "SERVER"].map(str::to_string)];
     for (pool, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
-        if pool_name.is_none_or(|name| name == pool.name) {
+        if asked(pool) {
             rows.extend(pool_rows(pool, upstream, keys));
         }
     }
@@ -42,8 +44,13 @@ pub fn route(config: &Config, pool_name: Option<&str>, keys: &[OsString]) -> Exi
     }
 }
 
-/// Whether a client could ask for it: the parser that reads clients decides.
-fn is_key(key: &[u8]) -> bool {
+/// Elsewhere any bytes are a key.
+fn keys_are_words(pool: &PoolPlan) -> bool {
+    pool.protocol.name() == proto::PROTOCOLS[0].name()
+}
+
+/// Whether a client could ask for it in text: the parser that reads clients decides.
+fn is_word(key: &[u8]) -> bool {
     let protocol = proto::PROTOCOLS[0];
     let line = [b"get ", key, b"\r\n"].concat();
     let mut keys = Vec::new();

@@ -65,7 +65,7 @@ fn command(row: &Entry, findings: &mut Findings) -> Option<CommandDraft> {
         findings.error(row.key_place, message);
         return None;
     };
-    let mut keys = None;
+    let mut keys: Option<Positions> = None;
     let mut writes = None;
     for entry in entries {
         let word = scalar(entry, findings)?;

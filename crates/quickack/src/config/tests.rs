@@ -1,5 +1,7 @@
 //! The table against the plan, directive by directive; words against values; garbage.
 
+mod redis;
+
 use std::fs;
 use std::time::Duration;
 
@@ -41,13 +43,13 @@ fn shown_pool(pool: &PoolPlan) -> String {
     let PoolPlan { server_failure_limit, server_retry_timeout, client_connections, .. } = pool;
     let PoolPlan { merge_gets, partial, allow, item_size_max, quickack, server_quickack, .. } =
         pool;
-    let PoolPlan { hold_after, users, server_login, .. } = pool;
+    let PoolPlan { hold_after, users, server_login, multi_key, spaces, space, extras, .. } = pool;
     let protocol = protocol.name();
     format!(
         "{name} {protocol} {hash:?} {distribution:?} {hash_tag:?} {servers:?} {server_connections} \
          {preconnect} {timeouts:?} {on_failure:?} {server_failure_limit} {server_retry_timeout} \
          {client_connections} {merge_gets} {partial:?} {allow:?} {item_size_max} {quickack:?} \
-         {server_quickack:?} {hold_after:?} {users:?} {server_login:?}"
+         {server_quickack:?} {hold_after:?} {users:?} {server_login:?} {multi_key:?} {spaces} {space} {extras:?}"
     )
 }
 
@@ -142,6 +144,9 @@ fn every_directive_has_its_effect() {
         "redis",
         "redis_auth",
         "redis_db",
+        "multi_key",
+        "databases",
+        "commands",
         "users",
         "server_login",
     ];
@@ -367,7 +372,9 @@ fn garbage_is_reported_and_never_panics() {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (random >> 33) as usize % below
     };
-    for file in ["native/every_directive.yml", "twemproxy/five_pools.yml", "bad/values.yml"] {
+    for file in
+        ["native/every_directive.yml", "native/redis.yml", "bad/values.yml", "bad/redis.yml"]
+    {
         let text: Vec<char> =
             fs::read_to_string(format!("{folder}/{file}")).unwrap().chars().collect();
         for _ in 0..2000 {

@@ -1,31 +1,9 @@
 //! THE table of channel messages: who sends it, its fields, one sentence. The enum, the reference
 //! page and what may travel are all made from these rows.
 
-use proxy::Passed;
 use serde::{Deserialize, Serialize};
 
-/// A client on its way to another worker, beside its connection: what [`Passed`] says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Guest {
-    pub pool: u32,
-    pub protocol: Option<u8>,
-    pub logged_in: bool,
-    pub strikes: u8,
-}
-
-impl From<Passed> for Guest {
-    fn from(client: Passed) -> Guest {
-        let Passed { pool, protocol, logged_in, strikes, session: _ } = client;
-        Guest { pool, protocol, logged_in, strikes }
-    }
-}
-
-impl From<Guest> for Passed {
-    fn from(client: Guest) -> Passed {
-        let Guest { pool, protocol, logged_in, strikes } = client;
-        Passed { pool, protocol, logged_in, strikes, session: proto::Session::default() }
-    }
-}
+use super::guest::Guest;
 
 /// Who sends a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +79,8 @@ messages! {
         "Somebody else has told it to end: it drains."
     Worker Clients { client: Guest }
         "Connections of clients that have nothing outstanding, one descriptor each, to be given to \
-         other workers. They are all alike: of a pool, of a protocol, logged in or not."
+         other workers. They are all alike: of a pool, of a protocol, logged in or not, and have \
+         said the same about themselves: database, version of the protocol, names."
     Master Adopt { client: Guest }
         "Connections of clients from another worker, one descriptor each."
     Master Drain { timeout_us: u64 }

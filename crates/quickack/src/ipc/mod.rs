@@ -12,6 +12,7 @@
 
 #[cfg(test)]
 mod far_end;
+pub mod guest;
 pub mod installation;
 pub mod message;
 
@@ -238,7 +239,7 @@ fn broken(error: serde_json::Error) -> Fault {
 }
 
 /// Of the envelope and the table of messages.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Messages that may wait for the other side, beside those in the socket.
 pub const QUEUE_MAX: usize = 1024;
 /// Bytes of one message.
@@ -294,10 +295,10 @@ mod tests {
     fn what_is_no_message_or_not_the_next_one_breaks_the_channel() {
         let wrong = [
             "hello",
-            r#"{"v":2,"seq":1,"ack":0,"body":{"ack":{}}}"#,
-            r#"{"v":1,"seq":2,"ack":0,"body":{"ack":{}}}"#,
-            r#"{"v":1,"seq":1,"ack":9,"body":{"ack":{}}}"#,
-            r#"{"v":1,"seq":1,"ack":0,"body":{"dance":{}}}"#,
+            r#"{"v":3,"seq":1,"ack":0,"body":{"ack":{}}}"#,
+            r#"{"v":2,"seq":2,"ack":0,"body":{"ack":{}}}"#,
+            r#"{"v":2,"seq":1,"ack":9,"body":{"ack":{}}}"#,
+            r#"{"v":2,"seq":1,"ack":0,"body":{"dance":{}}}"#,
         ];
         for text in wrong {
             let (one, mut worker) = pair();

@@ -11,7 +11,7 @@ use super::events::Source;
 use super::workers::Slot;
 use super::{Master, say};
 use crate::ipc::Message;
-use crate::ipc::message::Guest;
+use crate::ipc::guest::Guest;
 use crate::log::Level;
 
 impl Master {
@@ -95,14 +95,14 @@ impl Master {
             let serving = serving.filter(listens);
             let count = |number: &usize| self.board.connections(*number) + given(*number);
             let Some(number) = serving.min_by_key(count) else {
-                self.waiting_clients.push((client, fd));
+                self.waiting_clients.push((client.clone(), fd));
                 continue;
             };
             *self.handed.entry(number).or_default() += 1;
             if let Some(worker) = self.slots[number].worker.as_mut() {
                 // One by one: a worker may have as many descriptors as its limit allows, and one
                 // more that it has no room for must not take others with it.
-                worker.send(Message::Adopt { client }, &[Rc::new(fd)]);
+                worker.send(Message::Adopt { client: client.clone() }, &[Rc::new(fd)]);
             }
         }
     }

@@ -51,8 +51,8 @@ use crate::config::{Accept, Config, WORKERS_MAX};
 use crate::event::{self, Choice};
 
 use crate::ipc::Message;
+use crate::ipc::guest::Guest;
 use crate::ipc::installation::{self, AcceptMode, Installation, ListenerEntry, PoolRows};
-use crate::ipc::message::Guest;
 use crate::log::{Fact, From, Level, Log, Now};
 
 use caches::Caches;

@@ -6,18 +6,18 @@
 //!                       └─> quickack ───┘
 //! ```
 //!
-//! One `nutcracker.yml` has a pool for each row of the table below. Both proxies start on that
+//! One `nutcracker.yml` has a pool for each row of the table below; another, all of `redis: true`. Both proxies start on that
 //! file unchanged, and the answers to the same gets tell which server each of them asked for
 //! each key. `shard`, called in this process, is the third opinion: where the proxies differ, it
 //! says whether the ring is wrong or the way to it.
 
 mod field;
 mod keys;
+mod speech;
 mod table;
 
-use std::collections::HashMap;
 use std::fs;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
@@ -27,16 +27,26 @@ use std::time::Instant;
 use testkit::process::{DEADLINE, Process, free_address};
 
 use field::Field;
+use speech::Speech;
 use table::Row;
 
 #[test]
 fn every_key_stays_where_twemproxy_put_it() {
-    let (field, keys) = (Field::new(), keys::keys());
-    let mut nutcracker = Proxy::nutcracker(&field);
-    let mut quickack = Proxy::quickack(&field);
+    compare(&Field::of_memcached());
+}
+
+#[test]
+fn every_key_of_a_redis_pool_stays_where_twemproxy_put_it() {
+    compare(&Field::of_redis());
+}
+
+fn compare(field: &Field) {
+    let keys = keys::keys();
+    let mut nutcracker = Proxy::nutcracker(field);
+    let mut quickack = Proxy::quickack(field);
     let (theirs, ours) = thread::scope(|scope| {
-        let theirs = scope.spawn(|| nutcracker.ask_every_row(&field.rows, &keys));
-        let ours = quickack.ask_every_row(&field.rows, &keys);
+        let theirs = scope.spawn(|| nutcracker.ask_every_row(field, &keys));
+        let ours = quickack.ask_every_row(field, &keys);
         (theirs.join().unwrap(), ours)
     });
     for (row, (theirs, ours)) in field.rows.iter().zip(theirs.iter().zip(&ours)) {
@@ -87,93 +97,58 @@ impl Proxy {
     }
 
     /// For each row and key, the number of the server that answered.
-    fn ask_every_row(&mut self, rows: &[Row], keys: &[Vec<u8>]) -> Vec<Vec<u16>> {
-        let places: HashMap<&[u8], usize> = keys.iter().map(|k| k.as_slice()).zip(0..).collect();
-        rows.iter()
-            .map(|row| {
-                let stream = UnixStream::connect(self.folder.join(&row.socket)).unwrap();
-                stream.set_read_timeout(Some(DEADLINE)).unwrap();
-                stream.set_write_timeout(Some(DEADLINE)).unwrap();
-                if row.servers.iter().any(|server| server.dead) {
-                    wait_for_ejection(&stream, row, keys);
-                }
-                ask(&stream, &row.name, keys, &places)
-            })
-            .collect()
+    fn ask_every_row(&mut self, field: &Field, keys: &[Vec<u8>]) -> Vec<Vec<u16>> {
+        let ask_row = |row: &Row| {
+            let stream = UnixStream::connect(self.folder.join(&row.socket)).unwrap();
+            stream.set_read_timeout(Some(DEADLINE)).unwrap();
+            stream.set_write_timeout(Some(DEADLINE)).unwrap();
+            if row.servers.iter().any(|server| server.dead) {
+                wait_for_ejection(field.speech, &stream, row, keys);
+            }
+            ask(field.speech, &stream, &row.name, keys)
+        };
+        field.rows.iter().map(ask_row).collect()
     }
 }
 
 /// Asks for a key of the dead server until another answers it.
-fn wait_for_ejection(mut stream: &UnixStream, row: &Row, keys: &[Vec<u8>]) {
+fn wait_for_ejection(speech: Speech, mut stream: &UnixStream, row: &Row, keys: &[Vec<u8>]) {
     let ring = row.ring(&vec![true; row.servers.len()]);
     let key = keys.iter().find(|key| row.locate(&ring, key).dead).unwrap();
-    let request = [b"get ", key.as_slice(), b"\r\n"].concat();
+    let key = std::slice::from_ref(key);
     let mut replies = BufReader::new(stream);
     let start = Instant::now();
     loop {
-        stream.write_all(&request).unwrap();
-        let mut line = Vec::new();
-        replies.read_until(b'\n', &mut line).unwrap();
-        if line.starts_with(b"VALUE") {
-            while !line.ends_with(b"END\r\n") {
-                replies.read_until(b'\n', &mut line).unwrap();
-            }
-            return;
-        }
-        assert!(line.starts_with(b"SERVER_ERROR"), "pool {}: {line:?}", row.name);
+        stream.write_all(&speech.request(key)).unwrap();
+        let Err(line) = speech.receive(&mut replies, key, |_, _| {}) else { return };
+        let is_refusal = line.starts_with("SERVER_ERROR") || line.starts_with('-');
+        assert!(is_refusal, "pool {}: {line}", row.name);
         assert!(start.elapsed() < DEADLINE, "pool {}: the dead server stays", row.name);
     }
 }
 
 /// Gets all keys, pipelined, and returns who answered each.
-fn ask(
-    stream: &UnixStream,
-    pool: &str,
-    keys: &[Vec<u8>],
-    places: &HashMap<&[u8], usize>,
-) -> Vec<u16> {
+fn ask(speech: Speech, stream: &UnixStream, pool: &str, keys: &[Vec<u8>]) -> Vec<u16> {
     const UNANSWERED: u16 = u16::MAX;
     let (single, many) = keys.split_at(SINGLE_COUNT);
-    let lines = single.chunks(1).chain(many.chunks(KEYS_PER_LINE));
+    let requests = single.chunks(1).chain(many.chunks(KEYS_PER_LINE));
     let mut owners = vec![UNANSWERED; keys.len()];
     thread::scope(|scope| {
-        let requests = lines.clone();
-        scope.spawn(move || send(stream, requests));
+        let sent = requests.clone();
+        scope.spawn(move || speech.send(stream, sent));
         let mut replies = BufReader::with_capacity(65_536, stream);
-        let mut line = Vec::new();
-        let mut next_line = |line: &mut Vec<u8>| {
-            line.clear();
-            let received = replies.read_until(b'\n', line);
-            assert!(matches!(received, Ok(len) if len > 0), "pool {pool}: {received:?}");
-            line.truncate(line.trim_ascii_end().len());
-        };
-        for _ in lines {
-            next_line(&mut line);
-            while line != b"END" {
-                let key = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
-                let place = places.get(key).filter(|_| line.starts_with(b"VALUE "));
-                let place = *place.unwrap_or_else(|| panic!("{pool}: {}", line.escape_ascii()));
-                assert_eq!(owners[place], UNANSWERED, "pool {pool}: two answers for one key");
-                next_line(&mut line);
-                owners[place] = str::from_utf8(&line).unwrap().parse().unwrap();
-                next_line(&mut line);
-            }
+        let mut first = 0;
+        for keys in requests {
+            let heard = speech.receive(&mut replies, keys, |at, number| {
+                let owner = &mut owners[first + at];
+                assert_eq!(*owner, UNANSWERED, "pool {pool}: two answers for one key");
+                *owner = number;
+            });
+            heard.unwrap_or_else(|line| panic!("pool {pool}: {line}"));
+            first += keys.len();
         }
     });
     let unanswered = owners.iter().filter(|owner| **owner == UNANSWERED).count();
     assert_eq!(unanswered, 0, "pool {pool}: keys without an answer");
     owners
-}
-
-fn send<'k>(stream: &UnixStream, lines: impl Iterator<Item = &'k [Vec<u8>]>) {
-    let mut requests = BufWriter::with_capacity(16_384, stream);
-    for keys in lines {
-        requests.write_all(b"get").unwrap();
-        for key in keys {
-            requests.write_all(b" ").unwrap();
-            requests.write_all(key).unwrap();
-        }
-        requests.write_all(b"\r\n").unwrap();
-    }
-    requests.flush().unwrap();
 }

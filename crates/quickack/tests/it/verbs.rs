@@ -30,6 +30,19 @@ fn a_file_is_valid_unless_it_is_in_bad() {
     }
 }
 
+#[test]
+fn every_example_is_valid() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/examples");
+    let mut count = 0;
+    for example in fs::read_dir(&examples).unwrap().map(Result::unwrap) {
+        let output = quickack(&["check", example.path().to_str().unwrap()]);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && !said.contains("warning"), "{said}");
+        count += 1;
+    }
+    assert!(count > 0, "nothing in {}", examples.display());
+}
+
 /// Whoever changes a file of `twemproxy/` cannot make it one that only we accept.
 #[test]
 fn nutcracker_accepts_every_file_of_twemproxys() {

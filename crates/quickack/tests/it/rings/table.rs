@@ -6,6 +6,7 @@ use std::path::Path;
 use shard::{Distribution, Hash, Node, Ring};
 
 use super::field::Field;
+use super::speech::Speech;
 
 /// One pool of the file.
 pub struct Row {
@@ -47,6 +48,17 @@ pub fn promised_rows(field: &mut Field) {
                 field.add(format!("{label}-plain"), hash, distribution, None, plain);
                 field.add(format!("{label}-names"), hash, distribution, None, named);
             }
+        }
+    }
+}
+
+/// Each hash with ketama and modula, where weights differ and servers have names.
+pub fn some_rows(field: &mut Field) {
+    for &hash in Hash::ALL {
+        for distribution in [Distribution::Ketama, Distribution::Modula] {
+            let servers = with_names(&field.tcp_servers(&[3, 1, 70, 9, 2]), &NAMES);
+            let label = format!("{}-{}", hash.name(), distribution.name());
+            field.add(label, hash, distribution, None, servers);
         }
     }
 }
@@ -132,9 +144,12 @@ impl Row {
         }
     }
 
-    pub fn write_yml(&self, folder: &Path, yml: &mut String) {
+    pub fn write_yml(&self, speech: Speech, folder: &Path, yml: &mut String) {
         writeln!(yml, "{}:", self.name).unwrap();
         writeln!(yml, "  listen: {}", folder.join(&self.socket).display()).unwrap();
+        if speech == Speech::Redis {
+            writeln!(yml, "  redis: true").unwrap();
+        }
         writeln!(yml, "  hash: {}", self.hash.name()).unwrap();
         writeln!(yml, "  distribution: {}", self.distribution.name()).unwrap();
         if let Some(tag) = self.tag {

@@ -1,0 +1,161 @@
+//! A client on its way to another worker, as it travels beside its connection: what [`Passed`] says.
+//!
+//! Most have said nothing about themselves, and then nothing is written of it. What a client can
+//! say is bounded by its protocol, and so is the message: one that were longer would not be sent,
+//! and the client would stay where it is.
+
+use proto::{Lane, Muted, Profile, Session};
+use proxy::Passed;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guest {
+    pub pool: u32,
+    pub protocol: Option<u8>,
+    pub logged_in: bool,
+    pub strikes: u8,
+    /// What it has said about itself, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<Box<Said>>,
+}
+
+/// A [`Session`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Said {
+    id: u64,
+    dialect: u8,
+    space: u32,
+    muted: Silence,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    profile: Option<Box<Names>>,
+}
+
+/// [`Muted`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Silence {
+    No,
+    Next,
+    Yes,
+}
+
+/// A [`Profile`]: user, name, library and its version are bytes of any kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Names {
+    user: Vec<u8>,
+    name: Vec<u8>,
+    library: Vec<u8>,
+    library_version: Vec<u8>,
+    no_evict: bool,
+    no_touch: bool,
+}
+
+impl From<Passed> for Guest {
+    fn from(client: Passed) -> Guest {
+        let Passed { pool, protocol, logged_in, strikes, session } = client;
+        let said = (session != Session::default()).then(|| Box::new(Said::from(session)));
+        Guest { pool, protocol, logged_in, strikes, said }
+    }
+}
+
+impl From<Guest> for Passed {
+    fn from(client: Guest) -> Passed {
+        let Guest { pool, protocol, logged_in, strikes, said } = client;
+        let session = said.map_or_else(Session::default, |said| Session::from(*said));
+        Passed { pool, protocol, logged_in, strikes, session }
+    }
+}
+
+impl From<Session> for Said {
+    fn from(session: Session) -> Said {
+        let Session { id, lane: Lane { dialect, space }, muted, profile } = session;
+        let muted = match muted {
+            Muted::No => Silence::No,
+            Muted::Next => Silence::Next,
+            Muted::Yes => Silence::Yes,
+        };
+        Said { id, dialect, space, muted, profile: profile.map(|it| Box::new((*it).into())) }
+    }
+}
+
+impl From<Said> for Session {
+    fn from(said: Said) -> Session {
+        let Said { id, dialect, space, muted, profile } = said;
+        let muted = match muted {
+            Silence::No => Muted::No,
+            Silence::Next => Muted::Next,
+            Silence::Yes => Muted::Yes,
+        };
+        let profile = profile.map(|names| Box::new((*names).into()));
+        Session { id, lane: Lane { dialect, space }, muted, profile }
+    }
+}
+
+impl From<Profile> for Names {
+    fn from(profile: Profile) -> Names {
+        let Profile { user, name, library, library_version, no_evict, no_touch } = profile;
+        Names { user, name, library, library_version, no_evict, no_touch }
+    }
+}
+
+impl From<Names> for Profile {
+    fn from(names: Names) -> Profile {
+        let Names { user, name, library, library_version, no_evict, no_touch } = names;
+        Profile { user, name, library, library_version, no_evict, no_touch }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MESSAGE_LEN_MAX;
+    use super::*;
+
+    /// What arrives at the other worker, and how long it was on the way.
+    fn travel(client: &Passed) -> (Passed, usize) {
+        let text = serde_json::to_vec(&Guest::from(client.clone())).unwrap();
+        let guest: Guest = serde_json::from_slice(&text).unwrap();
+        (guest.into(), text.len())
+    }
+
+    fn client(session: Session) -> Passed {
+        Passed { pool: 3, protocol: Some(2), logged_in: true, strikes: 1, session }
+    }
+
+    #[test]
+    fn what_a_client_has_said_arrives_as_it_was_said() {
+        let profile = Profile {
+            user: b"anna".to_vec(),
+            name: b"a\0\xff".to_vec(),
+            library: b"lib".to_vec(),
+            library_version: b"1.2".to_vec(),
+            no_evict: true,
+            no_touch: false,
+        };
+        let lane = Lane { dialect: 3, space: 9 };
+        for muted in [Muted::No, Muted::Next, Muted::Yes] {
+            let profile = Some(Box::new(profile.clone()));
+            let client = client(Session { id: u64::MAX, lane, muted, profile });
+            assert_eq!(travel(&client).0, client);
+        }
+        let silent = client(Session { lane, ..Session::default() });
+        assert_eq!(travel(&silent).0, silent);
+    }
+
+    #[test]
+    fn who_has_said_nothing_costs_nothing() {
+        let client = client(Session::default());
+        let (arrived, len) = travel(&client);
+        assert_eq!(arrived, client);
+        assert!(len < 70, "{len}");
+    }
+
+    #[test]
+    fn the_longest_that_can_be_said_fits_a_message() {
+        // CLIENT SETNAME and SETINFO take no more than a KiB, and users have shorter names.
+        let long = || vec![0xff; 1024];
+        let [user, name, library, library_version] = [long(), long(), long(), long()];
+        let profile = Profile { user, name, library, library_version, ..Profile::default() };
+        let session = Session { profile: Some(Box::new(profile)), ..Session::default() };
+        assert!(travel(&client(session)).1 < MESSAGE_LEN_MAX / 2);
+    }
+}
