@@ -3,6 +3,8 @@
 //! `proxy`.
 
 pub mod differential;
+pub mod differential_redis;
 pub mod load;
 pub mod process;
+pub mod resp;
 pub mod sim;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::cargo::{self, Count};
 use crate::peers::{self, Peer};
-use crate::{Outcome, tidy};
+use crate::{Outcome, commands, tidy};
 
 /// One rung.
 struct Step {
@@ -29,6 +29,12 @@ const STEPS: &[Step] = &[
         long: false,
     },
     Step { name: "bugs", about: "the simulator finds each seeded bug", run: bugs, long: false },
+    Step {
+        name: "commands",
+        about: "the table of Redis's commands is what the servers say",
+        run: commands_table,
+        long: false,
+    },
     Step {
         name: "it",
         about: "the program: its own tests, then among real peers",
@@ -58,7 +64,7 @@ struct Request {
 
 pub fn run(arguments: &[String]) -> Outcome {
     let mut request = parse(arguments)?;
-    if ["it", "four", "stall", "soak"].iter().any(|step| request.wants(step)) {
+    if ["commands", "it", "four", "stall", "soak"].iter().any(|step| request.wants(step)) {
         request.missing = peers::prepare();
     }
     let mut count = Count::default();
@@ -166,6 +172,15 @@ fn bugs(_: &Request) -> (Count, Outcome) {
     let mut command = cargo::command(&arguments);
     command.args(["--tests", "--", "seeded"]).env("RUSTFLAGS", "--cfg seeded_bugs");
     cargo::run_tests(&mut command)
+}
+
+/// Left out where its servers are missing, which is reported with the tests that need them too.
+fn commands_table(request: &Request) -> (Count, Outcome) {
+    let needs = |peer: &&&Peer| peer.tests.contains(&"redis");
+    if request.missing.iter().any(|peer| needs(&peer)) {
+        return (Count::default(), Ok(()));
+    }
+    one(commands::run(&["--check".to_string()]))
 }
 
 /// All but what measures milliseconds.

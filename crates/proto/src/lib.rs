@@ -142,11 +142,6 @@ pub trait Protocol: Sync {
         out.extend_from_slice(last);
     }
 
-    /// An answer is whole or an error, never some values and then an error.
-    fn is_whole(&self) -> bool {
-        false
-    }
-
     /// Answers what is the protocol's own affair; may change what is known of the client.
     fn converse(
         &self,
@@ -231,6 +226,16 @@ pub trait Upstream: Sync {
 
     /// Reads that answer; `credentials`: they were given. `Malformed` says why the link is useless.
     fn hear(&self, credentials: bool, lane: Lane, input: &[u8]) -> Parsed<Heard>;
+
+    /// Of a whole reply that is a list: where its elements begin, and how many they are.
+    fn elements(&self, _reply: &[u8]) -> Option<(usize, u64)> {
+        None
+    }
+
+    /// The length of the element that begins here.
+    fn element_len(&self, _elements: &[u8]) -> Option<usize> {
+        None
+    }
 
     /// Whether this error line says that nothing was done, and why.
     fn excuse(&self, _line: &[u8]) -> Option<Excuse> {

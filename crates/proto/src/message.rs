@@ -77,8 +77,8 @@ pub enum Class {
     /// [`Place`] says. `writes`: it changes something, and is never sent twice.
     Single { writes: bool },
     /// Any number of keys, asked of their servers and gathered into one answer. Where all belong to
-    /// one server it is a `Single`. `each`: each key has an element of the reply; otherwise each
-    /// server's reply is whole, and [`crate::Protocol::gather`] makes one of them.
+    /// one server it is a `Single`. `each`: a reply has an element for each key asked, and so has
+    /// the answer, in the client's order; otherwise [`crate::Protocol::gather`] makes it.
     Split { ask: Ask, each: bool, writes: bool, idempotent: bool },
     /// Goes to every server of the pool; the replies are gathered. `gated`: only where the pool
     /// allows it by the name of what is asked.
@@ -447,10 +447,8 @@ pub struct Item {
     pub body: u64,
     /// Bytes that must end the body.
     pub trailer: &'static [u8],
-    /// A value's key, in the head; empty where values come in the order asked.
+    /// A value's key, in the head.
     pub key: Span,
-    /// The reply ends with it.
-    pub ends: bool,
 }
 
 impl Item {
@@ -478,10 +476,13 @@ pub enum ItemKind {
     Error,
     /// A piece of the reply to a single request or a broadcast; the last one is a `Status`.
     Part,
-    /// So many values follow, one for each key asked, in the order asked.
-    Open(u64),
-    /// As `Value`, but it says that there is none.
-    Null,
+}
+
+impl ItemKind {
+    /// Whether a reply ends with it.
+    pub fn ends(self) -> bool {
+        !matches!(self, ItemKind::Value | ItemKind::Part)
+    }
 }
 
 /// What the proxy says to a client on its own account.

@@ -204,7 +204,7 @@ fn pieces(
                     let next = at + item.len() as usize;
                     bytes.extend_from_slice(&said[at..next.min(said.len())]);
                     at = next;
-                    if item.ends {
+                    if item.kind.ends() {
                         replies.push((std::mem::take(&mut bytes), Some(item.kind)));
                         progress = Progress::default();
                     }
@@ -420,6 +420,134 @@ fn a_long_mget_in_pieces_is_read_in_linear_time() {
     let parsed = redis.parse_request(&input, &mut resume, &mut keys);
     assert!(matches!(parsed, Parsed::Complete(_)), "{parsed:?}");
     assert_eq!(keys.len(), count);
+}
+
+/// What is split over servers asks each for its own keys, in order, with what belongs to them.
+#[test]
+fn the_parts_of_a_split_are_the_whole() {
+    for_each_row(|protocol, row| {
+        let (outcome, keys) = first(protocol, &row.request, &mut Resume::default());
+        let Parsed::Complete(request) = outcome else { return };
+        let Class::Split { ask, .. } = request.class else { return };
+        let head = &row.request[..request.head as usize];
+        let servers = servers(protocol);
+        let mut found = vec![Vec::new(); keys.len()];
+        for part in 0..2 {
+            let (mut text, mut sent) = (Vec::new(), Vec::new());
+            let nths: Vec<usize> = (part..keys.len()).step_by(2).collect();
+            for &nth in &nths {
+                let mut scratch = Vec::new();
+                let key = protocol.key(&request, head, keys[nth], &mut scratch);
+                let at = protocol.upstream().push_fetch(key, &mut text);
+                assert_eq!(&text[at..at + key.len()], key, "{}: where the key is", row.place);
+                protocol.push_rest(&request, head, &keys, nth, &mut text);
+            }
+            if nths.is_empty() {
+                continue;
+            }
+            protocol.upstream().seal_fetch(ask, nths.len(), &text, &mut sent);
+            let (outcome, spans) = first(servers, &sent, &mut Resume::default());
+            let Parsed::Complete(read) = outcome else { panic!("{}: {outcome:?}", row.place) };
+            assert_eq!((read.command, read.len()), (request.command, sent.len() as u64));
+            assert_eq!(spans.len(), nths.len(), "{}", row.place);
+            // A key and what follows it, up to the next.
+            for (place, nth) in nths.iter().enumerate() {
+                let end = spans.get(place + 1).map_or(sent.len(), |next| start_of(&sent, *next));
+                found[*nth] = sent[start_of(&sent, spans[place])..end].to_vec();
+            }
+        }
+        let (mut whole, mut rejoined) = (Vec::new(), Vec::new());
+        protocol.write_head(&request, head, &keys, ask, &mut whole);
+        let (_, spans) = first(servers, &whole, &mut Resume::default());
+        rejoined.extend_from_slice(&whole[..start_of(&whole, spans[0])]);
+        rejoined.extend(found.concat());
+        assert_eq!(escaped(&rejoined), escaped(&whole), "{}", row.place);
+    });
+}
+
+/// Where the line with a key's length begins.
+fn start_of(message: &[u8], key: Span) -> usize {
+    let before = &message[..key.start as usize];
+    before.iter().rposition(|&byte| byte == b'$').expect("a length")
+}
+
+/// Whatever a client writes into a request, what it is told by us is one value and no more.
+#[test]
+fn no_argument_can_forge_an_answer() {
+    const EVIL: &[&[u8]] = &[
+        b"\r\n",
+        b"\r\n-ERR forged\r\n",
+        b"x\r\n$3\r\nabc\r\n",
+        b"\n+OK\n",
+        b"\r",
+        b"\0",
+        b"'\"\x1b[2J\xff\xfe",
+        b"",
+        b"*1\r\n$4\r\nPING\r\n",
+        b"-1",
+        b"99999999999999999999999",
+        b"3",
+        b"SETNAME",
+        b"FILTERBY",
+    ];
+    let redis = proto::protocol("redis").unwrap();
+    let long = vec![b'\n'; 2000];
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut answered = 0;
+    for row in redis::commands::rows() {
+        for _ in 0..200 {
+            let mut words: Vec<&[u8]> = row.name.split('|').map(str::as_bytes).collect();
+            for _ in 0..dice.below(6) {
+                words.push(if dice.below(20) == 0 { &long } else { EVIL[dice.below(EVIL.len())] });
+            }
+            if dice.below(10) == 0 {
+                let nth = dice.below(words.len());
+                words[nth] = EVIL[dice.below(EVIL.len())];
+            }
+            let mut input = format!("*{}\r\n", words.len()).into_bytes();
+            for word in &words {
+                input.extend(format!("${}\r\n", word.len()).bytes());
+                input.extend_from_slice(word);
+                input.extend_from_slice(b"\r\n");
+            }
+            answered += usize::from(says_one_thing(redis, &input, 2 + dice.below(2) as u8));
+        }
+    }
+    assert!(answered > 10_000, "{answered}");
+    // And what is no array at all.
+    for evil in EVIL {
+        for line in [&b"GET "[..], b"", b"*", b"$", b"*1\r\n", b"*1\r\n$", b"'"] {
+            says_one_thing(redis, &[line, evil, b"\r\n"].concat(), 2);
+        }
+    }
+}
+
+/// Whether we answer by ourselves; what we say is one whole value, or nothing.
+fn says_one_thing(protocol: &dyn Protocol, input: &[u8], dialect: u8) -> bool {
+    let (outcome, _) = first(protocol, input, &mut Resume::default());
+    let mut said = Vec::new();
+    match outcome {
+        Parsed::Incomplete => return false,
+        Parsed::Malformed(why) => {
+            let nobody = Asked { head: input, ..Asked::nobody() };
+            protocol.answer(&nobody, &Answer::Refused(Refusal::Bad(why)), &mut said);
+        }
+        Parsed::Complete(request) => {
+            let mut session = transcript::session(protocol, dialect);
+            let head = &input[..request.head as usize];
+            if transcript::own_word(protocol, &request, head, &mut session, &mut said).is_none() {
+                return false;
+            }
+        }
+    }
+    let found = pieces(protocol, ask(protocol, "get"), &said, &[]);
+    let is_one = match &found[..] {
+        [] => said.is_empty(),
+        [(reply, kind)] => kind.is_some() && *reply == said,
+        _ => false,
+    };
+    assert!(is_one, "{} is told {}", input.escape_ascii(), said.escape_ascii());
+    true
 }
 
 /// The outcome of a parse at the start of `input`, and the keys.

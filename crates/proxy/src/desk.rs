@@ -18,7 +18,7 @@ use crate::client::{Client, State as ClientState};
 use crate::fault::Fault;
 use crate::id::{ConnId, Side, Slab};
 use crate::limits::{self, Limits};
-use crate::link::Entry;
+use crate::link::{Batch, Entry};
 use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::request::{NONE, RowId, Rows, State, UNTIMED};
@@ -258,8 +258,8 @@ impl Desk {
         self.spoke(owner);
     }
 
-    /// A key of a read has a value; `found`: which is more than that there is none.
-    pub(crate) fn hit(&mut self, server: u32, entry: Entry, value: Value<'_>, found: bool) {
+    /// A key of a read has a value.
+    pub(crate) fn hit(&mut self, server: u32, entry: Entry, value: Value<'_>) {
         let row = &mut self.rows[entry.row];
         let pool = row.pool;
         let Some(client) = self.clients.find_mut(row.client) else {
@@ -269,7 +269,7 @@ impl Desk {
             return self.fail_key((entry.row, entry.slot), Some(server), Fault::OutOfMemory);
         }
         let plan = &mut self.pools[pool as usize];
-        plan.counters.add(Counter::Hits, u64::from(found));
+        plan.counters.add(Counter::Hits, 1);
         if !row.slots.is_empty() {
             let held = match value {
                 Value::Flat(source) if row.is_small(source.bytes.len()) => {
@@ -318,9 +318,28 @@ impl Desk {
         }
         let row = &mut self.rows[id];
         row.reply.clear();
-        value.store((&row.question, 0), &mut row.reply);
-        self.account_row(id);
+        let next = self.clients.find_mut(row.client).filter(|one| one.head == id && row.left == 1);
+        if let Some(client) = next.filter(|_| row.error.is_empty()) {
+            // Nearly always: it need not wait in its row.
+            client.out.open(&mut self.spares);
+            client.learn(value.len());
+            value.write(&row.question, &mut client.out);
+        } else {
+            value.store((&row.question, 0), &mut row.reply);
+            self.account_row(id);
+        }
         self.part_done(id);
+    }
+
+    /// The reply to the first of a message's keys is that to the others as well.
+    pub(crate) fn gathered_with(&mut self, batch: &Batch) {
+        let first = batch.entries[0];
+        let row = &mut self.rows[first.row];
+        if row.question.each {
+            batch.entries[1..].iter().for_each(|entry| row.follow(entry.slot, first.slot));
+        }
+        // Nobody else's keys are in it; so its row is there until the last is settled.
+        batch.entries[1..].iter().for_each(|entry| self.part_done(entry.row));
     }
 
     /// A server's whole reply, of which with those of others one answer will be made.

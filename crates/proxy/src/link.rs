@@ -281,12 +281,8 @@ impl Batch {
     }
 
     /// The place of the entry that a value with this key answers: a server answers in the order
-    /// asked and leaves out misses, so it is the next one with that key; where values come without
-    /// keys, none is left out.
+    /// asked and leaves out misses, so it is the next one with that key.
     pub(crate) fn find(&self, key: &[u8]) -> Option<usize> {
-        if key.is_empty() {
-            return (self.cursor < self.entries.len()).then_some(self.cursor);
-        }
         let is_it = |at: &usize| self.key(self.entries[*at]) == key || bug!(PairByPosition);
         (self.cursor..self.entries.len()).find(is_it)
     }

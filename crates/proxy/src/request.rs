@@ -69,6 +69,8 @@ pub(crate) struct Question {
     pub(crate) keep: bool,
     /// Its slots hold whole replies, of which one answer is made.
     pub(crate) gathers: bool,
+    /// Of the elements of these replies, which are one for each key.
+    pub(crate) each: bool,
     /// It may be asked again when its server excuses itself; it has been so many times.
     pub(crate) repeats: Option<u8>,
     /// It waits to be asked again, and stands in no queue.
@@ -141,7 +143,7 @@ impl Question {
         self.command = request.command;
         self.quiet = request.quiet;
         self.keep = request.keep;
-        self.gathers = false;
+        (self.gathers, self.each) = (false, false);
         self.next = None;
         // Of a broadcast it is what is learnt from, whatever its length.
         let may_repeat = request.repeat && request.body == 0 && head.len() <= limits::REPEAT_MAX;
@@ -184,6 +186,8 @@ pub(crate) enum Slot {
     Small { start: u32, end: u32 },
     /// The same, of bad news where replies are gathered.
     Failed { start: u32, end: u32 },
+    /// The next element of what the slot of that number has.
+    With { first: u32 },
     /// `large[index]`.
     Large { index: u32 },
 }
@@ -265,12 +269,17 @@ impl Row {
 
     /// Makes the one answer of the replies that were gathered; whether all were good.
     pub(crate) fn gather(&mut self) -> bool {
+        let is_bad = |slot: &Slot| matches!(slot, Slot::Failed { .. });
+        if self.question.each && !self.slots.iter().any(is_bad) {
+            self.interleave();
+            return true;
+        }
         let (slots, values) = (&self.slots, &self.values);
         let of = |start: u32, end: u32| &values[start as usize..end as usize];
         let mut parts = slots.iter().filter_map(|slot| match *slot {
             Slot::Small { start, end } => Some(Ok(of(start, end))),
             Slot::Failed { start, end } => Some(Err(of(start, end))),
-            Slot::Empty | Slot::Large { .. } => None,
+            Slot::Empty | Slot::With { .. } | Slot::Large { .. } => None,
         });
         let asked = self.question.asked();
         self.question.protocol.gather(&asked, &mut parts, self.reply.copied());
@@ -278,6 +287,39 @@ impl Row {
         self.slots.clear();
         self.values.clear();
         is_good
+    }
+
+    /// The answer to this key is the next element of the reply that the first one has.
+    pub(crate) fn follow(&mut self, slot: u32, first: u32) {
+        if let Slot::Small { .. } = self.slots[first as usize] {
+            self.slots[slot as usize] = Slot::With { first };
+        }
+    }
+
+    /// Makes one list of the elements of several, in the order of the keys.
+    fn interleave(&mut self) {
+        let upstream = self.question.protocol.upstream();
+        let out = self.reply.copied();
+        let count = Answer::Open(self.slots.len() as u64);
+        self.question.protocol.answer(&self.question.asked(), &count, out);
+        for at in 0..self.slots.len() {
+            let (first, begins) = match self.slots[at] {
+                Slot::With { first } => (first as usize, false),
+                _ => (at, true),
+            };
+            // A client that has left is told nothing, and nothing was kept for it.
+            let Slot::Small { start, end } = self.slots[first] else { continue };
+            let rest = &self.values[start as usize..end as usize];
+            let head = match begins {
+                true => upstream.elements(rest).map_or(0, |(head, _)| head),
+                false => 0,
+            };
+            let len = upstream.element_len(&rest[head..]).unwrap_or(0);
+            out.extend_from_slice(&rest[head..head + len]);
+            self.slots[first] = Slot::Small { start: start + (head + len) as u32, end };
+        }
+        self.slots.clear();
+        self.values.clear();
     }
 
     /// Makes it a read of several keys.
@@ -294,13 +336,9 @@ impl Row {
             out.copy(&self.error);
             return;
         }
-        if !self.error.is_empty() && self.question.protocol.is_whole() {
-            return out.copy(&self.error);
-        }
-        self.question.answer(&Answer::Open(self.slots.len() as u64), out.copied());
         for slot in &self.slots {
             match *slot {
-                Slot::Empty => {}
+                Slot::Empty | Slot::With { .. } => {}
                 Slot::Small { start, end } | Slot::Failed { start, end } => {
                     out.copy(&self.values[start as usize..end as usize]);
                 }
@@ -417,6 +455,7 @@ impl Row {
             ask: Ask::default(),
             keep: false,
             gathers: false,
+            each: false,
             repeats: None,
             rests: false,
             next: None,

@@ -87,7 +87,7 @@ fn items(protocol: &dyn Protocol, ask: Ask, bytes: &[u8], dice: &mut Dice) -> Ta
                     Some(trailer) if trailer != item.trailer => return Taken::Wrong,
                     Some(_) => end = end.max(at),
                 }
-                if item.ends {
+                if item.kind.ends() {
                     return Taken::Whole(at, kinds);
                 }
                 if at == bytes.len() {

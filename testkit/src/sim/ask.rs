@@ -114,7 +114,8 @@ impl Asker<'_> {
         // Few hot keys, so that clients meet on them.
         let last = if self.random.permille(600) { 3 } else { self.keys.len() - 1 };
         let key = self.random.range(0, last);
-        let may_ask = self.client.is_binary || self.client.talk.is_some() || !self.keys[key].is_foreign;
+        let may_ask =
+            self.client.is_binary || self.client.talk.is_some() || !self.keys[key].is_foreign;
         if may_ask { key } else { self.random.range(0, 3) }
     }
 

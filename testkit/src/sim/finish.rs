@@ -198,6 +198,14 @@ impl World {
             client.is_some_and(|one| one.talk.is_some() && !one.is_leaving && !one.is_half_closed)
         });
         let Some(at) = at else { return };
+        let client = self.clients[at].as_mut().expect("it was there a moment ago");
+        let servers = &self.pools[client.pool].servers;
+        let talk = client.talk.as_mut().expect("it speaks Redis");
+        talk.scan = None;
+        // A server that is too old for what the client speaks refuses its step.
+        if talk.dialect == 3 && servers.iter().any(|one| !one.has_meta) {
+            return;
+        }
         let (mut cursor, mut from, mut told) = (b"0".to_vec(), From::Start, u64::MAX);
         loop {
             let client = self.clients[at].as_mut().expect("it has not gone");

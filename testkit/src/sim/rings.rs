@@ -41,7 +41,9 @@ impl View {
         let alive = bits(&is_alive);
         let owners = keys.iter().map(|key| match plan.distribution {
             Distribution::Random => alive,
-            _ => ring.locate(plan.hash.hash(tagged(key.text.as_bytes(), plan.hash_tag))).map_or(0, |at| 1 << at),
+            _ => ring
+                .locate(plan.hash.hash(tagged(key.text.as_bytes(), plan.hash_tag)))
+                .map_or(0, |at| 1 << at),
         });
         View { owners: owners.collect(), members: bits(&is_member), alive }
     }

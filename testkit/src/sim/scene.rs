@@ -188,7 +188,8 @@ fn pool(random: &mut Random, at: usize, calm: bool, large: bool) -> PoolPlan {
     }
     plan.partial = *random.pick(&[Partial::Error, Partial::Error, Partial::Miss]);
     if random.permille(500) {
-        let words: &[&str] = if word == "redis" { &["flushall", "flushdb"] } else { &["flush_all"] };
+        let words: &[&str] =
+            if word == "redis" { &["flushall", "flushdb"] } else { &["flush_all"] };
         plan.allow.extend(words.iter().map(|word| word.to_string()));
     }
     plan.hold_after = match random.below(4) {

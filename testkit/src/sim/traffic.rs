@@ -48,7 +48,8 @@ impl World {
             }
             Err(text) => {
                 assert!(is_full, "a client is refused for nothing");
-                let kind: &[u8] = if self.pools[pool].is_redis { b"-ERR " } else { b"SERVER_ERROR " };
+                let kind: &[u8] =
+                    if self.pools[pool].is_redis { b"-ERR " } else { b"SERVER_ERROR " };
                 assert!(text.starts_with(kind) && text.ends_with(b"\r\n"));
                 self.summary.refused_clients += 1;
             }
@@ -369,7 +370,10 @@ impl World {
                 break;
             }
             if self.trace {
-                let end = shown.find('\r').unwrap_or(shown.len());
+                let head = shown.find('\r').unwrap_or(shown.len());
+                // A command of Redis has its words in lines of their own.
+                let end = if model.is_redis { shown.len().min(200) } else { head };
+                let end = (0..=end).rev().find(|at| shown.is_char_boundary(*at)).unwrap_or(0);
                 println!(
                     "  event {} server {pool}.{server} executes {:?}",
                     place.book.now(),

@@ -166,7 +166,9 @@ impl World {
             assert_eq!(owed.count(), 0, "drained without all answers");
             return;
         }
-        let wished = client.is_half_closed || client.is_leaving;
+        // Without memory for its next request, a muted one is not even told so.
+        let is_tight = self.scene.tight_memory && client.talk.is_some();
+        let wished = client.is_half_closed || client.is_leaving || is_tight;
         assert!(wished, "client {} did not ask to be closed", client.number);
         let is_owed = |at: usize| at < client.arrived && client.expects[at].is_owed();
         let owed = (0..client.expects.len()).find(|at| is_owed(*at));
@@ -187,7 +189,10 @@ impl World {
             false => first.reads_one() && client.inbox.starts_with(b"VALUE "),
         };
         let lost = |server: &Server| server.trouble.any_time >= first.arrived_at;
-        is_read && !client.inbox.is_empty() && self.pools[client.pool].servers.iter().any(lost)
+        // Where there is no memory left, a reply that has begun cannot be kept, either.
+        let is_tight = self.scene.tight_memory && client.talk.is_some();
+        let servers = &self.pools[client.pool].servers;
+        is_read && !client.inbox.is_empty() && (is_tight || servers.iter().any(lost))
     }
 
     /// What the proxy tells the operator is what it believes of its servers, and has a reason.

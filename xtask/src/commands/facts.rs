@@ -127,3 +127,23 @@ fn describe(docs: &Value, facts: &mut Facts) {
         describe(pair[1].of("subcommands"), facts);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newer_server_is_right_and_the_looser_arity_too() {
+        let fact = |arity| Fact { arity, ..Fact::default() };
+        let facts = |rows: &[(&str, i64)]| -> Facts {
+            rows.iter().map(|(name, arity)| (name.to_string(), fact(*arity))).collect()
+        };
+        let merged = merge(
+            facts(&[("a", 3), ("b", 3), ("c", -4), ("d", 2)]),
+            facts(&[("a", 3), ("b", -3), ("c", -3), ("e", 1)]),
+        );
+        let arity = |name: &str| merged[name].arity;
+        assert_eq!(["a", "b", "c", "d", "e"].map(arity), [3, -3, -3, 2, 1]);
+        assert_eq!(merged.iter().filter(|(_, fact)| fact.valkey).count(), 1, "only e");
+    }
+}

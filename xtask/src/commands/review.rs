@@ -52,3 +52,22 @@ impl Review {
         found.ok_or_else(|| format!("there is no sentence {name:?}"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_and_how_and_why() {
+        let text = "# a word\n\n= admin  ask it\nget  one  exact\neval one+writes near | note it\n";
+        let review = read(text).expect("three lines");
+        assert_eq!(review.sentence("admin"), Ok("ask it"));
+        let eval = &review.lines["eval"];
+        assert_eq!((eval.what.as_str(), eval.writes), ("one", true));
+        assert_eq!((eval.compare.as_str(), eval.note.as_str()), ("near", "note it"));
+        assert!(!review.lines["get"].writes);
+        for bad in ["get\n", "get one\n", "get one exact x\n", "get one exact\nget one exact\n"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+}

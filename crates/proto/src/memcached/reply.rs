@@ -67,7 +67,7 @@ fn value(ask: Ask, input: &[u8]) -> Parsed<Item> {
                 GETS_ONE | GATS_ONE => (ItemKind::Status, b"\r\nEND\r\n"),
                 _ => (ItemKind::Value, b"\r\n"),
             };
-            Parsed::Complete(Item { kind, head, body, trailer, key, ends: kind != ItemKind::Value })
+            Parsed::Complete(Item { kind, head, body, trailer, key })
         }
         None if cursor.at >= input.len() => unfinished(input),
         _ => Parsed::Malformed(BAD_VALUE),
@@ -211,6 +211,5 @@ pub(super) fn error_or_malformed(text: &[u8], len: usize) -> Parsed<Item> {
 
 pub(super) fn item(kind: ItemKind, head: usize) -> Parsed<Item> {
     let key = Span::default();
-    let ends = kind != ItemKind::Value;
-    Parsed::Complete(Item { kind, head: head as u32, body: 0, trailer: b"", key, ends })
+    Parsed::Complete(Item { kind, head: head as u32, body: 0, trailer: b"", key })
 }

@@ -1,7 +1,7 @@
 //! What the proxy says on its own account, in RESP: always exactly one value, whatever is in it.
 
 use super::commands::id;
-use super::{refusal, words};
+use super::{refusal, request, words};
 use crate::{Answer, Asked};
 
 const NO_LOGIN: &[u8] = b"NOAUTH Authentication required.";
@@ -11,12 +11,16 @@ const NO_LOGIN_FOR_HELLO: &[u8] = b"NOAUTH HELLO must be called with the client 
 const WRONG_LOGIN: &[u8] = b"WRONGPASS invalid username-password pair or user is disabled.";
 const TOGETHER: &[u8] = b"; a hash tag in both brings them together, as in {user:1}:name";
 
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+const PING_LOW: &[u8] = b"*1\r\n$4\r\nping\r\n";
+
 pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
     match answer {
         Answer::Open(count) => words::open(*count, out),
         // The number that came first has said where it ends.
         Answer::End => {}
         Answer::Miss => words::null(2, out),
+        Answer::Ok if asked.command == id::PING => pong(asked.head, out),
         Answer::Ok | Answer::Barrier | Answer::Bye | Answer::LoggedIn => words::simple("OK", out),
         Answer::Version(ours) => words::bulk(ours.as_bytes(), out),
         Answer::Stat(name, value) => words::bulk(format!("{name}:{value}").as_bytes(), out),
@@ -30,6 +34,16 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
             words::error(&[NO_LOGIN_FOR_HELLO], out);
         }
         Answer::LoginFirst => words::error(&[NO_LOGIN], out),
+    }
+}
+
+fn pong(head: &[u8], out: &mut Vec<u8>) {
+    if matches!(head, PING | PING_LOW) {
+        return out.extend_from_slice(b"+PONG\r\n");
+    }
+    match request::arguments(head).get(1) {
+        Some(word) => words::bulk(word, out),
+        None => words::simple("PONG", out),
     }
 }
 
@@ -59,7 +73,7 @@ fn apart(keys: [&[u8]; 2], servers: [&str; 2], out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redis::reply::{WHOLE, parse};
+    use crate::redis::reply::parse;
     use crate::{Ask, Parsed, Progress, Quiet, Refusal};
 
     fn said(command: u16, head: &[u8], answer: &Answer<'_>) -> Vec<u8> {
@@ -155,9 +169,9 @@ mod tests {
             .concat();
             for answer in answers {
                 let out = said(id::GET, &head, &answer);
-                let parsed = parse(WHOLE, &mut Progress::default(), &out);
+                let parsed = parse(Ask { command: id::GET }, &mut Progress::default(), &out);
                 let Parsed::Complete(item) = parsed else { panic!("{answer:?}: {parsed:?}") };
-                assert!(item.ends, "{answer:?}");
+                assert!(item.kind.ends(), "{answer:?}");
                 assert_eq!(item.len(), out.len() as u64, "{answer:?}: {}", out.escape_ascii());
             }
         }

@@ -74,6 +74,11 @@ const fn shape(command: u16) -> Shape {
     }
 }
 
+/// Whether the first argument is the only key.
+pub(super) const fn is_first(command: u16) -> bool {
+    matches!(shape(command), Shape::First)
+}
+
 /// Leaves of a request's arguments the keys, in their order, and says where it goes.
 #[inline]
 pub(super) fn keep(command: u16, input: &[u8], words: &mut Vec<Span>) -> Result<Place, Refusal> {
@@ -102,7 +107,7 @@ fn keep_range(first: u8, last: i16, step: u8, words: &mut Vec<Span>) -> Result<P
         _ => (words.len() + 1).saturating_sub(usize::from(last.unsigned_abs())),
     };
     // Pairs have to be pairs.
-    if end > words.len() || end <= first || (last == -1 && (end - first) % step != 0) {
+    if end > words.len() || end <= first || (last == -1 && !(end - first).is_multiple_of(step)) {
         return Err(Refusal::Bad(ARITY));
     }
     let mut kept = 0;
@@ -231,7 +236,7 @@ fn keep_streams(command: u16, input: &[u8], words: &mut Vec<Span>) -> Result<Pla
             }
             at += 1;
         } else if is(b"STREAMS") && more > 0 {
-            if more % 2 != 0 {
+            if !more.is_multiple_of(2) {
                 return Err(Refusal::Bad(UNBALANCED));
             }
             if in_group && !has_group {
@@ -335,3 +340,6 @@ pub(super) fn integer(text: &[u8]) -> Option<i64> {
     }
     if is_negative { Some(value) } else { value.checked_neg() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -113,10 +113,6 @@ impl Protocol for Redis {
         gather::gather(asked, parts, out);
     }
 
-    fn is_whole(&self) -> bool {
-        true
-    }
-
     fn converse(
         &self,
         request: &Request,

@@ -40,14 +40,9 @@ const PUSHED: &str = "a push on a link that many share";
 const LONG_CURSOR: &str = "a cursor so large that it leaves no room for the server's place";
 const NO_ANSWER: &str = "not a possible answer to what was asked";
 
-/// What is asked whose reply is one whole, though its row's would be cut into values: an MGET whose
-/// keys are all on one server.
-pub(super) const WHOLE: Ask = Ask { command: u16::MAX - 1 };
-
 pub(super) fn parse(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     let input = &input[..input.len().min(HEAD_MAX)];
     match ask.command {
-        id::MGET => each(progress, input),
         id::SCAN if progress.left == 0 => lead(progress, input),
         _ => whole(progress, input),
     }
@@ -55,6 +50,11 @@ pub(super) fn parse(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<I
 
 /// As many elements as there are.
 fn whole(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
+    if progress.left == 0
+        && let Some(end) = short(input)
+    {
+        return Parsed::Complete(made(ItemKind::Status, end, None));
+    }
     let last = match input.first() {
         Some(b'-') if progress.left == 0 => ItemKind::Error,
         Some(b'!') if progress.left == 0 => return long_error(input),
@@ -87,73 +87,62 @@ fn whole(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     }
 }
 
-/// An item of pieces up to `head`; `last` is what it is if nothing follows.
-fn item(last: ItemKind, progress: &Progress, head: usize, body: Option<u64>) -> Parsed<Item> {
-    let ends = progress.left == 0;
-    let kind = if ends { last } else { ItemKind::Part };
-    Parsed::Complete(made(kind, head, body, ends))
+/// Where a reply ends that is one short string, `OK` or a digit, and has come whole: most are. Not a
+/// word about any other; it only saves the long way.
+#[inline]
+fn short(input: &[u8]) -> Option<usize> {
+    match *input {
+        [b'$', first @ b'0'..=b'9', ..] => {
+            let (mut len, mut at) = (usize::from(first - b'0'), 2);
+            // A zero ends a length that begins with it.
+            while len > 0 && at < 5 {
+                let digit = input.get(at)?.wrapping_sub(b'0');
+                if digit > 9 {
+                    break;
+                }
+                len = len * 10 + usize::from(digit);
+                at += 1;
+            }
+            let end = at + 2 + len;
+            let is_framed =
+                input.get(at..at + 2)? == b"\r\n" && input.get(end..end + 2)? == b"\r\n";
+            (is_framed && len < BODY_MIN as usize).then_some(end + 2)
+        }
+        [b'+', b'O', b'K', b'\r', b'\n', ..] | [b'$', b'-', b'1', b'\r', b'\n', ..] => Some(5),
+        [b':', b'0'..=b'9', b'\r', b'\n', ..] => Some(4),
+        _ => None,
+    }
 }
 
-fn made(kind: ItemKind, head: usize, body: Option<u64>, ends: bool) -> Item {
+/// An item of pieces up to `head`; `last` is what it is if nothing follows.
+fn item(last: ItemKind, progress: &Progress, head: usize, body: Option<u64>) -> Parsed<Item> {
+    let kind = if progress.left == 0 { last } else { ItemKind::Part };
+    Parsed::Complete(made(kind, head, body))
+}
+
+fn made(kind: ItemKind, head: usize, body: Option<u64>) -> Item {
     let trailer: &'static [u8] = if body.is_some() { b"\r\n" } else { b"" };
     let (head, body) = (head as u32, body.unwrap_or(0));
-    Item { kind, head, body, trailer, key: Span::default(), ends }
+    Item { kind, head, body, trailer, key: Span::default() }
 }
 
 /// An error that is a bulk. It is told whole, as the other kind is.
 fn long_error(input: &[u8]) -> Parsed<Item> {
     match element(input, 0) {
-        Element::Whole { end, .. } => Parsed::Complete(made(ItemKind::Error, end, None, true)),
+        Element::Whole { end, .. } => Parsed::Complete(made(ItemKind::Error, end, None)),
         Element::Body { start, len } => {
             let end = start + (len as usize) + 2;
             match input.get(start..end) {
                 _ if len > LINE_MAX as u64 => Parsed::Malformed(TOO_LONG),
                 None => Parsed::Incomplete,
                 Some(body) if body.ends_with(b"\r\n") => {
-                    Parsed::Complete(made(ItemKind::Error, end, None, true))
+                    Parsed::Complete(made(ItemKind::Error, end, None))
                 }
                 Some(_) => Parsed::Malformed(BAD_END),
             }
         }
         Element::Unfinished => Parsed::Incomplete,
         Element::Wrong(why) => Parsed::Malformed(why),
-    }
-}
-
-/// A value or nothing for each key.
-fn each(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
-    let Some(&first) = input.first() else { return Parsed::Incomplete };
-    if progress.left == 0 {
-        return match first {
-            b'-' | b'!' => whole(progress, input),
-            b'*' => open(progress, input),
-            _ => Parsed::Malformed(NO_ANSWER),
-        };
-    }
-    let (kind, head, body) = match (first, element(input, 0)) {
-        (b'$', Element::Body { start, len }) => (ItemKind::Value, start, Some(len)),
-        (b'$' | b'_', Element::Whole { end, .. }) => {
-            let is_null = first == b'_' || input[1] == b'-';
-            (if is_null { ItemKind::Null } else { ItemKind::Value }, end, None)
-        }
-        (_, Element::Unfinished) => return Parsed::Incomplete,
-        (_, Element::Wrong(why)) => return Parsed::Malformed(why),
-        _ => return Parsed::Malformed(NO_ANSWER),
-    };
-    progress.left -= 1;
-    Parsed::Complete(made(kind, head, body, progress.left == 0))
-}
-
-/// How many values follow.
-fn open(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
-    match length(input, 1, COUNT_MAX) {
-        Length::Is { value, end } => {
-            progress.left = value;
-            Parsed::Complete(made(ItemKind::Open(value), end, None, value == 0))
-        }
-        Length::Null { .. } => Parsed::Malformed(NO_ANSWER),
-        Length::Unfinished => Parsed::Incomplete,
-        Length::Wrong => Parsed::Malformed(BAD_LEN),
     }
 }
 
@@ -184,7 +173,7 @@ fn lead(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
         Some(CURSOR_END..) => Parsed::Malformed(LONG_CURSOR),
         Some(_) => {
             progress.left = 1;
-            let part = made(ItemKind::Part, end + 2, None, false);
+            let part = made(ItemKind::Part, end + 2, None);
             Parsed::Complete(Item { key: Span::new(start, end), ..part })
         }
     }
@@ -324,6 +313,25 @@ fn length(input: &[u8], at: usize, max: u64) -> Length {
             Some(b'-') if end == at => Length::Unfinished,
             Some(_) => Length::Wrong,
         },
+    }
+}
+
+/// Where the elements of a list begin, and how many they are.
+pub(super) fn elements(reply: &[u8]) -> Option<(usize, u64)> {
+    if reply.first() != Some(&b'*') {
+        return None;
+    }
+    match length(reply, 1, COUNT_MAX) {
+        Length::Is { value, end } => Some((end, value)),
+        _ => None,
+    }
+}
+
+/// The length of the value that begins here: nearly always a short string.
+pub(super) fn element_len(elements: &[u8]) -> Option<usize> {
+    match element(elements, 0) {
+        Element::Whole { end, more: 0 } => Some(end),
+        _ => Some(Walk::new(elements).value()?.len()),
     }
 }
 

@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use super::commands::{self, Row, id};
 use super::refusal::BAD_ARGUMENT;
 use super::{inline, keys, scan, split};
-use crate::{Class, Extra, Local, Parsed, Place, Quiet, Refusal, Request, Resume, Span};
+use crate::{Class, Extra, Local, Marks, Parsed, Place, Quiet, Refusal, Request, Resume, Span};
 
 /// From this length on a last argument is a body.
 const BODY_MIN: usize = 4096;
@@ -207,7 +207,11 @@ enum Step {
 }
 
 impl<'a> Walk<'a> {
+    #[inline(always)]
     fn begin(input: &'a [u8]) -> Result<Walk<'a>, Stop> {
+        if let [b'*', digit @ b'0'..=b'9', b'\r', b'\n', ..] = input {
+            return Ok(Walk { input, at: 4, left: u32::from(digit - b'0'), whole: false });
+        }
         let (count, at) = length(input, 0, &COUNT)?;
         Ok(Walk { input, at, left: count.max(0) as u32, whole: false })
     }
@@ -227,6 +231,14 @@ impl<'a> Walk<'a> {
     // Measured: every argument of every request comes through here.
     #[inline(always)]
     fn step(&mut self) -> Result<Step, Stop> {
+        let Some((start, end)) = short(self.input, self.at) else { return self.long_step() };
+        self.at = end + 2;
+        self.left -= 1;
+        Ok(Step::Argument(Span::new(start, end)))
+    }
+
+    #[inline(never)]
+    fn long_step(&mut self) -> Result<Step, Stop> {
         let (len, start) = length(self.input, self.at, &LENGTH)?;
         let len = len as usize;
         if self.left == 1 && len >= BODY_MIN && !self.whole {
@@ -242,6 +254,30 @@ impl<'a> Walk<'a> {
         Ok(Step::Argument(Span::new(start, start + len)))
     }
 }
+
+/// Where the text of a short argument starts and ends that is there whole. Most are: their length is
+/// read as one number of eight bytes, `$` first.
+#[inline(always)]
+fn short(input: &[u8], at: usize) -> Option<(usize, usize)> {
+    let eight = u64::from_le_bytes(*input.get(at..)?.first_chunk()?);
+    let digit = |nth: u32| usize::from(((eight >> (8 * nth)) as u8).wrapping_sub(b'0'));
+    let (len, start) = if eight & 0xffff_00ff == 0x0a0d_0024 {
+        (digit(1), at + 4)
+    } else if eight & 0xff_ff00_00ff == 0x0a_0d00_0024 && digit(1) != 0 {
+        (digit(1) * 10 + digit(2) + NO_DIGIT * usize::from(digit(2) > 9), at + 5)
+    } else if eight & 0xffff_0000_00ff == 0x0a0d_0000_0024 && digit(1) != 0 {
+        let no_digit = NO_DIGIT * usize::from(digit(2) > 9 || digit(3) > 9);
+        (digit(1) * 100 + digit(2) * 10 + digit(3) + no_digit, at + 6)
+    } else {
+        return None;
+    };
+    // A first digit that is none makes more of it than any three digits can, or ends it elsewhere.
+    let end = start + len;
+    (digit(1) <= 9 && len < NO_DIGIT && input.get(end..end + 2)? == b"\r\n").then_some((start, end))
+}
+
+/// More than three digits can say.
+const NO_DIGIT: usize = 1000;
 
 /// The spans of the arguments of an array.
 fn spans(head: &[u8]) -> Vec<Span> {
@@ -270,23 +306,7 @@ const COUNT: Kind =
 const LENGTH: Kind = Kind { first: b'$', range: 0..=BULK_MAX, bad: BAD_LENGTH, long: LONG_LENGTH };
 
 /// The length that the line at `at` says, and where the line ends.
-#[inline(always)]
 fn length(input: &[u8], at: usize, kind: &Kind) -> Result<(i64, usize), Stop> {
-    match input.get(at..) {
-        Some(&[first, one @ b'0'..=b'9', b'\r', b'\n', ..]) if first == kind.first => {
-            Ok((i64::from(one - b'0'), at + 4))
-        }
-        Some(&[first, ten @ b'1'..=b'9', one @ b'0'..=b'9', b'\r', b'\n', ..])
-            if first == kind.first =>
-        {
-            Ok((i64::from(ten - b'0') * 10 + i64::from(one - b'0'), at + 5))
-        }
-        _ => long_length(input, at, kind),
-    }
-}
-
-#[inline(never)]
-fn long_length(input: &[u8], at: usize, kind: &Kind) -> Result<(i64, usize), Stop> {
     let line = input.get(at..).unwrap_or_default();
     match line.first() {
         None => return Err(Stop::More),
@@ -309,38 +329,95 @@ fn long_length(input: &[u8], at: usize, kind: &Kind) -> Result<(i64, usize), Sto
 
 /// What these arguments of a request mean, whose head is so long. Afterwards `words` has its keys.
 /// An error is the reason why nothing after it can be believed.
+#[inline(always)]
 pub(super) fn understand(
     input: &[u8],
     words: &mut Vec<Span>,
     head: usize,
 ) -> Result<Request, &'static str> {
-    let mut request = Request { head: head as u32, command: 0, ..Request::nobody() };
-    let name = words[0].of(input);
-    let Some(command) = commands::lookup(name) else {
-        words.clear();
-        return if is_http(name) { Err(NOT_HTTP) } else { Ok(request) };
+    let name = words[0];
+    let found = commands::lookup_at(input, name.start as usize, name.end as usize);
+    // Nearly all that is asked has its key behind its name.
+    if let Some(command) = found
+        && let Plan { first: true, least, most, request } = &PLANS[usize::from(command)]
+        && (*least..=*most).contains(&words.len())
+    {
+        words[0] = words[1];
+        words.truncate(1);
+        return Ok(Request { head: head as u32, ..*request });
+    }
+    understand_other(found, input, words, head)
+}
+
+/// What can be known of a request by its command alone.
+struct Plan {
+    /// The first argument is its only key, and one server answers.
+    first: bool,
+    /// How many arguments it may have.
+    least: usize,
+    most: usize,
+    request: Request,
+}
+
+static PLANS: [Plan; commands::COUNT] = {
+    let mut plans = [const { plan(0) }; commands::COUNT];
+    let mut at = 0;
+    while at < plans.len() {
+        plans[at] = plan(at as u16);
+        at += 1;
+    }
+    plans
+};
+
+const fn plan(command: u16) -> Plan {
+    let Row { class, place, arity, .. } = *commands::row(command);
+    let is_single = matches!(class, Class::Single { .. });
+    let least = arity.unsigned_abs() as usize;
+    let request = Request {
+        command,
+        class,
+        quiet: Quiet::Loud,
+        marks: Marks::None,
+        keep: false,
+        repeat: is_single || matches!(class, Class::Split { .. }),
+        place,
+        head: 0,
+        body: 0,
+        trailer: b"",
+        arguments: Span { start: 0, end: 0 },
     };
-    let mut row = &commands::rows()[usize::from(command)];
-    request.command = command;
-    if row.container && words.len() > 1 {
+    let most = if arity < 0 { usize::MAX } else { least };
+    Plan { first: is_single && keys::is_first(command), least, most, request }
+}
+
+#[inline(never)]
+fn understand_other(
+    found: Option<u16>,
+    input: &[u8],
+    words: &mut Vec<Span>,
+    head: usize,
+) -> Result<Request, &'static str> {
+    let unknown = Request { head: head as u32, command: 0, ..Request::nobody() };
+    let Some(command) = found else {
+        let name = words[0].of(input);
+        words.clear();
+        return if is_http(name) { Err(NOT_HTTP) } else { Ok(unknown) };
+    };
+    let mut row = command;
+    if commands::row(command).container && words.len() > 1 {
         let Some(sub) = commands::lookup_sub(command, words[1].of(input)) else {
             words.clear();
-            return Ok(request);
+            return Ok(Request { command, ..unknown });
         };
-        row = &commands::rows()[usize::from(sub)];
-        request.command = sub;
+        row = sub;
     }
-    Ok(understand_row(row, request, input, words))
+    let request = Request { head: head as u32, ..PLANS[usize::from(row)].request };
+    Ok(understand_row(request, input, words))
 }
 
 /// The rest, once its row is found.
-fn understand_row(
-    row: &'static Row,
-    request: Request,
-    input: &[u8],
-    words: &mut Vec<Span>,
-) -> Request {
-    let mut request = Request { class: row.class, place: row.place, ..request };
+fn understand_row(mut request: Request, input: &[u8], words: &mut Vec<Span>) -> Request {
+    let row = commands::row(request.command);
     if !row.takes(words.len()) {
         words.clear();
         request.class = Class::Refuse(Refusal::Bad(ARITY));
@@ -349,7 +426,7 @@ fn understand_row(
     let command = request.command;
     match row.class {
         Class::Single { .. } if command == id::SCAN => {
-            (request.keep, request.repeat) = (true, true);
+            request.keep = true;
             match scan::split(words[1].of(input)) {
                 Some((_, place)) => request.place = Place::Nth(place),
                 None => request.class = Class::Refuse(Refusal::Bad(BAD_CURSOR)),
@@ -361,7 +438,6 @@ fn understand_row(
             if stray(&meant).is_some() {
                 request.class = Class::Refuse(Refusal::Bad(BAD_ARGUMENT));
             }
-            request.repeat = true;
             words.clear();
         }
         Class::Single { .. } | Class::Split { .. } => {
@@ -373,9 +449,14 @@ fn understand_row(
                     request.class = Class::Refuse(refusal);
                 }
             }
-            request.repeat = true;
         }
-        _ => words.clear(),
+        _ => {
+            // Nothing of the connection has to be known for it, and it is asked often.
+            if command == id::PING && words.len() <= 2 {
+                request.class = Class::Local(Local::Nothing);
+            }
+            words.clear();
+        }
     }
     request
 }
@@ -405,3 +486,6 @@ fn is_http(name: &[u8]) -> bool {
 }
 
 const TOO_FEW: &str = "too few arguments for the keys that `commands:` names";
+
+#[cfg(test)]
+mod tests;

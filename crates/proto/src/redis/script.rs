@@ -1,5 +1,5 @@
-//! Scripts that a server has forgotten: the proxy remembers those that it has seen loaded, and loads
-//! one again when a server says that it does not know it.
+//! Scripts that a server has forgotten: the proxy remembers those that it has seen loaded, and
+//! loads one again when a server does not know it.
 
 use std::borrow::Cow;
 

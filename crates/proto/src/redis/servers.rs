@@ -59,6 +59,14 @@ impl Upstream for Servers {
         hear(credentials, lane, input)
     }
 
+    fn elements(&self, reply: &[u8]) -> Option<(usize, u64)> {
+        reply::elements(reply)
+    }
+
+    fn element_len(&self, elements: &[u8]) -> Option<usize> {
+        reply::element_len(elements)
+    }
+
     fn excuse(&self, line: &[u8]) -> Option<Excuse> {
         excuse(line)
     }
@@ -135,13 +143,13 @@ fn whole_reply(input: &[u8]) -> Result<&[u8], Parsed<Heard>> {
     let mut at = 0;
     let mut progress = Progress::default();
     loop {
-        match reply::parse(reply::WHOLE, &mut progress, &input[at..]) {
+        match reply::parse(Ask::default(), &mut progress, &input[at..]) {
             Parsed::Complete(item) => {
                 at += item.len() as usize;
                 if at > input.len() {
                     return Err(Parsed::Incomplete);
                 }
-                if item.ends {
+                if item.kind.ends() {
                     let is_error = item.kind == ItemKind::Error && input.first() != Some(&b'-');
                     let reply = &input[..at];
                     return if is_error { Err(Parsed::Malformed(NO_WELCOME)) } else { Ok(reply) };

@@ -39,8 +39,13 @@ impl Proxy {
         let pause = limits::REPEAT_FIRST_US << times.min(6);
         let question = &self.desk.rows[row].question;
         let deadline = self.desk.rows[row].since.after(self.desk.pools[pool].plan.timeouts.reply);
+        // It would go where its client is now.
+        let lane = self.links.find(link).map(|link| link.lane);
         let is_last = self.desk.clients.find(self.desk.rows[row].client).is_some_and(|client| {
-            client.tail == row && client.silent == 0 && client.state == ClientState::Open
+            client.tail == row
+                && client.silent == 0
+                && Some(client.lane) == lane
+                && client.state == ClientState::Open
         });
         let may = (is_last || bug!(RepeatPastOthers))
             && !question.gathers
@@ -119,9 +124,9 @@ impl Proxy {
             _ => request,
         };
         let pool = self.desk.rows[row].pool as usize;
-        let (ask, server) = match self.way(owner, single, head, now) {
-            Some(Way::Go { ask, server: Some(server) }) => (ask, Some(server)),
-            Some(Way::Go { ask, server: None }) => (ask, self.server_for(owner, single, head)),
+        let server = match self.way(owner, single, head, now) {
+            Some(Way::Go { server: Some(server), .. }) => Some(server),
+            Some(Way::Go { server: None, .. }) => self.server_for(owner, single, head),
             Some(Way::Apart(apart)) => return self.refuse_apart(row, single, head, apart),
             Some(Way::Fault(server, fault)) => {
                 return self.desk.fail_part((row, 0), server, fault, false);
@@ -135,7 +140,8 @@ impl Proxy {
         let Some(server) = server else {
             return self.desk.fail_part((row, 0), None, Fault::NoServer, false);
         };
-        self.desk.rows[row].question.ask = ask;
+        // As it was asked: that its keys meet is not to be seen from its class any more.
+        let ask = self.desk.rows[row].question.ask;
         match self.link_for(pool, server, owner, now) {
             Ok(link) => {
                 let none = Data::Held(Outbox::default());

@@ -246,13 +246,15 @@ impl Proxy {
             let touched = start < link.sent && !bug!(ForgetSent);
             start = flight.end;
             match flight.cargo {
-                Cargo::Fetch(batch) if is_asked_again(&batch) => again.push(self.judge(batch)),
+                Cargo::Fetch(batch) if is_asked_again(&batch) => {
+                    again.push(self.judge(batch, link.lane));
+                }
                 _ => lost.push((flight, touched)),
             }
         }
         for batch in [link.own.take(), link.batch.take()].into_iter().flatten() {
             if is_asked_again(&batch) {
-                again.push(self.judge(batch));
+                again.push(self.judge(batch, link.lane));
             } else {
                 self.fail_batch(batch, link.server, fault, false);
             }
@@ -268,8 +270,8 @@ impl Proxy {
     }
 
     /// Which of the keys of a batch that are outstanding may be asked once more.
-    fn judge(&self, batch: Box<Batch>) -> (Box<Batch>, Vec<bool>) {
-        let may = batch.outstanding().map(|entry| self.may_ask_again(entry.row)).collect();
+    fn judge(&self, batch: Box<Batch>, lane: u16) -> (Box<Batch>, Vec<bool>) {
+        let may = batch.outstanding().map(|entry| self.may_ask_again(entry.row, lane)).collect();
         (batch, may)
     }
 
@@ -349,10 +351,11 @@ impl Proxy {
 
     /// A get may be asked once more if it was not yet, its client is there, and that client has
     /// asked for no change after it: the second asking must not see what the first could not have
-    /// seen.
-    fn may_ask_again(&self, id: RowId) -> bool {
+    /// seen. Nor may that client have gone to another lane.
+    fn may_ask_again(&self, id: RowId, lane: u16) -> bool {
         let row = &self.desk.rows[id];
-        let is_there = self.desk.clients.find(row.client).is_some();
+        let client = self.desk.clients.find(row.client);
+        let is_there = client.is_some_and(|client| client.lane == lane);
         is_there && !row.asked_again && !self.has_changed_since(id)
     }
 

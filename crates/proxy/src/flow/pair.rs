@@ -5,7 +5,7 @@
 //! that reply is believed.
 
 use metrics::Server as Counter;
-use proto::{Item, ItemKind, Parsed, Progress};
+use proto::{ItemKind, Parsed, Progress};
 
 use super::pieces::begin_body;
 use crate::buffer::Source;
@@ -119,20 +119,14 @@ impl Proxy {
             Parsed::Malformed(why) => return Err(why),
             Parsed::Complete(item) => item,
         };
-        if item.ends {
+        if item.kind.ends() {
             link.progress = Progress::default();
         }
         if link.body.is_some() {
             return self.pair_more(id, item, rest, now);
         }
         let (entry, unit) = match (&mut flight.cargo, item.kind) {
-            (Cargo::Fetch(batch), ItemKind::Open(count)) => {
-                if count != batch.entries.len() as u64 {
-                    return Err("another number of values than were asked for");
-                }
-                return Ok(Step::Used(item.head as usize));
-            }
-            (Cargo::Fetch(batch), ItemKind::Value | ItemKind::Null) => {
+            (Cargo::Fetch(batch), ItemKind::Value) => {
                 let Some(found) = batch.find(item.key.of(rest.bytes)) else {
                     return Err("the value of a key that was not asked for");
                 };
@@ -141,6 +135,12 @@ impl Proxy {
                 (batch.entries[found], Unit::Key)
             }
             (Cargo::Fetch(batch), ItemKind::Status | ItemKind::Part) if batch.whole => {
+                let each = self.desk.rows[batch.entries[0].row].question.each;
+                let elements = upstream.elements(&rest.bytes[..item.head as usize]);
+                let count = elements.map(|(_, count)| count);
+                if each && count != Some(batch.entries.len() as u64) && !bug!(BelievePoison) {
+                    return Err("another number of values than were asked for");
+                }
                 (batch.entries[0], Unit::Batch)
             }
             (Cargo::Single(row, slot), ItemKind::Status | ItemKind::Part) => {
@@ -180,7 +180,7 @@ impl Proxy {
             true => Value::Foreign(&item, whole),
         };
         let has_body = item.body > 0 || len > limits::REPLY_HEAD_MAX;
-        self.settle(id, (entry, unit), &item, value, has_body, now);
+        self.settle(id, (entry, unit), value, has_body, now);
         Ok(Step::Used(len))
     }
 
@@ -189,7 +189,6 @@ impl Proxy {
         &mut self,
         id: ConnId,
         (entry, unit): (Entry, Unit),
-        item: &Item,
         value: Value<'_>,
         has_body: bool,
         now: Time,
@@ -198,10 +197,7 @@ impl Proxy {
         let server = link.server;
         match unit {
             Unit::Key => {
-                self.desk.hit(server, entry, value, item.kind != ItemKind::Null);
-                if item.ends {
-                    self.end_reply(id, ItemKind::End, b"", now);
-                }
+                self.desk.hit(server, entry, value);
             }
             Unit::Single => {
                 self.end_flight(id, ItemKind::Status, now);
@@ -214,7 +210,7 @@ impl Proxy {
                 let flight = self.end_flight(id, ItemKind::Status, now);
                 let Cargo::Fetch(batch) = flight.cargo else { unreachable!("the caller looked") };
                 self.desk.gathered((entry.row, entry.slot), server, value);
-                self.settle_others(&batch);
+                self.desk.gathered_with(&batch);
                 self.recycle(batch);
             }
             Unit::Errand => drop(self.end_flight(id, ItemKind::Status, now)),
@@ -306,9 +302,7 @@ impl Proxy {
         let alone = batch.entries.len() == 1;
         for entry in batch.outstanding() {
             // A read that changes something is never asked twice.
-            let is_whole = self.desk.rows[entry.row].question.protocol.is_whole();
-            let again = !is_whole && Proxy::is_idempotent(&batch);
-            let again = again && !self.has_changed_since(entry.row);
+            let again = Proxy::is_idempotent(&batch) && !self.has_changed_since(entry.row);
             let link = self.links.find(id).expect("the caller found it");
             if alone || !again || !link.has_room(&self.desk.limits) {
                 self.desk.server_error((entry.row, entry.slot), line);

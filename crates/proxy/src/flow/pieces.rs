@@ -147,11 +147,10 @@ impl Proxy {
             let held = link.measure();
             return self.desk.memory.change(&mut link.held, held);
         };
-        let Body { item, entry, unit, streams, data, .. } = body;
+        let Body { entry, unit, streams, data, .. } = body;
         let value = if streams { Value::Streamed } else { Value::Held(Box::new(data)) };
         match (entry, unit) {
-            (Some(entry), _) => self.settle(id, (entry, unit), &item, value, true, now),
-            (None, Unit::Key) if item.ends => self.end_reply(id, ItemKind::End, b"", now),
+            (Some(entry), _) => self.settle(id, (entry, unit), value, true, now),
             (None, Unit::Key) => {}
             (None, Unit::Single | Unit::Batch | Unit::Errand) => self.drop_answer(id, now),
         }

@@ -186,7 +186,9 @@ impl Proxy {
         if client.paused || small || (len <= most && self.desk.memory.has_room(len)) {
             return self.desk.spoke(id);
         }
-        self.desk.say(id, &answer);
+        if self.desk.clients.find(id).is_some_and(|client| client.session.muted == Muted::No) {
+            self.desk.say(id, &answer);
+        }
         self.desk.leave(id);
     }
 
@@ -231,6 +233,7 @@ impl Proxy {
             client.spoke = true;
             client.protocol = client.protocol.spoken(rest.bytes[0]);
         }
+        let muted = client.session.muted;
         let parsed = client.protocol.parse_request(rest.bytes, &mut client.resume, &mut self.keys);
         let mut request = match parsed {
             Parsed::Incomplete => return 0,
@@ -240,14 +243,15 @@ impl Proxy {
                     true => Answer::LoginFirst,
                     false => Answer::Refused(Refusal::Bad(why)),
                 };
-                self.desk.answer(id, &Request::nobody(), rest.bytes, &answer);
+                if muted == Muted::No {
+                    self.desk.answer(id, &Request::nobody(), rest.bytes, &answer);
+                }
                 self.desk.leave(id);
                 return rest.bytes.len();
             }
             Parsed::Complete(request) => request,
         };
         client.resume = Resume::default();
-        let muted = client.session.muted;
         if muted != Muted::No {
             mute(client, &mut request);
         }

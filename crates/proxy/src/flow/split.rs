@@ -35,8 +35,8 @@ impl Proxy {
             Err(_) => {
                 let row = self.desk.enqueue(id, request, head);
                 let entry = &mut self.desk.rows[row];
-                (entry.writes, entry.question.gathers) = (writes, !each);
-                let how = How { ask, merge: false, idempotent, whole: !each };
+                (entry.writes, entry.question.gathers, entry.question.each) = (writes, true, each);
+                let how = How { ask, merge: false, idempotent, whole: true };
                 return self.ask_keys(id, (request, head), row, how, now);
             }
         };

@@ -25,6 +25,7 @@ mod peers;
 mod proxy_protocol;
 mod queue;
 mod quiet_master;
+mod redis;
 mod reload;
 mod rings;
 mod shutdown;

@@ -2,7 +2,7 @@
 
 use crate::sim::ask::Asker;
 
-use super::client::{Muted, OK};
+use super::client::{Muted, OK, PROTOCOL_ERROR};
 use super::ledger::{Kind, Wish};
 use super::resp::{put_array, put_bulk};
 
@@ -93,7 +93,7 @@ impl Asker<'_> {
             }
             false => {
                 self.client.unsent.extend_from_slice(self.random.pick::<&[u8]>(BAD));
-                Kind::Begins(b"-ERR Protocol error: ")
+                Kind::Begins(PROTOCOL_ERROR)
             }
         };
         self.wish(Wish::new(kind, false, Vec::new()), before, true);

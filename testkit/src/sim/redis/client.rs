@@ -506,6 +506,9 @@ impl std::convert::From<Simple> for Kind {
 
 pub const OK: Simple = Simple(b"+OK\r\n");
 
+/// What is answered before the proxy closes.
+pub const PROTOCOL_ERROR: &[u8] = b"-ERR Protocol error: ";
+
 /// Above all numbers of scripts: a hash that is a question's own.
 pub const MARK: u64 = 1 << 40;
 

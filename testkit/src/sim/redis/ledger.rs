@@ -126,6 +126,8 @@ pub struct Said {
 pub struct Ledger {
     pub wishes: Vec<Wish>,
     pub said: Vec<Said>,
+    /// Error replies to commands that bear no number, and when.
+    pub errors: Vec<(u64, Rc<[u8]>)>,
     /// The scripts that were asked to be loaded, by pool.
     pub scripts: BTreeMap<usize, Vec<u32>>,
     /// Servers have been told to forget their scripts, by pool.

@@ -118,7 +118,8 @@ mod tests {
 
     #[test]
     fn a_value_ends_where_it_ends() {
-        let text = b"*3\r\n$4\r\n\r\n+x\r\n%1\r\n+a\r\n*1\r\n_\r\n|1\r\n+k\r\n#t\r\n,1.5\r\n+next\r\n";
+        let text =
+            b"*3\r\n$4\r\n\r\n+x\r\n%1\r\n+a\r\n*1\r\n_\r\n|1\r\n+k\r\n#t\r\n,1.5\r\n+next\r\n";
         let end = text.len() - 7;
         for len in 0..end {
             assert_eq!(value(&text[..len], 3), None, "{len}");

@@ -157,7 +157,8 @@ impl Server {
             "PING" => put_line(out, "+PONG"),
             "INFO" => {
                 let version = if model.speaks_three { "7.0.15" } else { "5.0.14" };
-                let text = format!("# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\n");
+                let text =
+                    format!("# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\n");
                 put_bulk(out, text.as_bytes());
             }
             "CLIENT" | "AUTH" => put_line(out, "+OK"),
@@ -242,6 +243,8 @@ impl Server {
             wish.refusals.push((place.server, Rc::from(&reply[..])));
         } else if let Some(what) = loose_of(&words.name) {
             said(what, reply.clone(), event, conn, place);
+        } else {
+            place.book.redis.errors.push((event, Rc::from(&reply[..])));
         }
         // Whoever bears no number may have met it as well.
         self.trouble.any = event;
@@ -389,7 +392,8 @@ impl Server {
         match words.text(1).to_ascii_uppercase().as_str() {
             "LOAD" => {
                 // It may be loaded again by anybody who misses it.
-                let number = words.text(2).strip_prefix("return ").expect("a script of the model's");
+                let number =
+                    words.text(2).strip_prefix("return ").expect("a script of the model's");
                 let number: u32 = number.parse().expect("a number");
                 let wish = &place.book.redis.wishes[number as usize];
                 assert_eq!((wish.pool, &wish.kind), (place.pool, &Kind::Load));
@@ -487,9 +491,7 @@ fn wish_of(words: &Words<'_>, place: &Place<'_>) -> Option<u32> {
         "KEYS" => Some(mark(words.at(1))),
         "SCAN" => Some(mark(words.at(3))),
         // A loading may be a repair, which is nobody's.
-        "SCRIPT" if words.at(1).eq_ignore_ascii_case(b"EXISTS") => {
-            Some(mark_of_sha(words.text(3)))
-        }
+        "SCRIPT" if words.at(1).eq_ignore_ascii_case(b"EXISTS") => Some(mark_of_sha(words.text(3))),
         "SCRIPT" if words.at(1).eq_ignore_ascii_case(b"LOAD") => {
             let number: u32 = words.text(2).strip_prefix("return ")?.parse().ok()?;
             let wish = &place.book.redis.wishes[number as usize];

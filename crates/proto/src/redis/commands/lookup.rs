@@ -1,84 +1,158 @@
 //! Finds a row by its name, in any case: this is asked of every request.
+//!
+//! A name is looked at as numbers of eight bytes. Bit 5 of a letter is its case: without it, both
+//! cases are the same number.
 
 use super::table::ROWS;
 
 /// The row of a command.
 #[inline]
 pub(in crate::redis) fn lookup(name: &[u8]) -> Option<u16> {
-    find(hash(SEED, name), |row| row.eq_ignore_ascii_case(name))
+    let word = if name.len() <= 8 { short(name, 0) } else { first_eight(name) };
+    find(TOP, name, word)
+}
+
+/// As `lookup` of `input[start..end]`, if eight bytes stand there.
+#[inline(always)]
+pub(in crate::redis) fn lookup_at(input: &[u8], start: usize, end: usize) -> Option<u16> {
+    match input.get(start..).and_then(|rest| rest.first_chunk::<8>()) {
+        Some(&eight) if end - start <= 8 && end > start => {
+            let word = u64::from_le_bytes(eight) & (u64::MAX >> (64 - 8 * (end - start)));
+            find(TOP, &input[start..end], word)
+        }
+        _ => lookup(&input[start..end]),
+    }
 }
 
 /// The row of a container's subcommand.
 pub(in crate::redis) fn lookup_sub(container: u16, name: &[u8]) -> Option<u16> {
-    let container = ROWS[usize::from(container)].name.as_bytes();
-    let whole = hash(hash(SEED, container) ^ BAR, name);
-    find(whole, |row| {
-        row.len() == container.len() + 1 + name.len()
-            && row.starts_with(container)
-            && row[container.len()] == b'|'
-            && row[container.len() + 1..].eq_ignore_ascii_case(name)
-    })
+    let word = if name.len() <= 8 { short(name, 0) } else { first_eight(name) };
+    find(container, name, word)
 }
 
-#[inline]
-fn find(hash: u32, is_it: impl Fn(&[u8]) -> bool) -> Option<u16> {
-    let mut slot = hash as usize % SLOTS;
+/// `word`: the first eight bytes of the name.
+#[inline(always)]
+fn find(container: u16, name: &[u8], word: u64) -> Option<u16> {
+    let mut slot = slot(container, name.len(), word);
     loop {
-        let row = TABLE[slot];
-        if row == EMPTY {
+        let entry = &TABLE[slot];
+        if entry.len == 0 {
             return None;
         }
-        if is_it(ROWS[usize::from(row)].name.as_bytes()) {
-            return Some(row);
+        if word & entry.mask == entry.word
+            && usize::from(entry.len) == name.len()
+            && entry.container == container
+            && entry.ends(name)
+        {
+            return Some(entry.row);
         }
         slot = (slot + 1) % SLOTS;
     }
 }
 
-/// A power of two, several times the number of rows.
+/// One place of the table; free if the length is 0.
+#[derive(Clone, Copy)]
+struct Entry {
+    /// The first eight bytes, letters in upper case.
+    word: u64,
+    /// Clears the case of what has to be a letter.
+    mask: u64,
+    row: u16,
+    container: u16,
+    len: u8,
+}
+
+impl Entry {
+    /// Whether what is behind the first eight bytes is right too.
+    #[inline(always)]
+    fn ends(&self, name: &[u8]) -> bool {
+        name.len() <= 8 || self.ends_long(name)
+    }
+
+    fn ends_long(&self, name: &[u8]) -> bool {
+        let row = ROWS[usize::from(self.row)].name.as_bytes();
+        let start = row.len() - name.len();
+        row[start..].eq_ignore_ascii_case(name)
+    }
+}
+
+/// A power of two, some times the number of rows.
 const SLOTS: usize = 2048;
-const EMPTY: u16 = u16::MAX;
-const SEED: u32 = 0x9e37_79b9;
-/// Stands for the bar in a subcommand's name. A client cannot write it, so that `client|id` is no
-/// command.
-const BAR: u32 = 0x5bd1_e995;
+/// What stands for a container where there is none.
+const TOP: u16 = u16::MAX;
+const FREE: Entry = Entry { word: 0, mask: u64::MAX, row: 0, container: TOP, len: 0 };
+const NO_CASE: u64 = 0xdfdf_dfdf_dfdf_dfdf;
+
+#[inline(always)]
+const fn slot(container: u16, len: usize, word: u64) -> usize {
+    let seed = (container as u64) << 5 ^ len as u64;
+    ((word & NO_CASE ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 53) as usize % SLOTS
+}
 
 /// Rows by the hash of their names; who finds its slot taken has the next that is free.
-static TABLE: [u16; SLOTS] = {
-    let mut table = [EMPTY; SLOTS];
+static TABLE: [Entry; SLOTS] = {
+    let mut table = [FREE; SLOTS];
     let mut row = 0;
     while row < ROWS.len() {
-        let mut slot = row_hash(ROWS[row].name.as_bytes()) as usize % SLOTS;
-        while table[slot] != EMPTY {
+        let entry = entry(row);
+        let mut slot = slot(entry.container, entry.len as usize, entry.word);
+        while table[slot].len != 0 {
             slot = (slot + 1) % SLOTS;
         }
-        table[slot] = row as u16;
+        table[slot] = entry;
         row += 1;
     }
     table
 };
 
-const fn row_hash(name: &[u8]) -> u32 {
+const fn entry(row: usize) -> Entry {
+    let name = ROWS[row].name.as_bytes();
     let mut bar = 0;
     while bar < name.len() && name[bar] != b'|' {
         bar += 1;
     }
-    let (container, rest) = name.split_at(bar);
-    match rest.split_first() {
-        None => hash(SEED, container),
-        Some((_, sub)) => hash(hash(SEED, container) ^ BAR, sub),
+    let (container, start) =
+        if bar == name.len() { (TOP, 0) } else { (row_of(name, bar), bar + 1) };
+    let word = short(name, start);
+    // In the table names are in lower case; what differs by more than bit 5 alone is no letter.
+    let (mut mask, mut at) = (u64::MAX, 0);
+    while at < 8 && start + at < name.len() {
+        if name[start + at].is_ascii_lowercase() {
+            mask &= !(0x20 << (8 * at));
+        }
+        at += 1;
+    }
+    Entry { word: word & mask, mask, row: row as u16, container, len: (name.len() - start) as u8 }
+}
+
+/// The row with the name `name[..len]`.
+const fn row_of(name: &[u8], len: usize) -> u16 {
+    let mut row = 0;
+    loop {
+        let other = ROWS[row].name.as_bytes();
+        let mut at = 0;
+        while at < len && at < other.len() && other[at] == name[at] {
+            at += 1;
+        }
+        if at == len && other.len() == len {
+            return row as u16;
+        }
+        row += 1;
     }
 }
 
-/// Letters are the same in both cases, and a few other bytes with them, which does not matter.
-#[inline]
-const fn hash(seed: u32, name: &[u8]) -> u32 {
-    let (mut hash, mut at) = (seed, 0);
-    while at < name.len() {
-        hash = (hash ^ (name[at] | 0x20) as u32).wrapping_mul(0x0100_0193);
+/// Up to eight bytes from `start` on.
+const fn short(name: &[u8], start: usize) -> u64 {
+    let (mut word, mut at) = (0, 0);
+    while at < 8 && start + at < name.len() {
+        word |= (name[start + at] as u64) << (8 * at);
         at += 1;
     }
-    hash ^ hash >> 15
+    word
+}
+
+fn first_eight(name: &[u8]) -> u64 {
+    name.first_chunk::<8>().map_or(0, |eight| u64::from_le_bytes(*eight))
 }
 
 #[cfg(test)]
@@ -90,7 +164,13 @@ mod tests {
         for (place, row) in ROWS.iter().enumerate() {
             for name in [row.name.to_string(), row.name.to_uppercase()] {
                 let found = match name.split_once('|') {
-                    None => lookup(name.as_bytes()),
+                    None => {
+                        let input = format!("{name}\r\n$5\r\nhello\r\n").into_bytes();
+                        let at = lookup_at(&input, 0, name.len());
+                        assert_eq!(at, lookup_at(&input[..name.len()], 0, name.len()), "{name}");
+                        assert_eq!(at, lookup(name.as_bytes()), "{name}");
+                        at
+                    }
                     Some((container, sub)) => {
                         let container = lookup(container.as_bytes()).expect("a container");
                         lookup_sub(container, sub.as_bytes())
@@ -112,13 +192,35 @@ mod tests {
         }
     }
 
+    /// No byte stands for another, but for the cases of a letter.
+    #[test]
+    fn a_name_with_one_other_byte_is_another() {
+        for row in ROWS.iter().filter(|row| !row.name.contains('|')) {
+            let mut name = row.name.as_bytes().to_vec();
+            for at in 0..name.len() {
+                let right = name[at];
+                for byte in (0..=255u8).filter(|byte| !byte.eq_ignore_ascii_case(&right)) {
+                    name[at] = byte;
+                    let is_row =
+                        |row: u16| name.eq_ignore_ascii_case(ROWS[row as usize].name.as_bytes());
+                    assert!(lookup(&name).is_none_or(is_row), "{name:?}");
+                }
+                name[at] = right;
+            }
+        }
+    }
+
     /// A request costs a few looks, not a walk.
     #[test]
     fn names_are_where_they_are_looked_for() {
         let mut worst = 0;
-        for row in ROWS {
-            let slot = row_hash(row.name.as_bytes()) as usize % SLOTS;
-            let is_it = |at: &usize| ROWS[usize::from(TABLE[(slot + at) % SLOTS])].name == row.name;
+        for row in 0..ROWS.len() {
+            let entry = entry(row);
+            let slot = slot(entry.container, usize::from(entry.len), entry.word);
+            let is_it = |at: &usize| {
+                let found = &TABLE[(slot + at) % SLOTS];
+                found.len > 0 && usize::from(found.row) == row
+            };
             worst = worst.max((0..SLOTS).find(is_it).expect("every row is in it"));
         }
         assert!(worst <= 6, "{worst}");

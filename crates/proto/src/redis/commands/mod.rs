@@ -9,7 +9,7 @@ mod table;
 
 use crate::{Ask, Class, Command, Place};
 
-pub(super) use lookup::{lookup, lookup_sub};
+pub(super) use lookup::{lookup, lookup_at, lookup_sub};
 pub use table::id;
 
 /// One command, or one subcommand, whose name is `container|sub`.

@@ -12,16 +12,14 @@ mod facts;
 mod glob;
 
 use super::commands::id;
-use super::{reply, request, words};
-use crate::{Ask, Carry, Class, Facts, Request, Session, Skills, Turn};
+use super::{request, words};
+use crate::{Ask, Carry, Facts, Request, Session, Skills, Turn};
 
 pub(super) use connection::login;
 
 /// How a request goes to a server; of our own, whether the servers must be known first.
 pub(super) fn carry(request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
     match request.class {
-        // All its keys are on one server: the reply passes whole.
-        Class::Split { .. } => Carry::Ask(reply::WHOLE),
         _ if request.command == id::HELLO && skills.is_none() && connection::wants_3(head) => {
             Carry::Unknown
         }
@@ -43,19 +41,11 @@ pub(super) fn converse(
     facts: &Facts<'_>,
     out: &mut Vec<u8>,
 ) -> Turn {
-    // What most pings are, word by word.
-    if request.command == id::PING && matches!(head, PING | b"PING\r\n" | b"ping\r\n" | PING_LOW) {
-        out.extend_from_slice(b"+PONG\r\n");
-        return Turn::Stay;
-    }
     let arguments = request::arguments(head);
     let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &argument[..]).collect();
     let mut talk = Talk { session, facts, out };
     talk.answer(request.command, &arguments)
 }
-
-const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
-const PING_LOW: &[u8] = b"*1\r\n$4\r\nping\r\n";
 
 impl Talk<'_> {
     fn answer(&mut self, command: u16, arguments: &[&[u8]]) -> Turn {

@@ -1,7 +1,8 @@
+//! Replies as servers give them and as they never would, whole and in pieces.
+
 use super::*;
 
 const GET: Ask = Ask { command: id::GET };
-const MGET: Ask = Ask { command: id::MGET };
 const SCAN: Ask = Ask { command: id::SCAN };
 
 /// The items of a stream that holds whole replies to `ask`, in words; a reply ends with a bar.
@@ -11,11 +12,16 @@ fn story(ask: Ask, stream: &[u8]) -> String {
     while !rest.is_empty() {
         match parse(ask, &mut progress, rest) {
             Parsed::Complete(item) => {
-                let bar = if item.ends { " |" } else { "" };
+                let bar = if item.kind.ends() { " |" } else { "" };
                 let body =
                     if item.trailer.is_empty() { String::new() } else { item.body.to_string() };
                 told += &format!("{:?} {}+{body}{bar} ", item.kind, item.head);
-                assert_eq!(item.ends, progress == Progress::default(), "{}", stream.escape_ascii());
+                assert_eq!(
+                    item.kind.ends(),
+                    progress == Progress::default(),
+                    "{}",
+                    stream.escape_ascii()
+                );
                 rest = &rest[item.len() as usize..];
             }
             other => return format!("{told}{other:?}"),
@@ -84,7 +90,7 @@ fn a_long_string_is_a_body() {
     // Even one that has not come yet.
     let mut progress = Progress::default();
     let parsed = parse(GET, &mut progress, b"$100\r\nabc");
-    let item = made(ItemKind::Status, 6, Some(100), true);
+    let item = made(ItemKind::Status, 6, Some(100));
     assert_eq!(parsed, Parsed::Complete(item));
 }
 
@@ -97,16 +103,22 @@ fn what_is_between_elements_is_passed_on() {
 }
 
 #[test]
-fn values_come_one_by_one() {
-    check(MGET, "*0\r\n", "Open(0) 4+ |");
-    check(MGET, "*2\r\n$1\r\na\r\n$-1\r\n", "Open(2) 4+ Value 7+ Null 5+ |");
-    check(MGET, "*2\r\n_\r\n$0\r\n\r\n", "Open(2) 4+ Null 3+ Value 6+ |");
-    check(MGET, "-ERR x\r\n*1\r\n_\r\n", "Error 8+ | Open(1) 4+ Null 3+ |");
-    let long = "x".repeat(5000);
-    check(MGET, &format!("*1\r\n$5000\r\n{long}\r\n"), "Open(1) 4+ Value 7+5000 |");
-    for wrong in ["+OK\r\n", "$1\r\na\r\n", "*1\r\n*0\r\n", "*1\r\n:1\r\n", "*1\r\n-ERR\r\n"] {
-        let told = story(MGET, wrong.as_bytes());
-        assert!(told.ends_with(&format!("Malformed({NO_ANSWER:?})")), "{wrong:?} {told}");
+fn a_list_is_taken_apart_by_its_elements() {
+    let list = b"*4\r\n$1\r\na\r\n$-1\r\n*1\r\n:7\r\n_\r\n";
+    let (mut at, count) = elements(list).unwrap();
+    assert_eq!((at, count), (4, 4));
+    let mut found = Vec::new();
+    for _ in 0..count {
+        let len = element_len(&list[at..]).unwrap();
+        found.push(list[at..at + len].escape_ascii().to_string());
+        at += len;
+    }
+    assert_eq!(found, [r"$1\r\na\r\n", r"$-1\r\n", r"*1\r\n:7\r\n", r"_\r\n"]);
+    assert_eq!((at, element_len(b"")), (list.len(), None));
+    let long = format!("$5000\r\n{}\r\n", "x".repeat(5000));
+    assert_eq!(element_len(long.as_bytes()), Some(long.len()));
+    for other in [&b"+OK\r\n"[..], b"*-1\r\n", b"$1\r\na\r\n", b"%1\r\n", b"", b"*1"] {
+        assert_eq!(elements(other), None);
     }
 }
 

@@ -1,12 +1,15 @@
+//! What servers answer to the first words on a link: recorded from Redis 6.2 and 7.0 and from
+//! Valkey 9.1, and of older ones as their sources have it.
+
 use super::*;
 
-const MAP_70: &str = "$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n7.0.15\r\n$5\r\nproto\r\n:P\r\n\
-     $2\r\nid\r\n:139\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n\
-     $7\r\nmodules\r\n*0\r\n";
-const MAP_91: &str = "$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1.2\r\n$5\r\nproto\r\n:P\r\n\
-     $2\r\nid\r\n:3\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$7\r\n\
-     modules\r\n*1\r\n%4\r\n$4\r\nname\r\n$3\r\nlua\r\n$3\r\nver\r\n:1\r\n$4\r\npath\r\n$3\r\nlua\r\n\
-     $4\r\nargs\r\n*0\r\n";
+const MAP_70: &str = "$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n7.0.15\r\n$5\r\n\
+     proto\r\n:P\r\n$2\r\nid\r\n:139\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n\
+     $6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n";
+const MAP_91: &str = "$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1.2\r\n$5\r\n\
+     proto\r\n:P\r\n$2\r\nid\r\n:3\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n\
+     $6\r\nmaster\r\n$7\r\nmodules\r\n*1\r\n%4\r\n$4\r\nname\r\n$3\r\nlua\r\n$3\r\nver\r\n:1\r\n\
+     $4\r\npath\r\n$3\r\nlua\r\n$4\r\nargs\r\n*0\r\n";
 const PLAIN: Lane = Lane { dialect: 2, space: 0 };
 const THIRD: Lane = Lane { dialect: 3, space: 0 };
 const OTHER: Lane = Lane { dialect: 2, space: 5 };

@@ -1,0 +1,153 @@
+//! How arrays are read: heads, bodies, pieces; and what is written of them.
+
+use super::super::{Redis, split};
+use super::*;
+use crate::Protocol;
+
+/// A request of these words.
+fn array(words: &[&[u8]]) -> Vec<u8> {
+    let words: Vec<Cow<'_, [u8]>> = words.iter().map(|word| Cow::Borrowed(*word)).collect();
+    let mut out = Vec::new();
+    split::push_request(&words, &mut out);
+    out
+}
+
+#[track_caller]
+fn read(input: &[u8]) -> (Request, Vec<Span>) {
+    let mut keys = Vec::new();
+    match parse(input, &mut Resume::default(), &mut keys) {
+        Parsed::Complete(request) => (request, keys),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_long_value_is_a_body_and_nothing_else_is() {
+    let long = vec![b'v'; BODY_MIN];
+    let body = |words: &[&[u8]]| read(&array(words)).0.body as usize;
+    assert_eq!(body(&[b"set", b"k", &long]), BODY_MIN);
+    assert_eq!(body(&[b"set", b"k", &long[1..]]), 0, "short");
+    assert_eq!(body(&[b"eval", b"x", b"1", b"k", &long]), BODY_MIN);
+    assert_eq!(body(&[b"xadd", b"k", b"*", b"f", &long]), BODY_MIN);
+    assert_eq!(body(&[b"set", b"k", &long, b"NX"]), 0, "not the last");
+    assert_eq!(body(&[b"get", &long]), 0, "a key");
+    assert_eq!(body(&[b"rename", b"a", &long]), 0, "a key");
+    assert_eq!(body(&[b"mset", b"k", &long]), 0, "may be split");
+    assert_eq!(body(&[b"sort", b"k", b"by", &long]), 0, "a pattern is looked at");
+    assert_eq!(body(&[b"nosuch", &long]), 0, "unknown");
+    assert_eq!(body(&[b"get", b"k", &long]), 0, "refused");
+    assert_eq!(body(&[b"echo", &long]), 0, "our own");
+    assert_eq!(body(&[b"eval", b"x", &long]), 0, "a number that is none");
+}
+
+/// However much of it has come, it is the same request.
+#[test]
+fn a_request_with_a_body_is_known_by_its_head() {
+    let long = vec![b'v'; 5000];
+    let whole = array(&[b"set", b"k", &long]);
+    let (request, keys) = read(&whole);
+    assert_eq!((request.head, request.body, request.trailer), (27, 5000, &b"\r\n"[..]));
+    assert_eq!(request.len(), whole.len() as u64);
+    for len in 27..whole.len() {
+        assert_eq!(read(&whole[..len]), (request, keys.clone()), "{len} bytes");
+    }
+}
+
+/// The place is remembered, so that each byte is looked at once; at the end once more.
+#[test]
+fn a_request_in_pieces_is_not_read_again_from_its_start() {
+    let (short, long) = (vec![b'a'; 20], vec![b'b'; 10_000]);
+    let words: [&[u8]; 5] = [b"mset", b"a", &short, b"b", &long];
+    let whole = array(&words);
+    let (mut resume, mut keys) = (Resume::default(), Vec::new());
+    let mut scanned = 0;
+    for len in 1..whole.len() {
+        assert_eq!(parse(&whole[..len], &mut resume, &mut keys), Parsed::Incomplete, "{len}");
+        assert!(keys.is_empty(), "{len}");
+        assert!(resume.scanned >= scanned && resume.scanned <= len, "{len}");
+        scanned = resume.scanned;
+    }
+    assert_eq!(scanned, whole.len() - b"$10000\r\n".len() - 10_000 - b"\r\n".len());
+    assert_eq!(resume.left, 1 | WHOLE);
+    let parsed = parse(&whole, &mut resume, &mut keys);
+    assert_eq!((parsed, keys.len()), (Parsed::Complete(read(&whole).0), 2));
+}
+
+#[test]
+fn the_parts_of_a_split_are_written_with_what_belongs_to_their_keys() {
+    let lines: [&[u8]; 3] = [
+        b"mset a 1 \"b c\" 22 d ''\r\n",
+        b"MSET a 1 'b c' \"2\\x32\" d \"\"\r\n",
+        &array(&[b"mset", b"a", b"1", b"b c", b"22", b"d", b""]),
+    ];
+    for head in lines {
+        let (request, keys) = read(head);
+        let (mut text, mut sent) = (Vec::new(), Vec::new());
+        for nth in [1, 2] {
+            let mut scratch = Vec::new();
+            let key = Redis.key(&request, head, keys[nth], &mut scratch);
+            Redis.upstream().push_fetch(key, &mut text);
+            Redis.push_rest(&request, head, &keys, nth, &mut text);
+        }
+        let Class::Split { ask, .. } = request.class else { panic!("{request:?}") };
+        Redis.upstream().seal_fetch(ask, 2, &text, &mut sent);
+        assert_eq!(
+            sent.escape_ascii().to_string(),
+            array(&[b"mset", b"b c", b"22", b"d", b""]).escape_ascii().to_string()
+        );
+    }
+}
+
+#[test]
+fn a_line_goes_to_a_server_as_an_array() {
+    let mut sent = Vec::new();
+    write_head(b"  set 'a\\'b' \"\\x00\\n\" nx\r\n", &mut sent);
+    assert_eq!(sent, array(&[b"set", b"a'b", b"\0\n", b"nx"]));
+    let head = array(&[b"get", b"a"]);
+    sent.clear();
+    write_head(&head, &mut sent);
+    assert_eq!(sent, head);
+}
+
+#[test]
+fn the_operators_commands_are_taken_where_nobody_else_knows_them() {
+    let extra =
+        |name: &str, last, writes| Extra { name: name.into(), first: 1, last, step: 1, writes };
+    let extras =
+        [extra("json.get", 1, false), extra("json.mset", -1, true), extra("get", -1, true)];
+    let adopted = |input: &[u8]| {
+        let (mut request, mut keys) = read(input);
+        let taken = adopt(&mut request, input, &mut keys, &extras);
+        let keys: Vec<_> = keys.iter().map(|key| key.of(input).to_vec()).collect();
+        (taken, request.class, keys)
+    };
+    let one = Class::Single { writes: false };
+    assert_eq!(adopted(&array(&[b"JSON.GET", b"a", b"$"])), (true, one, vec![b"a".to_vec()]));
+    assert_eq!(adopted(b"json.get 'a' $\r\n"), (true, one, vec![b"'a'".to_vec()]));
+    let (taken, class, keys) = adopted(&array(&[b"json.mset", b"a", b"b"]));
+    assert_eq!((taken, class), (true, Class::Single { writes: true }));
+    assert_eq!(keys, [b"a", b"b"]);
+    let (taken, class, keys) = adopted(b"json.get\r\n");
+    assert_eq!((taken, class), (true, Class::Refuse(Refusal::Bad(TOO_FEW))));
+    assert!(keys.is_empty());
+    assert!(!adopted(&array(&[b"json.set", b"a"])).0, "nobody knows it");
+    assert!(!adopted(&array(&[b"client", b"nosuch"])).0, "servers know the container");
+    let long = vec![b'v'; 10_000];
+    let (_, class, keys) = adopted(&array(&[b"json.get", b"a", &long]));
+    assert_eq!((class, keys), (one, vec![b"a".to_vec()]), "a long last argument");
+}
+
+#[test]
+fn functions_are_listed_only_if_every_word_is_known() {
+    let is_sent = |words: &[&[u8]]| {
+        let words = [&[&b"function"[..], b"list"], words].concat();
+        !matches!(read(&array(&words)).0.class, Class::Refuse(_))
+    };
+    assert!(is_sent(&[]));
+    assert!(is_sent(&[b"withcode"]));
+    assert!(is_sent(&[b"LibraryName", b"a\r\nb", b"WITHCODE"]));
+    assert!(is_sent(&[b"libraryname"]), "it is said that the name is missing");
+    assert!(!is_sent(&[b"x"]));
+    assert!(!is_sent(&[b"withcode", b"withcode"]));
+    assert!(!is_sent(&[b"libraryname", b"a", b"libraryname", b"b\r\n"]));
+}

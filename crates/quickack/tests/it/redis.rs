@@ -1,0 +1,37 @@
+//! Redis and Valkey: real servers behind, real clients and hostile ones in front.
+
+mod differential;
+
+use std::net::SocketAddr;
+
+use testkit::process::{Family, Quickack, Redis};
+
+use super::QUICKACK;
+
+/// So many real servers, and their addresses.
+fn servers(family: Family, count: usize) -> Vec<Redis> {
+    (0..count).map(|_| Redis::start(family)).collect()
+}
+
+/// quickack with one pool that speaks Redis; the servers are called `s1`, `s2` and so on, so that
+/// a key has the same owner in every run.
+fn quickack(servers: &[SocketAddr], more: &[&str]) -> Quickack {
+    Quickack::start(QUICKACK, &config(servers, more))
+}
+
+fn config(servers: &[SocketAddr], more: &[&str]) -> String {
+    let mut text = String::from(
+        "alpha:\n  listen: 127.0.0.1:0\n  protocol: redis\n  hash: md5\n  hash_tag: \"{}\"\n  \
+         distribution: ketama\n",
+    );
+    more.iter().for_each(|directive| text.push_str(&format!("  {directive}\n")));
+    text.push_str("  servers:\n");
+    for (at, server) in servers.iter().enumerate() {
+        text.push_str(&format!("   - {server}:1 s{}\n", at + 1));
+    }
+    text
+}
+
+fn addresses(servers: &[Redis]) -> Vec<SocketAddr> {
+    servers.iter().map(|server| server.address).collect()
+}

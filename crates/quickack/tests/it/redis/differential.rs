@@ -1,0 +1,103 @@
+//! Random commands of the whole table: what one real server answers is answered through quickack in
+//! front of four of its kind, and in front of one with a file of twemproxy's; or it is refused as
+//! the table foretells.
+//!
+//! A failure names its seed; `QUICKACK_SEED=N cargo test -p quickack --test it redis::differential`
+//! plays it again, `QUICKACK_DEPTH=1` with one command at a time, `QUICKACK_COMMANDS=N` for longer.
+
+use std::net::SocketAddr;
+
+use testkit::differential_redis::{Settings, Tally, rows, run};
+use testkit::process::{Family, Quickack};
+
+use super::{QUICKACK, addresses, quickack, servers};
+
+/// On a busy machine anybody may be late, which is not what is asked here.
+const PATIENT: [&str; 2] = ["allow: [flushall, flushdb]", "timeout: 20s"];
+
+/// Of the 200,000 commands that CI asks.
+const THROUGH_FOUR: usize = 140_000;
+const THROUGH_ONE: usize = 40_000;
+const NEWEST: usize = 20_000;
+
+/// Who stands behind.
+enum Behind {
+    Four,
+    One,
+    /// The test of the test: nobody is between.
+    Bare,
+}
+
+#[test]
+fn random_commands_are_answered_as_by_one_redis() {
+    let tally = check(Family::Redis70, Behind::Four, 1, THROUGH_FOUR);
+    let lacking = tally.lacking(&rows(), 50, 25);
+    assert!(lacking.is_empty(), "met too seldom: {lacking:#?}");
+    assert!(tally.skipped * 20 < tally.commands, "{} are not compared", tally.skipped);
+    assert!(tally.states.1 > 500 && tally.scans.1 > 200, "{:?} {:?}", tally.states, tally.scans);
+}
+
+#[test]
+fn random_commands_are_answered_as_by_one_redis_through_a_file_of_nutcrackers() {
+    let tally = check(Family::Redis70, Behind::One, 2, THROUGH_ONE);
+    assert!(tally.rows.iter().all(|row| row.apart == 0), "one server has all keys");
+}
+
+#[test]
+fn random_commands_are_answered_as_by_one_valkey() {
+    check(Family::Valkey91, Behind::Four, 3, NEWEST);
+}
+
+#[test]
+#[ignore = "takes minutes; `cargo xtask test --long` runs it"]
+fn soak_random_commands_are_answered_as_by_one_redis_and_one_valkey() {
+    check(Family::Valkey91, Behind::Four, 4, 200_000);
+    check(Family::Redis70, Behind::Four, 5, 1_000_000);
+}
+
+#[test]
+fn random_commands_are_answered_alike_by_two_redises() {
+    check(Family::Redis70, Behind::Bare, 6, 10_000);
+    check(Family::Valkey91, Behind::Bare, 7, 10_000);
+}
+
+#[track_caller]
+fn check(family: Family, behind: Behind, seed: u64, commands: usize) -> Tally {
+    let from = |name: &str| {
+        std::env::var(name).ok().map(|value| value.parse::<usize>().expect("a number"))
+    };
+    let documented = servers(Family::Valkey91, 1);
+    let backs = servers(family, if matches!(behind, Behind::Four) { 6 } else { 3 });
+    let all = addresses(&backs);
+    let (quickack, name) = match behind {
+        Behind::Four => (Some(quickack(&all[2..], &PATIENT)), "four"),
+        Behind::One => (Some(as_nutcracker(all[2])), "one"),
+        Behind::Bare => (None, "nobody"),
+    };
+    let named = |(at, address): (usize, &SocketAddr)| (format!("s{}", at + 1), *address);
+    let settings = Settings {
+        seed: from("QUICKACK_SEED").map_or(seed, |seed| seed as u64),
+        commands: from("QUICKACK_COMMANDS").unwrap_or(commands),
+        depth: from("QUICKACK_DEPTH").unwrap_or(100),
+        direct: all[0],
+        quickack: quickack.as_ref().map_or(all[2], Quickack::address),
+        servers: all[2..].iter().enumerate().map(named).collect(),
+        scratch: all[1],
+        documented: Some(documented[0].address),
+    };
+    let tally = run(&settings).unwrap_or_else(|difference| {
+        panic!("{} and {name} behind quickack: {difference}", family.name())
+    });
+    println!("seed {} of {} through {name}\n{tally}", settings.seed, family.name());
+    tally
+}
+
+/// A file as people have it who run nutcracker.
+fn as_nutcracker(server: SocketAddr) -> Quickack {
+    let text = format!(
+        "alpha:\n  listen: 127.0.0.1:0\n  hash: fnv1a_64\n  distribution: ketama\n  \
+         auto_eject_hosts: false\n  redis: true\n  timeout: 20000\n  server_retry_timeout: 2000\n  \
+         allow: [flushall, flushdb]\n  servers:\n   - {server}:1\n"
+    );
+    Quickack::start(QUICKACK, &text)
+}

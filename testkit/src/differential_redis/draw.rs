@@ -1,0 +1,261 @@
+//! A batch: calls of rows as they come up, what has to follow some of them, and what is predicted.
+
+use super::Run;
+use super::item::{Expect, Item};
+use super::maker::{self, Maker, Word};
+use super::scripts::LOADED;
+use super::table::{Fate, Likeness};
+use super::values::Values;
+use crate::resp::Reply;
+
+/// Rows that say something about the connection: a test of what is forwarded leaves them whole.
+const STATEFUL: &[&str] = &["select", "hello", "auth", "reset", "quit", "client|reply"];
+/// Valkey 9.1 writes a word that it does not know as it came into its error, line ends and all, so
+/// that one reply becomes three: the injection list asks that.
+const LEAKING: &str = "function|list";
+
+impl Run<'_> {
+    pub(super) fn draw(&mut self) -> Vec<Item> {
+        let len = match self.random.below(10) {
+            0..2 => 1,
+            2..7 => 1 + self.random.below(20),
+            _ => 1 + self.random.below(100),
+        };
+        let mut batch = Vec::new();
+        while batch.len() < len.min(self.settings.depth) {
+            self.item(&mut batch);
+            let ends = batch.last().is_some_and(|item: &Item| item.is("QUIT") && !item.spoilt);
+            if ends {
+                break;
+            }
+        }
+        self.ask_for_keys(&mut batch);
+        for item in &mut batch {
+            item.spread = self.owners.spread(item.keys.iter().map(Vec::as_slice));
+            item.expect = self.predict(item);
+        }
+        if self.settings.is_bare() {
+            batch.retain(|item| item.expect != Expect::ByName);
+        }
+        batch
+    }
+
+    /// The next row of the deck; the deck is all rows, each as often as its share says.
+    fn row(&mut self) -> usize {
+        if self.deck.is_empty() {
+            for (at, row) in self.rows.iter().enumerate() {
+                self.deck.extend(std::iter::repeat_n(at, row.share));
+            }
+            for at in (1..self.deck.len()).rev() {
+                self.deck.swap(at, self.random.below(at + 1));
+            }
+        }
+        self.deck.pop().expect("the table has rows")
+    }
+
+    fn item(&mut self, batch: &mut Vec<Item>) {
+        if self.random.permille(3) {
+            return batch.push(self.unknown());
+        }
+        let row = self.row();
+        let name = self.rows[row].name;
+        if name == "client|reply" {
+            return self.muted(row, batch);
+        }
+        // Often enough that it is met, seldom enough that something is there.
+        if name.starts_with("flush") && self.random.permille(500) {
+            return;
+        }
+        let words = self.call(row);
+        let mut item = self.whole(row, words);
+        if name == "sort" && item.says("ALPHA") && item.says("STORE") && has_pattern(&item) {
+            return;
+        }
+        // Of two destinations the last counts, though servers tell both for keys.
+        if item.says("STORE") && item.says("STOREDIST") {
+            return;
+        }
+        let spoils = self.rows[row].fate != Fate::Refused
+            && !STATEFUL.contains(&name)
+            && name != LEAKING
+            && !item.says("BLOCK")
+            && self.known[row];
+        if spoils && self.random.permille(80) {
+            let fixed = 1 + usize::from(name.contains('|'));
+            let mut values = self.values();
+            maker::spoil(&mut item.words, fixed, &mut values);
+            item.spoilt = true;
+            item.likeness = strict(name, &item);
+        }
+        let after = follow(&item, name);
+        for words in precede(&item, name) {
+            let row = row_of(&self.rows, &String::from_utf8_lossy(&words[0].bytes));
+            batch.push(self.whole(row, words));
+        }
+        batch.push(item);
+        for words in after {
+            let name = String::from_utf8_lossy(&words[0].bytes);
+            let name = if name == "script" { "script|load" } else { &name };
+            batch.push(self.whole(row_of(&self.rows, name), words));
+        }
+    }
+
+    fn values(&mut self) -> Values<'_> {
+        Values { random: &mut self.random, payloads: &self.payloads, tables: &self.tables }
+    }
+
+    fn call(&mut self, row: usize) -> Vec<Word> {
+        let name = self.rows[row].name;
+        match self.docs.get(name) {
+            // No grammar says that its arguments are a call.
+            _ if name.starts_with("command|getkeys") => {
+                let call = *self.random.pick(&["set", "mset", "zunionstore", "lmove", "xread"]);
+                let mut words: Vec<Word> = name.split('|').map(Word::new).collect();
+                let call = self.call(row_of(&self.rows, call));
+                words.extend(call.iter().map(|word| Word::new(&word.bytes)));
+                words
+            }
+            Some(doc) => {
+                let (random, payloads, tables) = (&mut self.random, &self.payloads, &self.tables);
+                let values = Values { random, payloads, tables };
+                Maker::new(values, &self.keys, name, doc).call(doc)
+            }
+            None => name.split('|').map(Word::new).collect(),
+        }
+    }
+
+    /// A call as the grammar has it.
+    fn whole(&self, row: usize, words: Vec<Word>) -> Item {
+        let keys = words.iter().filter(|word| word.is_key).map(|word| word.bytes.clone());
+        let keys = keys.collect();
+        let row_of = &self.rows[row];
+        let mut item = Item {
+            row: Some(row),
+            words,
+            expect: Expect::Same,
+            likeness: row_of.likeness,
+            skip: row_of.skip.is_some(),
+            silent: false,
+            newer: !self.known[row],
+            spoilt: false,
+            keys,
+            spread: 0,
+        };
+        item.likeness = strict(row_of.name, &item);
+        item
+    }
+
+    fn unknown(&mut self) -> Item {
+        let mut values = self.values();
+        let words = [b"NOSUCH".to_vec(), values.string(), values.junk()];
+        let count = 1 + self.random.below(3);
+        let mut item = self.whole(0, words[..count].iter().map(Word::new).collect());
+        (item.row, item.likeness, item.skip, item.newer) =
+            (None, Likeness::Exact, false, false);
+        item
+    }
+
+    /// A command whose answer nobody wants, and the words around it.
+    fn muted(&mut self, row: usize, batch: &mut Vec<Item>) {
+        let set = row_of(&self.rows, "set");
+        let say = |word: &str| ["CLIENT", "REPLY", word].iter().map(Word::new).collect();
+        let skips = self.random.permille(500);
+        let mut first = self.whole(row, say(if skips { "SKIP" } else { "OFF" }));
+        let words = self.call(set);
+        let mut silent = self.whole(set, words);
+        (first.silent, silent.silent) = (true, true);
+        batch.extend([first, silent]);
+        if !skips {
+            batch.push(self.whole(row, say("ON")));
+        }
+    }
+
+    /// Which words of a spoilt call are keys, if a server takes any for keys.
+    fn ask_for_keys(&mut self, batch: &mut [Item]) {
+        let spoilt: Vec<usize> = (0..batch.len()).filter(|at| batch[*at].spoilt).collect();
+        let ask = |at: &usize| {
+            let start = [b"COMMAND".to_vec(), b"GETKEYS".to_vec()];
+            start.into_iter().chain(batch[*at].words.iter().map(|word| word.bytes.clone()))
+        };
+        let commands: Vec<Vec<Vec<u8>>> = spoilt.iter().map(|at| ask(at).collect()).collect();
+        let replies = self.scratch.ask_all(&commands);
+        for (at, reply) in spoilt.into_iter().zip(replies) {
+            let keys = reply.elements().into_iter().filter_map(Reply::bytes);
+            batch[at].keys = keys.map(<[u8]>::to_vec).collect();
+        }
+    }
+
+    fn predict(&self, item: &Item) -> Expect {
+        let Some(row) = item.row.map(|row| &self.rows[row]) else { return Expect::Same };
+        let many = self.settings.servers.len() > 1;
+        match row.fate {
+            Fate::Refused => Expect::ByName,
+            _ if !row.takes(item.words.len()) => Expect::Same,
+            // It would wait, and others behind it.
+            _ if item.says("BLOCK") && row.name.starts_with("xread") => Expect::ByName,
+            Fate::Forwarded if many && row.name.starts_with("sort") && has_pattern(item) => {
+                Expect::Pattern
+            }
+            Fate::Forwarded if many && item.spread > 1 => Expect::Apart,
+            _ => Expect::Same,
+        }
+    }
+}
+
+/// Whether it looks up keys whose names it makes.
+fn has_pattern(item: &Item) -> bool {
+    let pairs = item.words.windows(2);
+    pairs.skip(1).any(|pair| {
+        let token = &pair[0].bytes;
+        let is_token = token.eq_ignore_ascii_case(b"BY") || token.eq_ignore_ascii_case(b"GET");
+        is_token && pair[1].bytes.contains(&b'*')
+    })
+}
+
+fn row_of(rows: &[super::Row], name: &str) -> usize {
+    rows.iter().position(|row| row.name == name).expect("every server has it")
+}
+
+/// What has to be asked before, so that the answer is no chance: where scores differ, an order by
+/// words is none, and what is found depends on how the server has linked them.
+fn precede(item: &Item, name: &str) -> Vec<Vec<Word>> {
+    let by_words = name.contains("lex") || item.says("BYLEX");
+    let keys = item.words.iter().filter(|word| word.is_key);
+    let Some(key) = keys.last().filter(|_| by_words) else { return Vec::new() };
+    let line = |start: &str, rest: &[&str]| {
+        let rest = rest.iter().map(Word::new);
+        [Word::new(start), key.clone()].into_iter().chain(rest).collect()
+    };
+    vec![line("del", &[]), line("zadd", &["0", "m1", "0", "m3", "0", "m5", "0", "m6", "0", ""])]
+}
+
+/// What has to be asked next, so that chance leaves nothing behind.
+fn follow(item: &Item, name: &str) -> Vec<Vec<Word>> {
+    let gone = |word: &Word| word.is_key.then(|| vec![Word::new("del"), word.clone()]);
+    match name {
+        "spop" => item.words.iter().filter_map(gone).collect(),
+        "xadd" if item.says("*") => item.words.iter().filter_map(gone).collect(),
+        "script|flush" => {
+            let load = |text: &&str| ["script", "load", text].iter().map(Word::new).collect();
+            LOADED.iter().map(load).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// How alike the answers to this very call can be.
+fn strict(name: &str, item: &Item) -> Likeness {
+    let of_row = item.likeness;
+    match name {
+        // What has the same weight stands in an order of chance.
+        "sort" | "sort_ro" if item.says("BY") && item.says("LIMIT") => Likeness::Shape,
+        // What has the same weight stands in an order of chance.
+        "sort" | "sort_ro" if item.says("BY") && item.says("LIMIT") => Likeness::Shape,
+        "xadd" if item.says("*") => Likeness::Kind,
+        // From the middle of a large one each server tells of another part.
+        "hscan" | "sscan" | "zscan" if item.spoilt => Likeness::Kind,
+        "hscan" | "zscan" if item.says("100000") && !item.says("NOVALUES") => Likeness::Pairs,
+        "hscan" | "sscan" if item.says("100000") => Likeness::Sorted,
+        _ => of_row,
+    }
+}

@@ -1,0 +1,90 @@
+//! The keys: few, so that commands meet what others have left; some bound together by hash tags;
+//! and where each belongs.
+
+use shard::{Distribution, Hash, Node, Ring};
+
+use crate::sim::random::Random;
+
+/// What a key is mostly used as, and the letter that its name begins with.
+const KINDS: &[(&str, u8)] = &[
+    ("string", b's'),
+    ("list", b'l'),
+    ("set", b't'),
+    ("sorted-set", b'z'),
+    ("sorted_set", b'z'),
+    ("hash", b'h'),
+    ("stream", b'x'),
+    ("geo", b'g'),
+    ("hyperloglog", b'p'),
+    ("bitmap", b'b'),
+];
+
+/// A letter for numbers, which are strings as well.
+pub const NUMBER: u8 = b'n';
+const LETTERS: &[u8] = b"snltzhxgpb";
+const TAGS: &[&str] = &["", "{a}", "{b}", "{c}"];
+const EACH: usize = 2;
+
+pub struct Keys {
+    odd: Vec<Vec<u8>>,
+}
+
+impl Keys {
+    pub fn new() -> Keys {
+        let long = vec![b'k'; 300];
+        Keys { odd: vec![b"".to_vec(), b"a b\r\n+OK\r\n".to_vec(), b"\0\xff{}{a}".to_vec(), long] }
+    }
+
+    pub fn letter_of(group: &str) -> Option<u8> {
+        KINDS.iter().find(|(name, _)| *name == group).map(|(_, letter)| *letter)
+    }
+
+    /// A tag that the keys of one call share, or none in common.
+    pub fn tag(random: &mut Random) -> Option<&'static str> {
+        random.permille(650).then(|| *random.pick(&TAGS[1..]))
+    }
+
+    /// A key that is mostly of this letter and, if there is one, with this tag.
+    pub fn draw(&self, random: &mut Random, letter: Option<u8>, tag: Option<&str>) -> Vec<u8> {
+        if tag.is_none() && random.permille(15) {
+            return random.pick(&self.odd).clone();
+        }
+        let letter = match letter {
+            Some(letter) if random.permille(870) => letter,
+            _ => *random.pick(LETTERS),
+        };
+        let tag = match tag {
+            Some(tag) => tag,
+            None => *random.pick(TAGS),
+        };
+        format!("{tag}{}{}", char::from(letter), random.below(EACH)).into_bytes()
+    }
+}
+
+/// Who owns a key, by the code that the proxy's own tests hold against twemproxy's.
+pub struct Owners {
+    pub names: Vec<String>,
+    ring: Ring,
+}
+
+impl Owners {
+    pub fn new(names: &[&str]) -> Owners {
+        let nodes: Vec<Node> =
+            names.iter().map(|name| Node { name: name.to_string(), weight: 1 }).collect();
+        let ring = Ring::build(Distribution::Ketama, &nodes, &vec![true; nodes.len()]);
+        Owners { names: names.iter().map(|name| name.to_string()).collect(), ring }
+    }
+
+    pub fn of(&self, key: &[u8]) -> usize {
+        let tagged = shard::tagged(key, Some(*b"{}"));
+        self.ring.locate(Hash::Md5.hash(tagged)).expect("everybody is alive")
+    }
+
+    /// How many servers own some of them.
+    pub fn spread<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> usize {
+        let mut owners: Vec<usize> = keys.map(|key| self.of(key)).collect();
+        owners.sort_unstable();
+        owners.dedup();
+        owners.len()
+    }
+}

@@ -1,0 +1,99 @@
+//! What the proxy's own table promises of each command, and what that means for a test.
+
+use proto::redis::commands::{self, Compare};
+use proto::{Class, Refusal};
+
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub name: &'static str,
+    pub fate: Fate,
+    pub likeness: Likeness,
+    /// Why its answers are not compared, if they are not.
+    pub skip: Option<&'static str>,
+    /// Words, its name's included; negative: at least so many.
+    pub arity: i16,
+    /// How often it is drawn beside the others.
+    pub share: usize,
+}
+
+/// What becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It reaches the servers.
+    Forwarded,
+    /// The same, in as many parts as its keys have servers.
+    Split,
+    /// The proxy answers.
+    Own,
+    /// Refused by name, whatever the arguments.
+    Refused,
+    /// Only with a subcommand.
+    Container,
+}
+
+/// How much an answer through the proxy is to be like the server's own. An error is always to be
+/// the same error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Likeness {
+    Exact,
+    /// In any order.
+    Sorted,
+    /// In any order, but two and two.
+    Pairs,
+    /// Numbers may differ by a moment.
+    Near,
+    /// As many of everything.
+    Shape,
+    /// A string is a string.
+    Kind,
+}
+
+impl Row {
+    /// Whether so many words are right.
+    pub fn takes(&self, words: usize) -> bool {
+        let arity = usize::from(self.arity.unsigned_abs());
+        if self.arity < 0 { words >= arity } else { words == arity }
+    }
+}
+
+pub fn rows() -> Vec<Row> {
+    commands::rows().iter().map(read).collect()
+}
+
+fn read(row: &'static commands::Row) -> Row {
+    let fate = match row.class {
+        _ if row.container && !matches!(row.class, Class::Local(_)) => Fate::Container,
+        Class::Refuse(Refusal::ByName(_)) => Fate::Refused,
+        Class::Local(_) => Fate::Own,
+        Class::Split { .. } => Fate::Split,
+        _ => Fate::Forwarded,
+    };
+    let skip = match row.compare {
+        Compare::Skip(why) if fate != Fate::Refused && fate != Fate::Container => Some(why),
+        _ => None,
+    };
+    let likeness = match (row.name, row.compare) {
+        ("hgetall", _) => Likeness::Pairs,
+        // Numbers of which more than one is a time.
+        ("time" | "object|refcount" | "memory|usage", _) => Likeness::Shape,
+        ("xinfo|stream", _) => Likeness::Near,
+        ("hrandfield" | "zrandmember" | "srandmember" | "spop" | "randomkey", _) => Likeness::Shape,
+        // Without an id of the server's own: see `strict`.
+        ("xadd", _) => Likeness::Exact,
+        (_, Compare::Exact) => Likeness::Exact,
+        (_, Compare::Sorted) => Likeness::Sorted,
+        (_, Compare::Near) => Likeness::Near,
+        (_, Compare::Property | Compare::Skip(_)) => Likeness::Kind,
+    };
+    let share = match (row.name, fate) {
+        ("flushall" | "flushdb", _) => 1,
+        ("quit" | "reset" | "hello" | "client|reply", _) => 1,
+        ("script|flush" | "function|flush" | "function|delete" | "function|restore", _) => 1,
+        // What other rows live on.
+        ("xgroup|create" | "xadd" | "function|load" | "rpush" | "sadd", _) => 20,
+        (_, Fate::Split) => 8,
+        (_, Fate::Forwarded) => 5,
+        (_, Fate::Own | Fate::Container | Fate::Refused) => 1,
+    };
+    Row { name: row.name, fate, likeness, skip, arity: row.arity, share }
+}
