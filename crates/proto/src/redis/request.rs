@@ -440,16 +440,14 @@ fn understand_row(mut request: Request, input: &[u8], words: &mut Vec<Span>) -> 
             }
             words.clear();
         }
-        Class::Single { .. } | Class::Split { .. } => {
-            match keys::keep(command, input, words) {
-                Ok(place) if request.place == Place::Keys => request.place = place,
-                Ok(_) => {}
-                Err(refusal) => {
-                    words.clear();
-                    request.class = Class::Refuse(refusal);
-                }
+        Class::Single { .. } | Class::Split { .. } => match keys::keep(command, input, words) {
+            Ok(place) if request.place == Place::Keys => request.place = place,
+            Ok(_) => {}
+            Err(refusal) => {
+                words.clear();
+                request.class = Class::Refuse(refusal);
             }
-        }
+        },
         _ => {
             // Nothing of the connection has to be known for it, and it is asked often.
             if command == id::PING && words.len() <= 2 {
