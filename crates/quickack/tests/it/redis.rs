@@ -1,6 +1,10 @@
 //! Redis and Valkey: real servers behind, real clients and hostile ones in front.
 
+mod clients;
 mod differential;
+mod failures;
+mod hostile;
+mod model;
 
 use std::net::SocketAddr;
 
