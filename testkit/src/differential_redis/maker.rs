@@ -51,7 +51,7 @@ enum Counts {
 }
 
 impl<'a> Maker<'a> {
-    pub fn new(mut values: Values<'a>, keys: &'a Keys, row: &'a str, doc: &Doc) -> Self {
+    pub fn new(values: Values<'a>, keys: &'a Keys, row: &'a str, doc: &Doc) -> Self {
         let letter = match row {
             "incr" | "decr" | "incrby" | "decrby" | "incrbyfloat" => Some(keys::NUMBER),
             _ => Keys::letter_of(&doc.group),

@@ -53,7 +53,7 @@ fn whole(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     if progress.left == 0
         && let Some(end) = short(input)
     {
-        return Parsed::Complete(made(ItemKind::Status, end, None, true));
+        return Parsed::Complete(made(ItemKind::Status, end, None));
     }
     let last = match input.first() {
         Some(b'-') if progress.left == 0 => ItemKind::Error,

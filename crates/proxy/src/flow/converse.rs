@@ -67,7 +67,7 @@ impl Proxy {
         if !needs_skills || self.desk.pools[pool].skills().is_some() {
             return None;
         }
-        let Some(server) = self.desk.pools[pool].any_place(id.index()) else { return None };
+        let server = self.desk.pools[pool].any_place(id.index())?;
         match self.skills(pool, server, id, now) {
             Ok(_) => Some(Way::Wait(server)),
             Err(fault) => Some(Way::Fault(Some(server as u32), fault)),

@@ -70,7 +70,7 @@ impl From<Session> for Said {
     fn from(session: Session) -> Said {
         let Session { id, lane: Lane { dialect, space }, muted, profile } = session;
         let muted = match muted {
-            Muted::No => Silence::No,
+            Muted::No | Muted::Now => Silence::No,
             Muted::Next => Silence::Next,
             Muted::Yes => Silence::Yes,
         };
