@@ -182,7 +182,8 @@ fn redis_benchmark_runs_to_its_end() {
         let port = quickack.address().port().to_string();
         for pipeline in ["1", "16"] {
             let mut command = Command::new("redis-benchmark");
-            command.args(["-p", &port, "-n", "3000", "-c", "50", "-P", pipeline, "-r", "1000", "-q"]);
+            command
+                .args(["-p", &port, "-n", "3000", "-c", "50", "-P", pipeline, "-r", "1000", "-q"]);
             let tests = "ping,set,get,incr,lpush,rpush,lpop,rpop,sadd,hset,spop,zadd,zpopmin,\
                          lrange_100,mset";
             let output = run(command.args(["-t", tests]));

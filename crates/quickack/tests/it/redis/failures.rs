@@ -51,8 +51,12 @@ fn a_redis_that_is_killed_in_the_middle_of_split_mgets_gives_whole_answers_or_er
     let quickack = quickack(&addresses(&backs), &["server_retry_timeout: 50ms", "timeout: 5s"]);
     let keys: Vec<String> = (0..40).map(|n| format!("k{n}")).collect();
     let pairs: Vec<String> = keys.iter().map(|key| format!("{key} v-{key}")).collect();
-    assert_eq!(speak(&quickack).say(&format!("MSET {}", pairs.join(" "))), Reply::Simple("OK".into()));
-    let whole = Reply::Array(keys.iter().map(|key| Reply::Bulk(format!("v-{key}").into())).collect());
+    assert_eq!(
+        speak(&quickack).say(&format!("MSET {}", pairs.join(" "))),
+        Reply::Simple("OK".into())
+    );
+    let whole =
+        Reply::Array(keys.iter().map(|key| Reply::Bulk(format!("v-{key}").into())).collect());
     let (stop, errors) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let asked = Arc::new(AtomicUsize::new(0));
     let load: Vec<_> = (0..8)

@@ -62,8 +62,24 @@ fn all_that_is_said(address: std::net::SocketAddr, bytes: &[u8]) -> Vec<u8> {
 
 fn frames() -> Vec<Vec<u8>> {
     let lengths = [
-        "-1", "-2", "0", "+1", "01", "1x", "", " 1", "1 ", "2147483647", "2147483648", "4294967296",
-        "9223372036854775808", "18446744073709551616", "-9223372036854775809", "1e3", "0x1", "1.0",
+        "-1",
+        "-2",
+        "0",
+        "+1",
+        "01",
+        "1x",
+        "",
+        " 1",
+        "1 ",
+        "2147483647",
+        "2147483648",
+        "4294967296",
+        "9223372036854775808",
+        "18446744073709551616",
+        "-9223372036854775809",
+        "1e3",
+        "0x1",
+        "1.0",
     ];
     let mut frames: Vec<Vec<u8>> = Vec::new();
     for length in lengths {
@@ -128,7 +144,8 @@ fn frames_that_are_none_are_answered_as_redis_answers_them() {
         canaries.check(&shown(&frame));
         if theirs != ours && !is_known(&frame) {
             let (theirs, ours) = (shown(&theirs), shown(&ours));
-            differing.push(format!("{}\n  server:   {theirs}\n  quickack: {ours}\n", shown(&frame)));
+            differing
+                .push(format!("{}\n  server:   {theirs}\n  quickack: {ours}\n", shown(&frame)));
         }
     }
     println!("{} frames, canaries asked {} times", frames().len(), canaries.asked);
@@ -170,7 +187,8 @@ fn no_word_of_a_client_makes_a_reply_of_its_own_before_valkey() {
                         canaries.ask();
                     }
                     hostile.send(&bytes);
-                    let first = hostile.reply().unwrap_or_else(|error| panic!("{words:?}: {error}"));
+                    let first =
+                        hostile.reply().unwrap_or_else(|error| panic!("{words:?}: {error}"));
                     let second = hostile.reply();
                     let token = Ok(Reply::Bulk("token".into()));
                     assert_eq!(second, token, "{words:?} was answered {first:?} and more");
