@@ -36,6 +36,7 @@ pub struct Said {
 enum Silence {
     No,
     Next,
+    Now,
     Yes,
 }
 
@@ -72,6 +73,7 @@ impl From<Session> for Said {
         let muted = match muted {
             Muted::No | Muted::Now => Silence::No,
             Muted::Next => Silence::Next,
+            Muted::Now => Silence::Now,
             Muted::Yes => Silence::Yes,
         };
         Said { id, dialect, space, muted, profile: profile.map(|it| Box::new((*it).into())) }
@@ -84,6 +86,7 @@ impl From<Said> for Session {
         let muted = match muted {
             Silence::No => Muted::No,
             Silence::Next => Muted::Next,
+            Silence::Now => Muted::Now,
             Silence::Yes => Muted::Yes,
         };
         let profile = profile.map(|names| Box::new((*names).into()));
@@ -132,7 +135,7 @@ mod tests {
             no_touch: false,
         };
         let lane = Lane { dialect: 3, space: 9 };
-        for muted in [Muted::No, Muted::Next, Muted::Yes] {
+        for muted in [Muted::No, Muted::Next, Muted::Now, Muted::Yes] {
             let profile = Some(Box::new(profile.clone()));
             let client = client(Session { id: u64::MAX, lane, muted, profile });
             assert_eq!(travel(&client).0, client);
