@@ -1,6 +1,6 @@
-//! Odd requests, word for word: what Redis 7.0 answered when it was recorded, what it answers today,
-//! and what it answers through us. The rows are those of `crates/proto`, where the parser is judged
-//! by them; here whole programs are.
+//! Odd requests, word for word: what Redis 7.0 answered when it was recorded, what it answers
+//! today, and what it answers through us. The rows are those of `crates/proto`, where the parser is
+//! judged by them; here whole programs are.
 //!
 //! After each request that leaves none half said, the same connection asks for an echo. So it is
 //! seen where the answer ends, and that both sides agree on where the next request begins.
