@@ -70,11 +70,15 @@ fn whole(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     };
     let (mut left, mut at) = (progress.left.max(1), 0);
     loop {
-        let next = match short(&input[at..]) {
-            Some(len) => Element::Whole { end: at + len, more: 0 },
-            None => element(input, at),
-        };
-        match next {
+        if let Some(len) = short(&input[at..]) {
+            (left, at) = (left - 1, at + len);
+            if left == 0 {
+                progress.left = 0;
+                return item(last, progress, at, None);
+            }
+            continue;
+        }
+        match element(input, at) {
             Element::Whole { end, more } => {
                 let Some(sum) = (left - 1).checked_add(more) else {
                     return Parsed::Malformed(TOO_MANY);
@@ -341,13 +345,7 @@ pub(super) fn elements(reply: &[u8]) -> Option<(usize, u64)> {
 
 /// The length of the value that begins here: nearly always a short string.
 pub(super) fn element_len(elements: &[u8]) -> Option<usize> {
-    if let Some(len) = short(elements) {
-        return Some(len);
-    }
-    match element(elements, 0) {
-        Element::Whole { end, more: 0 } => Some(end),
-        _ => Some(Walk::new(elements).value()?.len()),
-    }
+    short(elements).or_else(|| Some(Walk::new(elements).value()?.len()))
 }
 
 /// The elements of a reply that has come whole, one after the other, for those few that we read.
