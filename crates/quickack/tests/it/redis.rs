@@ -1,6 +1,7 @@
 //! Redis and Valkey: real servers behind, real clients and hostile ones in front.
 
 mod differential;
+mod pools;
 
 use std::net::SocketAddr;
 
