@@ -92,12 +92,7 @@ impl Reply {
     }
 }
 
-fn bulk(
-    kind: u8,
-    len: i64,
-    body: &[u8],
-    before: usize,
-) -> Result<Option<(Reply, usize)>, String> {
+fn bulk(kind: u8, len: i64, body: &[u8], before: usize) -> Result<Option<(Reply, usize)>, String> {
     let len = usize::try_from(len).map_err(|_| format!("a bulk of {len}"))?;
     if body.len() < len + 2 {
         return Ok(None);

@@ -27,6 +27,7 @@ fn ten_thousand_seeds_find_nothing() {
     assert!(sum.installs > 10_000, "{sum:?}");
     assert!(sum.ejections > 1_000 && sum.orphans > 1_000, "{sum:?}");
     assert!(sum.refused_forms > 10_000, "{sum:?}");
+    assert!(sum.redis > 1_000_000 && sum.apart > 10_000, "{sum:?}");
     // Servers without a login refuse none.
     for (fault, count) in sum.by_fault().filter(|(fault, _)| fault != "LoginRefused") {
         assert!(count > 100, "{fault} was met {count} times");

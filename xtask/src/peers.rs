@@ -152,7 +152,7 @@ pub const PEERS: &[Peer] = &[
         name: "go",
         probe: &["go", "version"],
         source: Source::Apt("golang-go"),
-        tests: &["gomemcache"],
+        tests: &["gomemcache", "go_redis"],
     },
     Peer {
         name: "gomemcache",
@@ -165,13 +165,13 @@ pub const PEERS: &[Peer] = &[
         name: "java",
         probe: &["javac", "-version"],
         source: Source::Apt("default-jdk-headless"),
-        tests: &["spymemcached"],
+        tests: &["spymemcached", "jedis", "lettuce"],
     },
     Peer {
         name: "maven",
         probe: &["mvn", "-v"],
         source: Source::Apt("maven"),
-        tests: &["spymemcached"],
+        tests: &["spymemcached", "jedis", "lettuce"],
     },
     Peer {
         name: "spymemcached",
@@ -185,6 +185,57 @@ pub const PEERS: &[Peer] = &[
             "-DoutputDirectory=@/.java",
         ]),
         tests: &["spymemcached"],
+    },
+    Peer {
+        name: "redis-py",
+        probe: &["@/.venv/bin/python", "-c", "import redis, hiredis"],
+        source: Source::Venv("redis[hiredis]==8.1.0"),
+        tests: &["redis_py"],
+    },
+    Peer {
+        name: "node",
+        probe: &["sh", "-c", "node --version && npm --version"],
+        source: Source::Apt("npm"),
+        tests: &["ioredis", "node_redis"],
+    },
+    Peer {
+        name: "ioredis and node-redis",
+        probe: &[
+            "sh",
+            "-c",
+            "cd @/testkit/peers/node && ls node_modules/ioredis node_modules/redis",
+        ],
+        source: Source::Tool(&[
+            "npm",
+            "install",
+            "--silent",
+            "--no-package-lock",
+            "--prefix=@/testkit/peers/node",
+        ]),
+        tests: &["ioredis", "node_redis"],
+    },
+    Peer {
+        name: "go-redis",
+        probe: &["sh", "-c", "cd @/testkit/peers/go_redis && GOPROXY=off go build -o /dev/null ."],
+        source: Source::Tool(&[
+            "sh",
+            "-c",
+            "cd @/testkit/peers/go_redis && go build -o /dev/null .",
+        ]),
+        tests: &["go_redis"],
+    },
+    Peer {
+        name: "jedis and lettuce",
+        probe: &["sh", "-c", "ls @/.java/jedis-5.2.0.jar @/.java/lettuce-core-6.5.5.RELEASE.jar"],
+        source: Source::Tool(&[
+            "mvn",
+            "--quiet",
+            "--batch-mode",
+            "--file=@/testkit/peers/java_redis",
+            "dependency:copy-dependencies",
+            "-DoutputDirectory=@/.java",
+        ]),
+        tests: &["jedis", "lettuce"],
     },
 ];
 

@@ -433,6 +433,8 @@ pub enum Login<'a> {
     Attempt { name: &'a [u8], password: &'a [u8], goes_on: bool },
     /// It asks how to log in.
     Mechanisms,
+    /// It needs none: it says good-bye, or nothing at all.
+    Free,
     /// It has to wait.
     Other,
 }

@@ -347,6 +347,10 @@ command getkeys eval x 0
 command getkeys zunionstore d 2 a b
 command getkeys xread count 1 streams a b 0 0
 command getkeys object encoding k
+command getkeys sort k by w_* store d
+command getkeys georadius k 1 2 3 m store d
+command getkeys zunion 9 a
+command getkeysandflags sort k store d
 command getkeys ping
 command getkeys nope
 command getkeys get
@@ -498,24 +502,12 @@ def items(name, reply):
     """As `reply_story` tells it."""
     if reply[:1] == b"-":
         return "error"
-    if name == "mget":
-        told, link = [], Pretend(reply)
-        count = int(link.line()[1:-2])
-        told.append("open(%d)" % count)
-        for _ in range(count):
-            value = link.reply()
-            long = len(value) > 5000
-            null = value[:3] in (b"$-1", b"_\r\n")
-            told.append("null" if null else "value body 5000" if long else "value")
-        return " | ".join(told)
     if name == "scan":
         return "part [%s] | status" % reply.split(b"\r\n")[2].decode()
-    return "status body 5000" if b"x" * 5000 in reply else "status"
-
-
-class Pretend(Link):
-    def __init__(self, data):
-        self.rest = data
+    long = b"x" * 5000 + b"\r\n"
+    if long not in reply:
+        return "status"
+    return "status body 5000" if reply.endswith(long) else "part body 5000 | status"
 
 
 def row_name(arguments, containers):

@@ -253,7 +253,13 @@ impl Desk {
         counters.add(Counter::Abandoned, u64::from(client.depth));
         let (head, barrier) = (client.head, std::mem::replace(&mut client.barrier, NONE));
         (client.head, client.tail) = (NONE, NONE);
-        (client.depth, client.loud, client.rows_held) = (0, 0, 0);
+        (client.depth, client.loud) = (0, 0);
+        // Those that want no answer stand in no pipeline, and stay his.
+        let mut row = head;
+        while row != NONE {
+            client.rows_held -= self.rows[row].held;
+            row = self.rows[row].next;
+        }
         self.forget_rows(head, barrier);
         self.spoke(owner);
     }

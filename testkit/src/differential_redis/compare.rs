@@ -57,7 +57,8 @@ fn near(direct: &Reply, ours: &Reply) -> bool {
     match (direct, ours) {
         (Reply::Integer(one), Reply::Integer(two)) => {
             // -1 and -2 say something else than a time.
-            one == two || *one > 0 && *two > 0 && one.abs_diff(*two) <= NEAR_MS as u64
+            one == two
+                || *one > 0 && *two > 0 && one.abs_diff(*two) <= NEAR_MS as u64
                 || one.min(two) == &0 && one.max(two) <= &NEAR_MS
         }
         (Reply::Bulk(_), Reply::Bulk(_)) => direct == ours,

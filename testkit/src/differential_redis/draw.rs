@@ -150,8 +150,7 @@ impl Run<'_> {
         let words = [b"NOSUCH".to_vec(), values.string(), values.junk()];
         let count = 1 + self.random.below(3);
         let mut item = self.whole(0, words[..count].iter().map(Word::new).collect());
-        (item.row, item.likeness, item.skip, item.newer) =
-            (None, Likeness::Exact, false, false);
+        (item.row, item.likeness, item.skip, item.newer) = (None, Likeness::Exact, false, false);
         item
     }
 

@@ -78,7 +78,10 @@ impl Item {
                 let direct = direct.expect("a server was asked");
                 // A cursor is the proxy's own word: one that it did not give is no cursor.
                 let cursor = self.spoilt && self.is("scan");
-                self.skip || cursor || self.is_said_otherwise(direct, ours) || compare::is_like(self.likeness, direct, ours)
+                self.skip
+                    || cursor
+                    || self.is_said_otherwise(direct, ours)
+                    || compare::is_like(self.likeness, direct, ours)
             }
             // In a spoilt call the proxy may see another mistake first.
             Expect::Apart if self.spoilt => ours.is_error(),

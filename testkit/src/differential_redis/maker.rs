@@ -38,11 +38,8 @@ pub struct Maker<'a> {
 /// Commands that are asked for many keys now and then: more than one message holds.
 const MANY: &[&str] = &["mget", "mset", "del", "exists", "touch", "unlink"];
 /// Numbers that say how many of something follow.
-const COUNTERS: &[(&str, Counts)] = &[
-    ("numkeys", Counts::Keys),
-    ("numfields", Counts::Others),
-    ("num-vertices", Counts::Others),
-];
+const COUNTERS: &[(&str, Counts)] =
+    &[("numkeys", Counts::Keys), ("numfields", Counts::Others), ("num-vertices", Counts::Others)];
 
 #[derive(Clone, Copy)]
 enum Counts {

@@ -113,7 +113,12 @@ impl fmt::Display for Tally {
         writeln!(to, "the same errors: {}", errors.collect::<Vec<_>>().join("; "))?;
         let skips = self.rows.iter().filter_map(|row| Some((row, row.skip?)));
         let skips = skips.map(|(row, why)| format!("{} {} ({why})", row.name, row.calls));
-        writeln!(to, "not compared, {} in all: {}", self.skipped, skips.collect::<Vec<_>>().join(", "))?;
+        writeln!(
+            to,
+            "not compared, {} in all: {}",
+            self.skipped,
+            skips.collect::<Vec<_>>().join(", ")
+        )?;
         writeln!(to, "mistakes told in other words, {} in all:", self.said_otherwise())?;
         for ((direct, ours), count) in &self.otherwise {
             writeln!(to, "  {count} {direct:?}: {ours:?}")?;

@@ -84,8 +84,21 @@ impl Values<'_> {
     /// What makes no sense in most places.
     pub fn junk(&mut self) -> Vec<u8> {
         let junk: &[&[u8]] = &[
-            b"", b"junk", b"-1", b"99999999999999999999", b"1.5", b"nan", b"\r\n-ERR x\r\n", b"(1",
-            b"0x10", b" 1", b"+inf", b"-9223372036854775808", b"STREAMS", b"KEYS", b"\xff",
+            b"",
+            b"junk",
+            b"-1",
+            b"99999999999999999999",
+            b"1.5",
+            b"nan",
+            b"\r\n-ERR x\r\n",
+            b"(1",
+            b"0x10",
+            b" 1",
+            b"+inf",
+            b"-9223372036854775808",
+            b"STREAMS",
+            b"KEYS",
+            b"\xff",
         ];
         self.random.pick(junk).to_vec()
     }

@@ -27,6 +27,10 @@ impl World {
             self.say_goodbye();
         }
         self.quiesce();
+        // What was to be asked again for a client that has left is looked at once more.
+        self.now = self.now.after(limits::REPEAT_FIRST_US << 6);
+        self.fire_timers();
+        self.quiesce();
         self.proxy.check();
         assert_eq!(self.clients.iter().flatten().count(), 0, "a client is never closed");
         let (rows, clients, _) = self.proxy.census();

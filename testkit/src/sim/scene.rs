@@ -132,7 +132,7 @@ impl Scene {
 }
 
 /// Pools of Redis servers.
-const REDIS_PERMILLE: usize = 1000;
+const REDIS_PERMILLE: usize = 400;
 
 /// Mostly roomy, sometimes so narrow that each bound is met.
 fn limits(random: &mut Random) -> Limits {

@@ -166,9 +166,13 @@ impl World {
             assert_eq!(owed.count(), 0, "drained without all answers");
             return;
         }
-        // Without memory for its next request, a muted one is not even told so.
+        // Without memory for its next request, a muted one is not told so, nor anything later.
         let is_tight = self.scene.tight_memory && client.talk.is_some();
-        let wished = client.is_half_closed || client.is_leaving || is_tight;
+        if is_tight && client.has_been_quiet {
+            self.book.excuse(client.number);
+            return;
+        }
+        let wished = client.is_half_closed || client.is_leaving;
         assert!(wished, "client {} did not ask to be closed", client.number);
         let is_owed = |at: usize| at < client.arrived && client.expects[at].is_owed();
         let owed = (0..client.expects.len()).find(|at| is_owed(*at));

@@ -38,7 +38,7 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
 }
 
 fn pong(head: &[u8], out: &mut Vec<u8>) {
-    if matches!(head, PING | PING_LOW) {
+    if matches!(head, PING | PING_LOW | b"PING\r\n" | b"ping\r\n") {
         return out.extend_from_slice(b"+PONG\r\n");
     }
     match request::arguments(head).get(1) {

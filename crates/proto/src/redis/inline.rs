@@ -2,42 +2,41 @@
 
 use std::borrow::Cow;
 
-use super::request::{self, LINE_MAX};
+use super::array::{LINE_MAX, Stop};
+use super::request;
 use crate::scan;
-use crate::{Parsed, Request, Resume, Span};
+use crate::{Request, Resume, Span};
 
 const TOO_BIG: &str = "Protocol error: too big inline request";
 const UNBALANCED: &str = "Protocol error: unbalanced quotes in request";
 /// Servers wait for the end of such a line for ever.
 const NUL: &str = "Protocol error: a NUL in an inline request";
 
-pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Parsed<Request> {
+pub(super) fn read(
+    input: &[u8],
+    resume: &mut Resume,
+    keys: &mut Vec<Span>,
+) -> Result<Request, Stop> {
     let window = &input[..input.len().min(LINE_MAX + 1)];
     let Some(len) = scan::line_len(window, resume) else {
-        return if input.len() > LINE_MAX {
-            Parsed::Malformed(TOO_BIG)
-        } else {
-            Parsed::Incomplete
-        };
+        return Err(if input.len() > LINE_MAX { Stop::Never(TOO_BIG) } else { Stop::More });
     };
     let line = &input[..len];
     if memchr::memchr(0, line).is_some() {
-        return Parsed::Malformed(NUL);
+        return Err(Stop::Never(NUL));
     }
-    let Some(mut words) = split(line) else { return Parsed::Malformed(UNBALANCED) };
-    if words.is_empty() {
-        return Parsed::Complete(request::blank(len));
+    if !split_into(line, keys) {
+        return Err(Stop::Never(UNBALANCED));
+    }
+    if keys.is_empty() {
+        return Ok(request::blank(len));
     }
     let understood = if has_quotes(line) {
-        understand_quoted(line, &words, keys)
+        understand_quoted(line, keys)
     } else {
-        std::mem::swap(keys, &mut words);
         request::understand(line, keys, len)
     };
-    match understood {
-        Ok(request) => Parsed::Complete(request),
-        Err(why) => Parsed::Malformed(why),
-    }
+    understood.map_err(Stop::Never)
 }
 
 /// An argument as it is meant.
@@ -72,29 +71,30 @@ pub(super) fn spans(head: &[u8]) -> Option<Vec<Span>> {
 
 /// Where the words of a line stand, quotes and all; `None` where a quote does not end, or goes on.
 pub(super) fn split(line: &[u8]) -> Option<Vec<Span>> {
+    let mut words = Vec::new();
+    split_into(line, &mut words).then_some(words)
+}
+
+fn split_into(line: &[u8], words: &mut Vec<Span>) -> bool {
     let end = line.strip_suffix(b"\n").unwrap_or(line);
     let line = end.strip_suffix(b"\r").unwrap_or(end);
-    let mut words = Vec::new();
     let mut at = 0;
     loop {
         at += line[at..].iter().take_while(|byte| is_space(**byte)).count();
         if at == line.len() {
-            return Some(words);
+            return true;
         }
-        let len = word_len(&line[at..])?;
+        let Some(len) = word_len(&line[at..]) else { return false };
         words.push(Span::new(at, at + len));
         at += len;
     }
 }
 
 /// The keys of a line with quotes: found in what is meant, told in what stands there.
-fn understand_quoted(
-    line: &[u8],
-    words: &[Span],
-    keys: &mut Vec<Span>,
-) -> Result<Request, &'static str> {
+fn understand_quoted(line: &[u8], keys: &mut Vec<Span>) -> Result<Request, &'static str> {
+    let words = std::mem::take(keys);
     let (mut text, mut meant) = (Vec::with_capacity(line.len()), Vec::new());
-    for word in words {
+    for word in &words {
         let start = text.len();
         unquote(word.of(line), &mut text);
         meant.push(Span::new(start, text.len()));

@@ -110,6 +110,11 @@ fn keep_range(first: u8, last: i16, step: u8, words: &mut Vec<Span>) -> Result<P
     if end > words.len() || end <= first || (last == -1 && !(end - first).is_multiple_of(step)) {
         return Err(Refusal::Bad(ARITY));
     }
+    words.truncate(end);
+    if step == 1 {
+        words.drain(..first);
+        return Ok(Place::Keys);
+    }
     let mut kept = 0;
     for place in (first..end).step_by(step) {
         words[kept] = words[place];

@@ -1,7 +1,8 @@
 //! A server's words for what its client did wrong, and ours for what we do not do.
 
+use super::array::{self, EXPECTED_BULK};
 use super::commands;
-use super::request::{self, EXPECTED_BULK};
+use super::request;
 use super::words;
 use crate::{Asked, Refusal};
 
@@ -16,7 +17,7 @@ pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
             );
         }
         Refusal::Bad(EXPECTED_BULK) => {
-            let found = shown(&[request::offender(asked.head)]);
+            let found = shown(&[array::offender(asked.head)]);
             words::error(&[b"ERR ", EXPECTED_BULK.as_bytes(), b"'", &found, b"'"], out);
         }
         Refusal::Bad(BAD_ARGUMENT) => {

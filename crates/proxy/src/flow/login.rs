@@ -37,13 +37,14 @@ impl Proxy {
         }
         let users = Rc::clone(users);
         if request.len() > limits::LOGIN_LEN_MAX as u64 {
-            return if is_known { None } else { Some(self.turn_away(id, request, bytes)) };
+            return self.long_login(id, request, bytes);
         }
         let (head, len) = (request.head as usize, request.len() as usize);
         let Some(whole) = bytes.get(..len) else { return Some(0) };
         let body = &whole[head..][..request.body as usize];
         let answer = match client.protocol.login(request, &whole[..head], body) {
             Login::Other if is_known => return None,
+            Login::Free => return None,
             Login::Other if request.class == Class::Local(Local::Quit) => {
                 self.desk.leave(id);
                 return Some(len);
@@ -63,7 +64,22 @@ impl Proxy {
         Some(len)
     }
 
-    /// Too long for a login. What is still to come of it is not waited for.
+    /// Too long for a login. Whoever is logged in may ask anything else at that length.
+    fn long_login(&mut self, id: ConnId, request: &Request, bytes: &[u8]) -> Option<usize> {
+        let client = self.desk.clients.find(id).expect("the caller found it");
+        if !client.logged_in {
+            return Some(self.turn_away(id, request, bytes));
+        }
+        let head = &bytes[..request.head as usize];
+        let attempt = client.protocol.login(request, head, b"");
+        if request.body > 0 || !matches!(attempt, Login::Attempt { .. }) {
+            return None;
+        }
+        self.answer_login(id, request, head, &Answer::LoginFailed);
+        Some(head.len())
+    }
+
+    /// What is still to come of it is not waited for.
     fn turn_away(&mut self, id: ConnId, request: &Request, bytes: &[u8]) -> usize {
         let head = &bytes[..request.head as usize];
         self.answer_login(id, request, head, &Answer::LoginFirst);

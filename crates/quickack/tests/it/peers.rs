@@ -256,7 +256,7 @@ fn tool<'a>(name: &'a str, debian: &'a str) -> &'a str {
     if found(debian) { debian } else { name }
 }
 
-fn peer_script(name: &str) -> PathBuf {
+pub fn peer_script(name: &str) -> PathBuf {
     root().join("testkit/peers").join(name)
 }
 
@@ -267,7 +267,7 @@ pub fn root() -> PathBuf {
 
 /// Runs it to a good end.
 #[track_caller]
-fn run(command: &mut Command) -> Output {
+pub fn run(command: &mut Command) -> Output {
     let output = finish(command);
     let (said, stderr) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

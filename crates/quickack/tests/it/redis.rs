@@ -1,6 +1,10 @@
 //! Redis and Valkey: real servers behind, real clients and hostile ones in front.
 
+mod clients;
 mod differential;
+mod failures;
+mod hostile;
+mod model;
 mod pools;
 
 use std::net::SocketAddr;
@@ -16,7 +20,7 @@ fn servers(family: Family, count: usize) -> Vec<Redis> {
 
 /// quickack with one pool that speaks Redis; the servers are called `s1`, `s2` and so on, so that
 /// a key has the same owner in every run.
-fn quickack(servers: &[SocketAddr], more: &[&str]) -> Quickack {
+pub fn quickack(servers: &[SocketAddr], more: &[&str]) -> Quickack {
     Quickack::start(QUICKACK, &config(servers, more))
 }
 

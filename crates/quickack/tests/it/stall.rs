@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{getpeername, getsockname, sockopt};
 use rustix::process::Signal;
-use testkit::process::{Client, DEADLINE, FakeMemcached, Memcached, Quickack, script};
+use testkit::process::{
+    Client, DEADLINE, FakeMemcached, Family, Memcached, Quickack, Redis, script,
+};
 
 use super::{QUICKACK, config, quickack};
 
@@ -86,6 +88,14 @@ fn split_requests(mode: &str) -> Vec<Row> {
     rows
 }
 
+fn split_redis_requests(mode: &str) -> Vec<Row> {
+    let redis = Redis::start(Family::Redis70);
+    let quickack = crate::redis::quickack(&[redis.address], &[&format!("quickack: {mode}")]);
+    let rows = run_script("wwr_ascii.py", quickack.address(), &["redis", "21"]);
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    rows
+}
+
 fn split_replies(mode: &str) -> Vec<Row> {
     let fake = FakeMemcached::start();
     let quickack = quickack(&[fake.address], &[&format!("quickack: {mode}")]);
@@ -118,6 +128,19 @@ fn scripts_that_split_a_request_over_memcached_stall_without_the_cure() {
     for row in split_requests("off") {
         let expected =
             if row.name.starts_with("pipelined") { row.is_cured() } else { row.stalls() };
+        assert!(expected, "{row:#?}");
+    }
+}
+
+#[test]
+fn scripts_that_split_a_request_over_redis_are_cured() {
+    check_cured(split_redis_requests);
+}
+
+#[test]
+fn scripts_that_split_a_request_over_redis_stall_without_the_cure() {
+    for row in split_redis_requests("off") {
+        let expected = if row.name.starts_with("pipeline") { row.is_cured() } else { row.stalls() };
         assert!(expected, "{row:#?}");
     }
 }

@@ -329,7 +329,10 @@ impl Judge<'_> {
     fn forbid(&mut self, number: u32) {
         let wish = &mut self.book.redis.wishes[number as usize];
         if wish.writes && !matches!(wish.kind, Kind::Flush { .. } | Kind::Forget) {
-            assert!(!wish.is_executed(), "wish {number} is executed, and its client told it is not");
+            assert!(
+                !wish.is_executed(),
+                "wish {number} is executed, and its client told it is not"
+            );
             wish.forbidden = true;
         }
     }

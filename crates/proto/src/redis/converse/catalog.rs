@@ -1,6 +1,6 @@
 //! COMMAND: the commands that this proxy takes, as a server tells of its own.
 
-use super::super::commands::{self, Begin, Find, KeySpec, Row};
+use super::super::commands::{self, Begin, Find, KeySpec, Row, id};
 use super::super::words;
 use super::{Talk, glob};
 use crate::Class;
@@ -235,6 +235,12 @@ fn keys(command: &[&[u8]]) -> Result<Vec<(usize, &'static KeySpec)>, &'static [u
     for spec in row.keys {
         for at in range(spec, command).into_iter().flatten() {
             keys.push((at, spec));
+        }
+        // The only one that the proxy takes of which the servers do not say it in these words.
+        if found == id::SORT && spec.flags.contains(&"OW") {
+            let store = |word: &&[u8]| word.eq_ignore_ascii_case(b"STORE");
+            let at = command.iter().rposition(store).map(|at| at + 1);
+            keys.extend(at.filter(|at| *at > 2 && *at < command.len()).map(|at| (at, spec)));
         }
     }
     let may_be_none = row.flags.contains(&"no_mandatory_keys");

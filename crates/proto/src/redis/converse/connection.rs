@@ -6,7 +6,7 @@ use super::super::commands::id;
 use super::super::{request, words};
 use super::{Talk, client};
 use crate::scan::decimal;
-use crate::{Login, Muted, Request, Turn};
+use crate::{Class, Local, Login, Muted, Quiet, Request, Turn};
 
 const NO_NUMBER: &[u8] = b"ERR Protocol version is not an integer or out of range";
 const NO_PROTOCOL: &[u8] = b"NOPROTO unsupported protocol version";
@@ -23,8 +23,12 @@ pub(super) const DEFAULT_USER: &[u8] = b"default";
 /// What a whole request is where a login comes first. Whoever is right is answered by `converse`,
 /// which then knows who it is.
 pub(in crate::redis) fn login<'a>(request: &Request, head: &'a [u8]) -> Login<'a> {
-    if !matches!(request.command, id::AUTH | id::HELLO) {
-        return Login::Other;
+    match (request.command, request.class) {
+        (id::QUIT | id::RESET, Class::Local(_)) => return Login::Free,
+        (id::AUTH | id::HELLO, Class::Local(_)) => {}
+        // An empty line.
+        (_, Class::Local(Local::Nothing)) if request.quiet == Quiet::Silent => return Login::Free,
+        _ => return Login::Other,
     }
     let mut arguments = Vec::new();
     for argument in request::arguments(head) {
@@ -34,17 +38,18 @@ pub(in crate::redis) fn login<'a>(request: &Request, head: &'a [u8]) -> Login<'a
             Cow::Owned(_) => return Login::Other,
         }
     }
-    let rest = arguments.get(1..).unwrap_or_default();
-    let attempt = match (request.command, rest) {
-        (id::AUTH, [password]) => Some((DEFAULT_USER, *password)),
-        (id::AUTH, [name, password]) => Some((*name, *password)),
-        (id::AUTH, _) => None,
-        _ => Hello::read(rest).ok().and_then(|hello| hello.login),
+    let (name, password) = match (request.command, arguments.get(1..).unwrap_or_default()) {
+        (id::AUTH, [password]) => (DEFAULT_USER, *password),
+        (id::AUTH, [name, password]) => (*name, *password),
+        (id::AUTH, _) => return Login::Free,
+        (_, rest) => match Hello::read(rest) {
+            Ok(Hello { login: Some(login), .. }) => login,
+            Ok(_) => return Login::Other,
+            // It is answered with what is wrong with it.
+            Err(_) => return Login::Free,
+        },
     };
-    match attempt {
-        Some((name, password)) => Login::Attempt { name, password, goes_on: true },
-        None => Login::Other,
-    }
+    Login::Attempt { name, password, goes_on: true }
 }
 
 /// Whether it is a HELLO that asks for RESP3.
@@ -208,5 +213,50 @@ impl Talk<'_> {
         }
         self.session.lane.space = value as u32;
         self.ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Parsed, Protocol, Resume};
+
+    fn check(line: &str, expected: Login<'_>) {
+        let head = format!("{line}\r\n").into_bytes();
+        let redis = crate::redis::Redis;
+        let parsed = redis.parse_request(&head, &mut Resume::default(), &mut Vec::new());
+        let Parsed::Complete(request) = parsed else { panic!("{line}: {parsed:?}") };
+        assert_eq!(login(&request, &head), expected, "{line}");
+    }
+
+    #[test]
+    fn a_login_is_told_from_other_requests() {
+        let attempt = |name: &'static str, password: &'static str| Login::Attempt {
+            name: name.as_bytes(),
+            password: password.as_bytes(),
+            goes_on: true,
+        };
+        check("auth pw", attempt("default", "pw"));
+        check("AUTH anna pw", attempt("anna", "pw"));
+        check("hello 3 auth anna pw", attempt("anna", "pw"));
+        check("hello 2 setname x auth anna pw", attempt("anna", "pw"));
+        check("hello 2 auth anna pw auth bert qw", attempt("bert", "qw"));
+        for (line, login) in [
+            ("", Login::Free),
+            ("quit", Login::Free),
+            ("reset", Login::Free),
+            ("auth a b c", Login::Free),
+            ("hello 4 auth anna pw", Login::Free),
+            ("hello x", Login::Free),
+            ("hello 3 auth anna", Login::Free),
+            ("hello 3", Login::Other),
+            ("hello", Login::Other),
+            ("auth", Login::Other),
+            ("ping", Login::Other),
+            ("get k", Login::Other),
+            ("nope", Login::Other),
+        ] {
+            check(line, login);
+        }
     }
 }

@@ -62,7 +62,7 @@ impl Talk<'_> {
                  quickack_pool:{}\r\nquickack_servers:{}\r\narch_bits:{}\r\n\
                  uptime_in_seconds:{}\r\nuptime_in_days:{}\r\n",
                 self.version(),
-                plain(facts.version),
+                plain(facts.version.trim_start_matches("quickack-")),
                 plain(facts.pool),
                 facts.servers,
                 usize::BITS,

@@ -1,5 +1,6 @@
 //! How arrays are read: heads, bodies, pieces; and what is written of them.
 
+use super::super::array::{BODY_MIN, WHOLE};
 use super::super::{Redis, split};
 use super::*;
 use crate::Protocol;
@@ -96,6 +97,19 @@ fn the_parts_of_a_split_are_written_with_what_belongs_to_their_keys() {
             array(&[b"mset", b"b c", b"22", b"d", b""]).escape_ascii().to_string()
         );
     }
+}
+
+/// A long last argument that is no body belongs to the head, as all others do.
+#[test]
+fn arguments_are_found_again_in_a_head() {
+    let long = vec![b'v'; 10_000];
+    let head = array(&[b"echo", &long]);
+    assert_eq!(read(&head).0.head as usize, head.len());
+    assert_eq!(arguments(&head), [Cow::Borrowed(&b"echo"[..]), Cow::Borrowed(&long)]);
+    let whole = array(&[b"set", b"k", &long]);
+    let head = &whole[..read(&whole).0.head as usize];
+    assert_eq!(arguments(head), [Cow::Borrowed(&b"set"[..]), Cow::Borrowed(b"k")]);
+    assert_eq!(arguments(b"set 'a b' c\r\n").len(), 3);
 }
 
 #[test]

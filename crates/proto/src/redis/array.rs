@@ -1,0 +1,235 @@
+//! An array of bulk strings, as programs write requests: where its arguments stand.
+//!
+//! ```text
+//!   *3\r\n     $3\r\nSET\r\n    $1\r\nk\r\n    $5\r\nhello\r\n
+//!   begin      take_short                        step: what is long, or not whole
+//! ```
+//!
+//! Servers of the newest versions do not look at the two bytes that end a length or a string. Here
+//! they must be CR LF: whoever writes others and whoever reads them would part the stream
+//! differently one day.
+
+use super::keys;
+use crate::{Resume, Span};
+
+/// Why nothing was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// There is not enough of it.
+    More,
+    /// It can never become a request.
+    Never(&'static str),
+}
+
+/// A request's arguments, one after the other.
+pub(super) struct Walk<'a> {
+    input: &'a [u8],
+    /// Where the next argument begins.
+    pub(super) at: usize,
+    /// Arguments to come.
+    pub(super) left: u32,
+    /// A long last argument has to be there whole.
+    pub(super) whole: bool,
+}
+
+pub(super) enum Step {
+    Argument(Span),
+    /// The last one may be a body.
+    Long {
+        start: usize,
+        len: usize,
+    },
+}
+
+impl<'a> Walk<'a> {
+    #[inline(always)]
+    pub(super) fn begin(input: &'a [u8]) -> Result<Walk<'a>, Stop> {
+        if let [b'*', digit @ b'0'..=b'9', b'\r', b'\n', ..] = input {
+            return Ok(Walk { input, at: 4, left: u32::from(digit - b'0'), whole: false });
+        }
+        let (count, at) = length(input, 0, &COUNT)?;
+        Ok(Walk { input, at, left: count.max(0) as u32, whole: false })
+    }
+
+    pub(super) fn resume(input: &'a [u8], resume: &Resume) -> Walk<'a> {
+        let (left, whole) = (resume.left & !WHOLE, resume.left & WHOLE != 0);
+        Walk { input, at: resume.scanned, left, whole }
+    }
+
+    /// Remembers how far it came, where more input may help.
+    pub(super) fn pause<T>(&self, stop: Stop, resume: &mut Resume) -> Result<T, Stop> {
+        let whole = if self.whole { WHOLE } else { 0 };
+        *resume = Resume { scanned: self.at, left: self.left | whole };
+        Err(stop)
+    }
+
+    /// Takes the arguments that stand there short and whole.
+    // Measured: nearly all arguments are taken here. Keys are often of one length, so the line that
+    // was last is looked for first.
+    #[inline(always)]
+    pub(super) fn take_short(&mut self, words: &mut Vec<Span>) {
+        let (mut at, mut left) = (self.at, self.left);
+        let mut last = ShortLine { mask: 0, line: 1, head: 0, len: 0 };
+        while left > 0
+            && let Some(eight) = eight(self.input, at)
+        {
+            if eight & last.mask != last.line {
+                let Some(line) = short_line(eight) else { break };
+                last = line;
+            }
+            let start = at + last.head;
+            let end = start + last.len;
+            if !ends(self.input, end) {
+                break;
+            }
+            words.push(Span::new(start, end));
+            (at, left) = (end + 2, left - 1);
+        }
+        (self.at, self.left) = (at, left);
+    }
+
+    #[inline(never)]
+    pub(super) fn step(&mut self) -> Result<Step, Stop> {
+        let (len, start) = length(self.input, self.at, &LENGTH)?;
+        let len = len as usize;
+        if self.left == 1 && len >= BODY_MIN && !self.whole {
+            return Ok(Step::Long { start, len });
+        }
+        match self.input.get(start + len..start + len + 2) {
+            Some(b"\r\n") => {}
+            Some(_) => return Err(Stop::Never(BAD_END)),
+            None => return Err(Stop::More),
+        }
+        self.at = start + len + 2;
+        self.left -= 1;
+        Ok(Step::Argument(Span::new(start, start + len)))
+    }
+}
+
+/// Where the text of a short argument starts and ends that is there whole.
+#[inline(always)]
+pub(super) fn short(input: &[u8], at: usize) -> Option<(usize, usize)> {
+    let ShortLine { head, len, .. } = short_line(eight(input, at)?)?;
+    let start = at + head;
+    ends(input, start + len).then_some((start, start + len))
+}
+
+/// The line of a short argument's length, read as one number: `$` first.
+#[derive(Clone, Copy)]
+struct ShortLine {
+    /// The bytes that make it, of eight.
+    mask: u64,
+    line: u64,
+    /// How long it is.
+    head: usize,
+    /// What it says.
+    len: usize,
+}
+
+#[inline(always)]
+fn short_line(eight: u64) -> Option<ShortLine> {
+    const ONE: u64 = 0xffff_00ff;
+    const TWO: u64 = 0xff_ff00_00ff;
+    const THREE: u64 = 0xffff_0000_00ff;
+    let digit = |nth: u32| usize::from(((eight >> (8 * nth)) as u8).wrapping_sub(b'0'));
+    let (one, two, three) = (digit(1), digit(2), digit(3));
+    let made = |head, len| {
+        let mask = u64::MAX >> (64 - 8 * head);
+        ShortLine { mask, line: eight & mask, head, len }
+    };
+    // What comes first is no zero if more follows.
+    let is_many = one.wrapping_sub(1) < 9 && two <= 9;
+    if eight & ONE == 0x0a0d_0024 && one <= 9 {
+        Some(made(4, one))
+    } else if eight & TWO == 0x0a_0d00_0024 && is_many {
+        Some(made(5, one * 10 + two))
+    } else if eight & THREE == 0x0a0d_0000_0024 && is_many && three <= 9 {
+        Some(made(6, one * 100 + two * 10 + three))
+    } else {
+        None
+    }
+}
+
+#[inline(always)]
+fn eight(input: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*input.get(at..)?.first_chunk()?))
+}
+
+/// Whether an argument ends there as it should.
+#[inline(always)]
+fn ends(input: &[u8], end: usize) -> bool {
+    input.get(end..).is_some_and(|rest| rest.first_chunk() == Some(b"\r\n"))
+}
+
+/// The spans of the arguments of an array.
+pub(super) fn spans(head: &[u8]) -> Vec<Span> {
+    let mut found = Vec::new();
+    let Ok(mut walk) = Walk::begin(head) else { return found };
+    while walk.left > 0 {
+        match walk.step() {
+            Ok(Step::Argument(span)) => found.push(span),
+            Ok(Step::Long { start, .. }) if start < head.len() => walk.whole = true,
+            _ => break,
+        }
+    }
+    found
+}
+
+/// A line that says a length.
+struct Kind {
+    first: u8,
+    range: std::ops::RangeInclusive<i64>,
+    bad: &'static str,
+    long: &'static str,
+}
+
+const COUNT: Kind =
+    Kind { first: b'*', range: i64::MIN..=COUNT_MAX, bad: BAD_COUNT, long: LONG_COUNT };
+const LENGTH: Kind = Kind { first: b'$', range: 0..=BULK_MAX, bad: BAD_LENGTH, long: LONG_LENGTH };
+
+/// The length that the line at `at` says, and where the line ends.
+fn length(input: &[u8], at: usize, kind: &Kind) -> Result<(i64, usize), Stop> {
+    let line = input.get(at..).unwrap_or_default();
+    match line.first() {
+        None => return Err(Stop::More),
+        Some(&first) if first != kind.first => return Err(Stop::Never(EXPECTED_BULK)),
+        Some(_) => {}
+    }
+    let Some(end) = memchr::memchr(b'\r', &line[..line.len().min(LINE_MAX + 1)]) else {
+        return Err(if line.len() > LINE_MAX { Stop::Never(kind.long) } else { Stop::More });
+    };
+    let Some(value) = keys::integer(&line[1..end]).filter(|value| kind.range.contains(value))
+    else {
+        return Err(Stop::Never(kind.bad));
+    };
+    match line.get(end + 1) {
+        Some(b'\n') => Ok((value, at + end + 2)),
+        Some(_) => Err(Stop::Never(BAD_END)),
+        None => Err(Stop::More),
+    }
+}
+
+/// The byte where an argument should have begun.
+pub(super) fn offender(head: &[u8]) -> u8 {
+    let Ok(mut walk) = Walk::begin(head) else { return 0 };
+    while let Ok(Step::Argument(_)) = walk.step() {}
+    head.get(walk.at).copied().unwrap_or(0)
+}
+
+/// From this length on a last argument is a body.
+pub(super) const BODY_MIN: usize = 4096;
+/// Longest line that says a length.
+pub(super) const LINE_MAX: usize = 64 * 1024;
+/// Most arguments that a request can have.
+const COUNT_MAX: i64 = i32::MAX as i64;
+/// Longest argument that servers take unless they are told otherwise.
+const BULK_MAX: i64 = 512 * 1024 * 1024;
+/// Beside the number of arguments that are to come: the last one has to be there whole.
+pub(super) const WHOLE: u32 = 1 << 31;
+const BAD_COUNT: &str = "Protocol error: invalid multibulk length";
+const LONG_COUNT: &str = "Protocol error: too big mbulk count string";
+const BAD_LENGTH: &str = "Protocol error: invalid bulk length";
+const LONG_LENGTH: &str = "Protocol error: too big bulk count string";
+/// What stands there instead is added when it is said.
+pub(super) const EXPECTED_BULK: &str = "Protocol error: expected '$', got ";
+const BAD_END: &str = "Protocol error: expected CR LF";

@@ -1,0 +1,195 @@
+//! Clients of six languages and Redis's own tools, each set up as its own people do: what they ask
+//! at connect time, pipelines, scripts that a server has lost, whole SCANs, RESP3, large values and
+//! logins, in front of four servers, by one worker and by four.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use testkit::process::{Family, Quickack, Redis};
+
+use super::{QUICKACK, addresses, config, servers};
+use crate::peers::{peer_script, root, run};
+
+const NAME: &str = "shop";
+const PASSWORD: &str = "open, sesame";
+
+/// How a client's script is run.
+enum Script {
+    Python,
+    /// `testkit/peers/node`, with this client.
+    Node(&'static str),
+    /// `testkit/peers/go_redis`.
+    Go,
+    /// `testkit/peers/java_redis`, with this client.
+    Java(&'static str),
+}
+
+impl Script {
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = match self {
+            Script::Python => Command::new(root().join(".venv/bin/python")),
+            Script::Node(_) => Command::new("node"),
+            Script::Go => Command::new("go"),
+            Script::Java(_) => Command::new("java"),
+        };
+        match self {
+            Script::Python => command.arg(peer_script("through_redis_py.py")),
+            Script::Node(client) => command.arg(peer_script("node/through.js")).arg(client),
+            Script::Go => command.args(["run", "."]).current_dir(peer_script("go_redis")),
+            Script::Java(client) => command
+                .arg("-cp")
+                .arg(root().join(".java/*"))
+                .arg(peer_script("java_redis/ThroughRedis.java"))
+                .arg(client),
+        };
+        command.args(arguments);
+        command
+    }
+}
+
+/// Its words in these versions of RESP: by one worker, and by four with a login.
+fn check(script: &Script, family: Family, versions: &[&str]) {
+    for version in versions {
+        let (_servers, quickack) = field(family, 1, &[]);
+        let port = quickack.address().port().to_string();
+        run(&mut script.command(&[&port, version]));
+    }
+    for version in versions {
+        let folder = tempfile::tempdir().expect("a folder for the users");
+        let users = folder.path().join("users");
+        std::fs::write(&users, format!("{NAME}:{PASSWORD}\n")).expect("an own folder");
+        let private = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(&users, private).expect("the file is ours");
+        let users = format!("users: {}", users.display());
+        let (_servers, quickack) = field(family, 4, &[&users]);
+        let port = quickack.address().port().to_string();
+        run(&mut script.command(&[&port, version, NAME, PASSWORD]));
+    }
+}
+
+fn field(family: Family, workers: usize, more: &[&str]) -> (Vec<Redis>, Quickack) {
+    let servers = servers(family, 4);
+    let text = format!("{}global:\n  workers: {workers}\n", config(&addresses(&servers), more));
+    (servers, Quickack::start(QUICKACK, &text))
+}
+
+#[test]
+fn redis_py_works_in_resp2_and_resp3() {
+    check(&Script::Python, Family::Redis70, &["2", "3"]);
+}
+
+#[test]
+fn redis_py_works_before_valkey() {
+    check(&Script::Python, Family::Valkey91, &["2", "3"]);
+}
+
+/// It has no functions and no `EVALSHA_RO`, and SCAN and the rest are as ever.
+#[test]
+fn redis_py_works_before_redis_6() {
+    check(&Script::Python, Family::Redis62, &["2", "3"]);
+}
+
+#[test]
+fn ioredis_works() {
+    check(&Script::Node("ioredis"), Family::Redis70, &["2"]);
+}
+
+#[test]
+fn node_redis_works_in_resp2_and_resp3() {
+    check(&Script::Node("node-redis"), Family::Valkey91, &["2", "3"]);
+}
+
+#[test]
+fn go_redis_works_in_resp2_and_resp3() {
+    check(&Script::Go, Family::Redis70, &["2", "3"]);
+}
+
+#[test]
+fn jedis_works_in_resp2_and_resp3() {
+    check(&Script::Java("jedis"), Family::Redis70, &["2", "3"]);
+}
+
+#[test]
+fn lettuce_works_in_resp2_and_resp3() {
+    check(&Script::Java("lettuce"), Family::Redis70, &["2", "3"]);
+}
+
+/// hiredis as its own people use it: what a person types, and a file of commands poured in.
+#[test]
+fn redis_cli_shows_through_us_what_it_shows_of_a_server() {
+    let direct = Redis::start(Family::Redis70);
+    let (_servers, quickack) = field(Family::Redis70, 1, &[]);
+    for version in ["-2", "-3"] {
+        for line in LINES {
+            let ask = |port: u16| {
+                let mut command = Command::new("redis-cli");
+                command.args([version, "-p", &port.to_string()]).args(line.split(' '));
+                String::from_utf8_lossy(&run(&mut command).stdout).into_owned()
+            };
+            let ours = ask(quickack.address().port());
+            assert_eq!(ours, ask(direct.address.port()), "{line}");
+        }
+    }
+    let pour = |port: u16| {
+        let mut command = Command::new("redis-cli");
+        command.args(["--pipe", "-p", &port.to_string()]).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("redis-cli is there");
+        let mut stdin = child.stdin.take().expect("it was asked to be a pipe");
+        for n in 0..20_000 {
+            let bytes = testkit::resp::command(&["SET", &format!("poured{n}"), "value"]);
+            std::io::Write::write_all(&mut stdin, &bytes).expect("it reads");
+        }
+        drop(stdin);
+        let output = child.wait_with_output().expect("it ends");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let said = pour(quickack.address().port());
+    assert!(said.contains("errors: 0, replies: 20000"), "{said}");
+}
+
+const LINES: &[&str] = &[
+    "PING",
+    "SET a 1",
+    "GET a",
+    "GET none",
+    "INCR a",
+    "MSET b 2 c 3 d 4",
+    "MGET a b c d none",
+    "LPUSH {t}l x y z",
+    "LRANGE {t}l 0 -1",
+    "SADD {t}s one",
+    "SMEMBERS {t}s",
+    "HSET h f v",
+    "HGETALL h",
+    "ZADD z 1.5 m",
+    "ZRANGE z 0 -1 WITHSCORES",
+    "LPUSH a x",
+    "SET a",
+    "NOSUCH a b",
+    "EVAL return{1,{2,ARGV[1]},KEYS[1]} 1 k v",
+    "DEL a b c d none",
+    "OBJECT ENCODING h",
+    "XADD x 1-1 f v",
+    "XRANGE x - +",
+    "EXISTS h z x none",
+];
+
+/// Every kind of request that it measures and that is forwarded.
+#[test]
+fn redis_benchmark_runs_to_its_end() {
+    for workers in [1, 4] {
+        let (_servers, quickack) = field(Family::Redis70, workers, &[]);
+        let port = quickack.address().port().to_string();
+        for pipeline in ["1", "16"] {
+            let mut command = Command::new("redis-benchmark");
+            command
+                .args(["-p", &port, "-n", "3000", "-c", "50", "-P", pipeline, "-r", "1000", "-q"]);
+            let tests = "ping,set,get,incr,lpush,rpush,lpop,rpop,sadd,hset,spop,zadd,zpopmin,\
+                         lrange_100,mset";
+            let output = run(command.args(["-t", tests]));
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let done = text.matches("requests per second").count();
+            assert!(done >= 16 && !text.contains("rror"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Servers that die, freeze, restart, excuse themselves and lie, under load: what each costs a
+//! client, in which words, and that nothing that may have been executed is sent again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use testkit::process::{Family, Quickack, Redis, free_address, wait_until};
+use testkit::resp::{Reply, Speaker};
+
+use super::model::{Model, Turn, swallow};
+use super::{addresses, quickack, servers};
+use crate::crew;
+
+fn speak(quickack: &Quickack) -> Speaker {
+    Speaker::connect(quickack.address())
+}
+
+fn say(text: &str) -> Turn {
+    Turn::Say(text.into())
+}
+
+/// Asks until the server is back, and returns what comes then.
+fn until_back(client: &mut Speaker, line: &str) -> Reply {
+    let mut reply = client.say(line);
+    wait_until("the server is back", || {
+        if reply.is_error() {
+            reply = client.say(line);
+        }
+        !reply.is_error()
+    });
+    reply
+}
+
+/// Each server is of one key; `k0` is the first's, and so on.
+fn key_of(quickack: &Quickack, backs: &[Redis], at: usize) -> String {
+    let mut client = speak(quickack);
+    let mut direct = Speaker::connect(backs[at].address);
+    let mut keys = (0..1_000).map(|n| format!("key{n}"));
+    let found = keys.find(|key| {
+        client.say(&format!("SET {key} {key}"));
+        direct.say(&format!("EXISTS {key}")) == Reply::Integer(1)
+    });
+    found.expect("each server owns one of a thousand keys")
+}
+
+#[test]
+fn a_redis_that_is_killed_in_the_middle_of_split_mgets_gives_whole_answers_or_errors() {
+    let mut backs = servers(Family::Redis70, 4);
+    let quickack = quickack(&addresses(&backs), &["server_retry_timeout: 50ms", "timeout: 5s"]);
+    let keys: Vec<String> = (0..40).map(|n| format!("k{n}")).collect();
+    let pairs: Vec<String> = keys.iter().map(|key| format!("{key} v-{key}")).collect();
+    assert_eq!(
+        speak(&quickack).say(&format!("MSET {}", pairs.join(" "))),
+        Reply::Simple("OK".into())
+    );
+    let whole =
+        Reply::Array(keys.iter().map(|key| Reply::Bulk(format!("v-{key}").into())).collect());
+    let (stop, errors) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let load: Vec<_> = (0..8)
+        .map(|_| {
+            let mut client = speak(&quickack);
+            let (stop, errors) = (Arc::clone(&stop), Arc::clone(&errors));
+            let (asked, whole, keys) = (Arc::clone(&asked), whole.clone(), keys.join(" "));
+            thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let reply = client.say(&format!("MGET {keys}"));
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    let failed = reply.error().starts_with("ERR s2: ");
+                    assert!(failed || reply == whole, "{reply:?}");
+                    errors.fetch_add(usize::from(failed), Ordering::Relaxed);
+                    // Whoever is next in the pipeline is answered what it asked.
+                    let echo = client.say("ECHO mine");
+                    assert_eq!(echo, Reply::Bulk("mine".into()));
+                }
+            })
+        })
+        .collect();
+    wait_until("they are served", || asked.load(Ordering::Relaxed) > 500);
+    // Asked by everybody, and answering nobody.
+    backs[1].process.freeze();
+    let before = asked.load(Ordering::Relaxed);
+    wait_until("all wait for it", || asked.load(Ordering::Relaxed) <= before + 8);
+    let address = backs[1].address;
+    backs.remove(1);
+    wait_until("it is missed", || errors.load(Ordering::Relaxed) >= 8);
+    stop.store(true, Ordering::Relaxed);
+    load.into_iter().for_each(|thread| thread.join().expect("every answer was whole or an error"));
+    let _again = Redis::start_on(Family::Redis70, address, &[]).expect("its port is free again");
+    let mut client = speak(&quickack);
+    for pair in &pairs {
+        until_back(&mut client, &format!("SET {pair}"));
+    }
+    assert_eq!(client.say(&format!("MGET {}", keys.join(" "))), whole);
+}
+
+/// It is slow by its own clock, and nobody else's.
+#[test]
+fn a_redis_that_sleeps_costs_those_of_the_others_nothing() {
+    let more = ["--enable-debug-command", "yes"];
+    let backs: Vec<Redis> = (0..4).map(|_| Redis::start_with(Family::Redis70, &more)).collect();
+    let quickack = quickack(&addresses(&backs), &["timeout: 10s", "hold_after: 0"]);
+    let keys: Vec<String> = (0..4).map(|at| key_of(&quickack, &backs, at)).collect();
+    let mut sleeper = Speaker::connect(backs[0].address);
+    let mut waiting: Vec<Speaker> = (0..20).map(|_| speak(&quickack)).collect();
+    let mut others: Vec<Speaker> = (0..3).map(|_| speak(&quickack)).collect();
+    sleeper.send(&testkit::resp::command(&["DEBUG", "SLEEP", "2"]));
+    let start = Instant::now();
+    for client in &mut waiting {
+        client.send(&testkit::resp::command(&["GET", &keys[0]]));
+    }
+    let mut times = Vec::new();
+    while start.elapsed() < Duration::from_millis(1_500) {
+        for (client, key) in others.iter_mut().zip(&keys[1..]) {
+            let asked = Instant::now();
+            assert_eq!(client.say(&format!("GET {key}")), Reply::Bulk(key.clone().into()));
+            times.push(asked.elapsed());
+        }
+    }
+    times.sort();
+    let (median, late) = (times[times.len() / 2], times[times.len() * 99 / 100]);
+    println!("{} gets beside a sleeping server: median {median:?}, 99 % {late:?}", times.len());
+    assert!(times.len() > 1_000, "{} gets in 1.5 s", times.len());
+    assert!(median < Duration::from_millis(2) && late < Duration::from_millis(30), "{late:?}");
+    for client in &mut waiting {
+        assert_eq!(client.reply(), Ok(Reply::Bulk(keys[0].clone().into())));
+    }
+    assert!(start.elapsed() > Duration::from_millis(1_900), "it did not sleep");
+}
+
+/// What has not been told to the client yet is an error, or is asked again; the connection goes on.
+#[test]
+fn a_redis_link_that_is_reset_inside_a_short_reply_is_an_error_or_asked_once_more() {
+    let model = Model::start(|words| match words {
+        "get poison" => Turn::Reset(b"$100\r\nabc".to_vec()),
+        _ => say("$2\r\nok\r\n"),
+    });
+    let quickack = quickack(&[model.address], &["server_retry_timeout: 50ms"]);
+    let mut client = speak(&quickack);
+    assert_eq!(client.say("GET a"), Reply::Bulk("ok".into()));
+    let reply = client.say("GET poison");
+    assert!(reply.error().starts_with("ERR s1: "), "{reply:?}");
+    assert!((1..=2).contains(&model.count("get poison")));
+    assert_eq!(until_back(&mut client, "GET b"), Reply::Bulk("ok".into()));
+}
+
+/// What the client has read the beginning of cannot be taken back: it is told by the end of its
+/// connection, never by bytes that are not the value's.
+#[test]
+fn a_redis_link_that_is_reset_inside_a_long_reply_ends_the_client_and_no_other() {
+    let model = Model::start(|words| match words {
+        "get poison" => {
+            let mut text = b"$1000000\r\n".to_vec();
+            text.extend_from_slice(&vec![b'v'; 400_000]);
+            Turn::Reset(text)
+        }
+        _ => say("$2\r\nok\r\n"),
+    });
+    let quickack = quickack(&[model.address], &["server_retry_timeout: 50ms"]);
+    let (mut client, mut other) = (speak(&quickack), speak(&quickack));
+    assert_eq!(client.say("GET a"), Reply::Bulk("ok".into()));
+    client.send(&testkit::resp::command(&["GET", "poison"]));
+    let rest = client.rest();
+    let value = rest.strip_prefix(b"$1000000\r\n").unwrap_or(&rest);
+    let fine = value.iter().all(|byte| *byte == b'v') || rest.starts_with(b"-ERR s1: ");
+    assert!(fine, "{}", testkit::resp::shown(&rest[rest.len().saturating_sub(100)..]));
+    assert_eq!(until_back(&mut other, "GET b"), Reply::Bulk("ok".into()));
+}
+
+/// Executed, and never answered: the client hears that nobody knows, and it happened once.
+#[test]
+fn an_incr_that_redis_executed_is_never_sent_again() {
+    for (word, line) in [("incr", "INCR n"), ("append", "APPEND n 1"), ("lpush", "LPUSH n 1")] {
+        let redis = Redis::start(Family::Redis70);
+        let between = swallow(redis.address, word);
+        let quickack = quickack(&[between.address], &["server_retry_timeout: 50ms"]);
+        let mut client = speak(&quickack);
+        assert_eq!(client.say("EXISTS n"), Reply::Integer(0));
+        let reply = client.say(line);
+        assert_eq!(reply, Reply::Error("ERR s1: connection lost, outcome unknown".into()));
+        assert_eq!(until_back(&mut client, "EXISTS n"), Reply::Integer(1));
+        assert_eq!(between.count(word), 1);
+        let mut direct = Speaker::connect(redis.address);
+        let length = if word == "lpush" { direct.say("LLEN n") } else { direct.say("STRLEN n") };
+        assert_eq!(length, Reply::Integer(1));
+    }
+}
+
+/// A server that says it did nothing is asked again, a write as well; each time is counted.
+#[test]
+fn a_redis_that_is_loading_is_asked_again_within_the_deadline() {
+    const TIMES: usize = 3;
+    for (line, word) in [("GET a", "get a"), ("SET a 1", "set a"), ("MGET a b", "mget a")] {
+        let left = AtomicUsize::new(TIMES);
+        let model = Model::start(move |words| match words {
+            _ if words == "exists x" => say(":0\r\n"),
+            _ if left.load(Ordering::Relaxed) > 0 => {
+                left.fetch_sub(1, Ordering::Relaxed);
+                say("-LOADING Redis is loading the dataset in memory\r\n")
+            }
+            _ if words.starts_with("mget") => say("*2\r\n$1\r\n1\r\n$-1\r\n"),
+            _ if words.starts_with("get") => say("$1\r\n1\r\n"),
+            _ => say("+OK\r\n"),
+        });
+        let quickack = quickack(&[model.address], &["timeout: 5s"]);
+        let mut client = speak(&quickack);
+        assert_eq!(client.say("EXISTS x"), Reply::Integer(0));
+        let reply = client.say(line);
+        assert!(!reply.is_error(), "{line}: {reply:?}");
+        assert_eq!(model.count(word), TIMES + 1, "{line}");
+        let stats = crew::stats(&quickack).to_string();
+        let counted = stats.contains("loading");
+        assert!(counted, "retries are counted by their reason: {stats}");
+    }
+}
+
+/// One that never comes out of it: the client reads the server's own words, after the deadline.
+#[test]
+fn a_redis_that_loads_for_ever_is_told_in_its_own_words() {
+    let model = Model::start(|words| match words {
+        "exists x" => say(":0\r\n"),
+        _ => say("-LOADING Redis is loading the dataset in memory\r\n"),
+    });
+    let quickack = quickack(&[model.address], &["timeout: 500"]);
+    let mut client = speak(&quickack);
+    assert_eq!(client.say("EXISTS x"), Reply::Integer(0));
+    let start = Instant::now();
+    let reply = client.say("GET a");
+    let took = start.elapsed();
+    assert!(reply.is_error(), "{reply:?}");
+    assert!(took < Duration::from_secs(3), "{took:?}: {reply:?}");
+    assert!(model.count("get a") < 200, "asked {} times", model.count("get a"));
+    assert_eq!(client.say("EXISTS x"), Reply::Integer(0));
+}
+
+/// A script that was loaded through us comes back to a server that has lost it.
+#[test]
+fn a_script_that_a_restarted_redis_has_lost_is_loaded_again() {
+    let address = free_address();
+    let first = Redis::start_on(Family::Redis70, address, &[]).expect("a port that was free");
+    let mut backs = servers(Family::Redis70, 1);
+    let all = [address, backs[0].address];
+    let quickack = quickack(&all, &["server_retry_timeout: 50ms"]);
+    backs.insert(0, first);
+    let keys = [key_of(&quickack, &backs, 0), key_of(&quickack, &backs, 1)];
+    let mut client = speak(&quickack);
+    let text = "return redis.call('INCRBY', KEYS[1], ARGV[1])";
+    let sha = client.ask(&["SCRIPT", "LOAD", text]);
+    let sha = String::from_utf8_lossy(sha.bytes().expect("a sum")).into_owned();
+    let run = |client: &mut Speaker, key: &str| client.say(&format!("EVALSHA {sha} 1 {key} 5"));
+    for key in &keys {
+        client.say(&format!("DEL {key}"));
+        assert_eq!(run(&mut client, key), Reply::Integer(5));
+    }
+    backs.remove(0);
+    let again = Redis::start_on(Family::Redis70, address, &[]).expect("its port is free again");
+    until_back(&mut client, &format!("EXISTS {}", keys[0]));
+    assert_eq!(run(&mut client, &keys[0]), Reply::Integer(5), "its counter went with it");
+    assert_eq!(run(&mut client, &keys[1]), Reply::Integer(10));
+    // In a pipeline each answer stays in its place.
+    Speaker::connect(again.address).say("SCRIPT FLUSH");
+    let set = ["SET", "other", "x"].map(|word| word.as_bytes().to_vec()).to_vec();
+    let call = ["EVALSHA", &sha, "1", &keys[0], "1"].map(|word| word.as_bytes().to_vec()).to_vec();
+    let replies = client.ask_all(&[set.clone(), call.clone(), set, call]);
+    let ok = Reply::Simple("OK".into());
+    assert_eq!(replies, [ok.clone(), Reply::Integer(6), ok, Reply::Integer(7)]);
+}

@@ -1,0 +1,206 @@
+//! What no client of good will says: requests that are none, lengths that cannot be, and CRLF in
+//! every place where somebody's words are said back. Three canaries on the same links get only
+//! their own bytes all the while.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+use testkit::process::{DEADLINE, Family, Quickack, Redis};
+use testkit::resp::{Reply, Speaker, command, shown};
+
+use super::{addresses, quickack, servers};
+
+/// Honest clients that share the links of whoever is hostile.
+struct Canaries {
+    all: Vec<Speaker>,
+    asked: usize,
+}
+
+impl Canaries {
+    fn new(quickack: &Quickack) -> Canaries {
+        let mut all: Vec<Speaker> = (0..3).map(|_| Speaker::connect(quickack.address())).collect();
+        for (at, client) in all.iter_mut().enumerate() {
+            for key in 0..8 {
+                client.say(&format!("SET canary{at}:{key} {at}-{key}"));
+            }
+        }
+        Canaries { all, asked: 0 }
+    }
+
+    /// All ask before anybody reads, so that they stand side by side on the links.
+    fn ask(&mut self) {
+        for (at, client) in self.all.iter_mut().enumerate() {
+            for key in 0..8 {
+                client.send(&command(&["GET", &format!("canary{at}:{key}")]));
+            }
+        }
+    }
+
+    #[track_caller]
+    fn check(&mut self, after: &str) {
+        for (at, client) in self.all.iter_mut().enumerate() {
+            for key in 0..8 {
+                let own = Reply::Bulk(format!("{at}-{key}").into());
+                assert_eq!(client.reply(), Ok(own), "canary {at} after {after}");
+            }
+        }
+        self.asked += 24;
+    }
+}
+
+/// All that comes back for these bytes, until the other side closes: it is told that no more come.
+fn all_that_is_said(address: std::net::SocketAddr, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).expect("somebody accepts");
+    stream.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
+    // Who closes at the first word does not read the last.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut said = Vec::new();
+    let _ = stream.read_to_end(&mut said);
+    said
+}
+
+fn frames() -> Vec<Vec<u8>> {
+    let lengths = [
+        "-1",
+        "-2",
+        "0",
+        "+1",
+        "01",
+        "1x",
+        "",
+        " 1",
+        "1 ",
+        "2147483647",
+        "2147483648",
+        "4294967296",
+        "9223372036854775808",
+        "18446744073709551616",
+        "-9223372036854775809",
+        "1e3",
+        "0x1",
+        "1.0",
+    ];
+    let mut frames: Vec<Vec<u8>> = Vec::new();
+    for length in lengths {
+        frames.push(format!("*{length}\r\n$4\r\nPING\r\n").into_bytes());
+        frames.push(format!("*1\r\n${length}\r\nPING\r\n").into_bytes());
+        frames.push(format!("*2\r\n$4\r\nECHO\r\n${length}\r\nx\r\n").into_bytes());
+        frames.push(format!("*2\r\n$3\r\nGET\r\n${length}\r\nx\r\n").into_bytes());
+        frames.push(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${length}\r\nx\r\n").into_bytes());
+    }
+    let others: &[&[u8]] = &[
+        b"*1\r\n*1\r\n$4\r\nPING\r\n",
+        b"*1\r\n:1\r\n",
+        b"*1\r\n+PING\r\n",
+        b"*2\r\n$3\r\nGET\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n",
+        b"*1\r\n$4\r\nPINGxx",
+        b"*1\r\n$4\r\nPI\r\n\r\n",
+        b"*2\r\n$3\r\nGET\r\n$1\r\nab\r\n",
+        b"*1000000\r\n$4\r\nPING\r\n",
+        b"*\r\n",
+        b"$4\r\nPING\r\n",
+        b":1\r\n",
+        b"-ERR x\r\n",
+        b"+OK\r\n",
+        b"\r\n\r\n\r\nPING\r\n",
+        b"*0\r\n*0\r\n*1\r\n$4\r\nPING\r\n",
+        b"PING\nPING\r\n",
+        b"GET \"a\r\n",
+        b"GET 'a\r\n",
+        b"SET a \"\\x0d\\x0a\\\"x\"\r\nGET a\r\n",
+        b"GET \"a\"b\r\n",
+        b"\0\0\0\r\n",
+        b"GET a\0b\r\n",
+        b"*1\r\r\n$4\r\nPING\r\n",
+        b"*1\n$4\nPING\n",
+        b"*2\r\n$4\r\nPING\r\n",
+        b"*1\r\n$4\r\nPING\r\n*1\r\n$-5\r\n",
+        b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$600000000\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\n\r\nSET a 1\r\n",
+        b"\xff\xfe\r\nPING\r\n",
+    ];
+    frames.extend(others.iter().map(|bytes| bytes.to_vec()));
+    frames.push([vec![b'x'; 70_000], b"\r\nPING\r\n".to_vec()].concat());
+    frames.push(b"*1\r\n".repeat(5_000));
+    frames.push([b"*".to_vec(), vec![b'1'; 70_000], b"\r\n".to_vec()].concat());
+    frames.push([b"*1\r\n$".to_vec(), vec![b'1'; 70_000], b"\r\n".to_vec()].concat());
+    frames
+}
+
+/// The same bytes to a server and to us: the same is said, and the same connections are closed.
+#[test]
+fn frames_that_are_none_are_answered_as_redis_answers_them() {
+    let direct = Redis::start(Family::Redis70);
+    let backs = servers(Family::Redis70, 1);
+    let quickack = quickack(&addresses(&backs), &[]);
+    let mut canaries = Canaries::new(&quickack);
+    let mut differing = Vec::new();
+    for frame in frames() {
+        canaries.ask();
+        let theirs = all_that_is_said(direct.address, &frame);
+        let ours = all_that_is_said(quickack.address(), &frame);
+        canaries.check(&shown(&frame));
+        if theirs != ours && !is_known(&frame) {
+            let (theirs, ours) = (shown(&theirs), shown(&ours));
+            differing
+                .push(format!("{}\n  server:   {theirs}\n  quickack: {ours}\n", shown(&frame)));
+        }
+    }
+    println!("{} frames, canaries asked {} times", frames().len(), canaries.asked);
+    assert!(differing.is_empty(), "{}", differing.concat());
+}
+
+/// Where we say something else than a server, and why that is right.
+fn is_known(frame: &[u8]) -> bool {
+    // A server hangs up on HTTP without a word, and so do we or we say why.
+    frame.starts_with(b"POST ") || frame.starts_with(b"GET / HTTP")
+}
+
+/// CRLF in each argument of each row, and in the name: one request, one reply. The servers are
+/// Valkey's, which say one of these words back as it came.
+#[test]
+fn no_word_of_a_client_makes_a_reply_of_its_own_before_valkey() {
+    const EVIL: &str = "\r\n-EVIL x\r\n";
+    // They say something about the answers themselves.
+    const LOUD: &[&str] = &["quit", "client|reply"];
+    let backs = servers(Family::Valkey91, 2);
+    let quickack = quickack(&addresses(&backs), &["allow: [flushall, flushdb]"]);
+    let mut canaries = Canaries::new(&quickack);
+    let rows = testkit::differential_redis::rows();
+    let names = rows.iter().map(|row| row.name).filter(|name| !LOUD.contains(name));
+    let mut asked = 0;
+    for name in names.chain(["nosuch", "client|nosuch", EVIL, "function|\r\n+EVIL\r\n"]) {
+        for version in [2, 3] {
+            let mut hostile = Speaker::connect(quickack.address());
+            hostile.say(&format!("HELLO {version}"));
+            for count in 0..6 {
+                for at in 0..=count {
+                    let mut words: Vec<&str> = name.split('|').collect();
+                    words.extend((0..count).map(|arg| if arg == at { EVIL } else { "1" }));
+                    let mut bytes = command(&words);
+                    bytes.extend_from_slice(&command(&["ECHO", "token"]));
+                    // A few at a time beside the canaries, all the others as fast as they go.
+                    let beside = asked % 50 == 0;
+                    if beside {
+                        canaries.ask();
+                    }
+                    hostile.send(&bytes);
+                    let first =
+                        hostile.reply().unwrap_or_else(|error| panic!("{words:?}: {error}"));
+                    let second = hostile.reply();
+                    let token = Ok(Reply::Bulk("token".into()));
+                    assert_eq!(second, token, "{words:?} was answered {first:?} and more");
+                    if beside {
+                        canaries.check(&format!("{words:?}"));
+                    }
+                    asked += 1;
+                }
+            }
+        }
+        // What the row may have flushed.
+        canaries = Canaries::new(&quickack);
+    }
+    println!("{asked} requests with line ends in their words");
+}
