@@ -6,6 +6,7 @@ mod differential;
 mod failures;
 mod hostile;
 mod model;
+mod pools;
 mod words;
 
 use std::net::SocketAddr;
