@@ -99,6 +99,31 @@ fn the_parts_of_a_split_are_written_with_what_belongs_to_their_keys() {
     }
 }
 
+/// The short way and the long one lead to the same place: an array is understood as a line is, and
+/// with a long argument as with a short one.
+#[test]
+fn every_way_to_read_a_request_understands_the_same() {
+    let long = "1".repeat(1500);
+    for row in commands::rows() {
+        for count in 0..7 {
+            for filler in ["1", "key:12345678", "streams", &long] {
+                let mut words: Vec<&str> = row.name.split('|').collect();
+                words.extend(std::iter::repeat_n(filler, count));
+                let line = format!("{}\r\n", words.join(" ")).into_bytes();
+                let bytes: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+                let array = array(&bytes);
+                let story = |input: &[u8]| {
+                    let (request, keys) = read(input);
+                    assert_eq!(request.head as usize, input.len(), "{words:?}");
+                    let keys: Vec<_> = keys.iter().map(|key| key.of(input).to_vec()).collect();
+                    (Request { head: 0, ..request }, keys)
+                };
+                assert_eq!(story(&array), story(&line), "{words:?}");
+            }
+        }
+    }
+}
+
 /// A long last argument that is no body belongs to the head, as all others do.
 #[test]
 fn arguments_are_found_again_in_a_head() {
