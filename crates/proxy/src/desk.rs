@@ -19,9 +19,10 @@ use crate::fault::Fault;
 use crate::id::{ConnId, Side, Slab};
 use crate::limits::{self, Limits};
 use crate::link::{Batch, Entry};
+use crate::lore::Lore;
 use crate::memory::Memory;
 use crate::pool::Pool;
-use crate::request::{NONE, RowId, Rows, State, UNTIMED};
+use crate::request::{NONE, Row, RowId, Rows, State, UNTIMED};
 use crate::{Action, Time};
 
 pub(crate) use value::Value;
@@ -430,13 +431,9 @@ impl Desk {
         self.rows.set_done(id);
         let row = &mut self.rows[id];
         let (owner, silent) = (row.client, row.question.quiet == Quiet::Silent);
-        let gathers = row.question.gathers;
         if !row.error.is_empty() && row.slots.is_empty() {
             row.reply.clear();
             self.account_row(id);
-        }
-        if gathers {
-            self.gather(id);
         }
         if bug!(LeakRow) && self.clients.find(owner).is_none() {
             return;
@@ -465,24 +462,10 @@ impl Desk {
         }
     }
 
-    /// Every server has answered: one answer is made, from which something may be learnt.
-    fn gather(&mut self, id: RowId) {
-        let row = &mut self.rows[id];
-        let is_good = row.gather();
-        if is_good {
-            let asked = row.question.asked();
-            let learnt = row.question.protocol.learn(&asked, row.reply.copied());
-            if let Some((name, text)) = learnt {
-                self.pools[row.pool as usize].lore.learn(name, text);
-            }
-        }
-        self.account_row(id);
-    }
-
     /// Moves the answers at the head of a client's pipeline to its output.
     fn release(&mut self, id: ConnId) {
         let client = self.clients.find_mut(id).expect("the caller found it");
-        let pool = &self.pools[client.pool as usize];
+        let pool = &mut self.pools[client.pool as usize];
         let plan = &pool.plan;
         client.out.open(&mut self.spares);
         #[cfg(seeded_bugs)]
@@ -492,7 +475,10 @@ impl Desk {
             let row = client.head;
             assert_eq!(self.rows[row].client, id, "a reply goes to its owner only");
             pool.record(&self.rows[row], self.now);
-            self.rows[row].emit(plan.partial, &mut client.out);
+            match self.rows[row].question.gathers {
+                false => self.rows[row].emit(plan.partial, &mut client.out),
+                true => gather(&mut self.rows[row], &mut pool.lore, &mut client.out),
+            }
             client.learn(client.out.len() - before);
             before = client.out.len();
             client.head = self.rows[row].next;
@@ -525,6 +511,17 @@ impl Desk {
             client.rows_held = client.rows_held + held - row.held;
         }
         self.memory.change(&mut row.held, held);
+    }
+}
+
+/// Every server has answered: one answer is made, from which something may be learnt.
+fn gather(row: &mut Row, lore: &mut Lore, out: &mut Outbox) {
+    let words = out.copied();
+    let start = words.len();
+    let is_good = row.gather(words);
+    let asked = row.question.asked();
+    if is_good && let Some((name, text)) = row.question.protocol.learn(&asked, &words[start..]) {
+        lore.learn(name, text);
     }
 }
 

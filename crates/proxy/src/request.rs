@@ -268,10 +268,10 @@ impl Row {
     }
 
     /// Makes the one answer of the replies that were gathered; whether all were good.
-    pub(crate) fn gather(&mut self) -> bool {
+    pub(crate) fn gather(&mut self, out: &mut Vec<u8>) -> bool {
         let is_bad = |slot: &Slot| matches!(slot, Slot::Failed { .. });
         if self.question.each && !self.slots.iter().any(is_bad) {
-            self.interleave();
+            self.interleave(out);
             return true;
         }
         let (slots, values) = (&self.slots, &self.values);
@@ -282,11 +282,8 @@ impl Row {
             Slot::Empty | Slot::With { .. } | Slot::Large { .. } => None,
         });
         let asked = self.question.asked();
-        self.question.protocol.gather(&asked, &mut parts, self.reply.copied());
-        let is_good = !slots.iter().any(|slot| matches!(slot, Slot::Failed { .. }));
-        self.slots.clear();
-        self.values.clear();
-        is_good
+        self.question.protocol.gather(&asked, &mut parts, out);
+        !slots.iter().any(is_bad)
     }
 
     /// The answer to this key is the next element of the reply that the first one has.
@@ -297,9 +294,8 @@ impl Row {
     }
 
     /// Makes one list of the elements of several, in the order of the keys.
-    fn interleave(&mut self) {
+    fn interleave(&mut self, out: &mut Vec<u8>) {
         let upstream = self.question.protocol.upstream();
-        let out = self.reply.copied();
         let count = Answer::Open(self.slots.len() as u64);
         self.question.protocol.answer(&self.question.asked(), &count, out);
         for at in 0..self.slots.len() {
@@ -318,8 +314,6 @@ impl Row {
             out.extend_from_slice(&rest[head..head + len]);
             self.slots[first] = Slot::Small { start: start + (head + len) as u32, end };
         }
-        self.slots.clear();
-        self.values.clear();
     }
 
     /// Makes it a read of several keys.

@@ -81,10 +81,18 @@ fn line(first: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn sized(first: u8, value: u64, out: &mut Vec<u8>) {
-    out.push(first);
-    push_decimal(value, out);
-    out.extend_from_slice(b"\r\n");
+fn sized(first: u8, count: u64, out: &mut Vec<u8>) {
+    // Nearly every count has one digit or two.
+    let (tens, ones) = ((count / 10) as u8, (count % 10) as u8);
+    match count {
+        0..=9 => out.extend_from_slice(&[first, b'0' + ones, b'\r', b'\n']),
+        10..=99 => out.extend_from_slice(&[first, b'0' + tens, b'0' + ones, b'\r', b'\n']),
+        _ => {
+            out.push(first);
+            push_decimal(count, out);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
 }
 
 /// What a client sent, as an error may repeat it: cut, and no byte that could end a line or move a

@@ -255,7 +255,7 @@ impl Proxy {
         if muted != Muted::No {
             mute(client, &mut request);
         }
-        if request.class == Class::Refuse(Refusal::Unknown) {
+        if matches!(request.class, Class::Refuse(Refusal::Unknown)) {
             self.adopt(id, &mut request, rest.bytes);
         }
         if let Some(used) = self.login(id, &request, rest.bytes) {
@@ -271,7 +271,7 @@ impl Proxy {
         let tail = request.len() - u64::from(request.head);
         let text = &rest.bytes[..head];
         let mut refused = self.refusal(pool, &request);
-        let is_own = request.class == Class::Local(Local::Own);
+        let is_own = matches!(request.class, Class::Local(Local::Own));
         let mut way = None;
         if refused.is_none() {
             way = self.way(id, &request, text, now);

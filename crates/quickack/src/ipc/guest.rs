@@ -71,7 +71,7 @@ impl From<Session> for Said {
     fn from(session: Session) -> Said {
         let Session { id, lane: Lane { dialect, space }, muted, profile } = session;
         let muted = match muted {
-            Muted::No | Muted::Now => Silence::No,
+            Muted::No => Silence::No,
             Muted::Next => Silence::Next,
             Muted::Now => Silence::Now,
             Muted::Yes => Silence::Yes,
