@@ -137,6 +137,19 @@ fn arguments_are_found_again_in_a_head() {
     assert_eq!(arguments(b"set 'a b' c\r\n").len(), 3);
 }
 
+/// Each was once looked at for each other, and the watchdog took the worker for hung.
+#[test]
+fn a_line_may_have_thousands_of_words() {
+    let line = format!("mset {}'' 1\r\n", "k 1 ".repeat(16_000)).into_bytes();
+    let (request, keys) = read(&line);
+    assert_eq!(keys.len(), 16_001);
+    let mut out = Vec::new();
+    for nth in 0..keys.len() {
+        Redis.push_rest(&request, &line, &keys, nth, &mut out);
+    }
+    assert_eq!(out.len(), keys.len() * b"$1\r\n1\r\n".len());
+}
+
 #[test]
 fn a_line_goes_to_a_server_as_an_array() {
     let mut sent = Vec::new();
