@@ -161,11 +161,11 @@ fn ends(input: &[u8], end: usize) -> bool {
     input.get(end..).is_some_and(|rest| rest.first_chunk() == Some(b"\r\n"))
 }
 
-/// The spans of the arguments of an array.
-pub(super) fn spans(head: &[u8]) -> Vec<Span> {
+/// The spans of the first arguments of an array, so many at most.
+pub(super) fn spans(head: &[u8], most: usize) -> Vec<Span> {
     let mut found = Vec::new();
     let Ok(mut walk) = Walk::begin(head) else { return found };
-    while walk.left > 0 {
+    while walk.left > 0 && found.len() < most {
         match walk.step() {
             Ok(Step::Argument(span)) => found.push(span),
             Ok(Step::Long { start, .. }) if start < head.len() => walk.whole = true,

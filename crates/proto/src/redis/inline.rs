@@ -50,8 +50,8 @@ pub(super) fn argument<'a>(head: &'a [u8], span: Span, scratch: &'a mut Vec<u8>)
     scratch
 }
 
-/// All arguments of a line, as they are meant.
-pub(super) fn arguments(line: &[u8]) -> Vec<Cow<'_, [u8]>> {
+/// All arguments of a line, as they are meant; `None` where it is none.
+pub(super) fn arguments(line: &[u8]) -> Option<Vec<Cow<'_, [u8]>>> {
     let meant = |span: Span| {
         let text = span.of(line);
         if !has_quotes(text) {
@@ -61,18 +61,13 @@ pub(super) fn arguments(line: &[u8]) -> Vec<Cow<'_, [u8]>> {
         unquote(text, &mut out);
         Cow::Owned(out)
     };
-    split(line).unwrap_or_default().into_iter().map(meant).collect()
+    Some(spans(line)?.into_iter().map(meant).collect())
 }
 
 /// Where the arguments of a line stand; `None` where it is none.
 pub(super) fn spans(head: &[u8]) -> Option<Vec<Span>> {
-    if head.first() == Some(&b'*') { None } else { split(head) }
-}
-
-/// Where the words of a line stand, quotes and all; `None` where a quote does not end, or goes on.
-pub(super) fn split(line: &[u8]) -> Option<Vec<Span>> {
     let mut words = Vec::new();
-    split_into(line, &mut words).then_some(words)
+    (head.first() != Some(&b'*') && split_into(head, &mut words)).then_some(words)
 }
 
 fn split_into(line: &[u8], words: &mut Vec<Span>) -> bool {
