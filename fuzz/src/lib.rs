@@ -18,6 +18,7 @@ pub mod meta;
 pub mod mutate;
 pub mod naive;
 pub mod packet;
+pub mod redis;
 pub mod reply;
 pub mod request;
 pub mod server;
@@ -71,6 +72,24 @@ pub const FUZZERS: &[Fuzzer] = &[
         about: "the reply parser: any cut, spans inside the head, possible answers only",
         run: reply::run,
         smoke: 50_000,
+    },
+    Fuzzer {
+        name: "resp-request",
+        about: "Redis's requests: a naive reader, any cut, and what reaches the server",
+        run: redis::request::run,
+        smoke: 50_000,
+    },
+    Fuzzer {
+        name: "resp-reply",
+        about: "Redis's replies: a naive reader, any cut, and what is gathered of several",
+        run: redis::reply::run,
+        smoke: 50_000,
+    },
+    Fuzzer {
+        name: "injection",
+        about: "three clients beside those that send anything: each gets its own bytes and no others",
+        run: redis::injection::run,
+        smoke: 300,
     },
     Fuzzer {
         name: "keys",

@@ -142,11 +142,16 @@ const ENDS: &[&[u8]] =
 
 /// One input: sometimes a line of the corpus, sometimes one of the grammar, bent a few times.
 pub fn input(corpus: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
+    // The corpus tells which grammar it is of.
+    let is_binary = corpus[0].first() == Some(&packet::MAGIC);
+    input_of(corpus, if is_binary { packet::packet } else { line }, dice)
+}
+
+/// One input of that grammar.
+pub fn input_of(corpus: &[Vec<u8>], grammar: Grammar, dice: &mut Dice) -> Vec<u8> {
     let mut bytes = match dice.one_in(2) {
         true => corpus[dice.below(corpus.len())].clone(),
-        // The corpus tells which grammar it is of.
-        false if corpus[0].first() == Some(&packet::MAGIC) => packet::packet(dice),
-        false => line(dice),
+        false => grammar(dice),
     };
     for _ in 0..dice.below(4) {
         bend(&mut bytes, corpus, dice);
@@ -247,13 +252,29 @@ fn token_at(bytes: &[u8], at: usize) -> std::ops::Range<usize> {
     start..end
 }
 
+/// Makes one input, right or nearly.
+pub type Grammar = fn(&mut Dice) -> Vec<u8>;
+
 /// Runs `check` on so many inputs of a target; a panic in it is preceded by the input.
-pub fn run(target: &str, seed: u64, budget: usize, mut check: impl FnMut(&[u8], &mut Dice)) {
+pub fn run(target: &str, seed: u64, budget: usize, check: impl FnMut(&[u8], &mut Dice)) {
+    let is_binary = target == "packet";
+    run_of(target, if is_binary { packet::packet } else { line }, seed, budget, check);
+}
+
+/// The same with another grammar.
+pub fn run_of(
+    target: &str,
+    grammar: Grammar,
+    seed: u64,
+    budget: usize,
+    mut check: impl FnMut(&[u8], &mut Dice),
+) {
     let corpus = corpus(target);
     let mut dice = Dice::new(seed);
     for round in 0..budget {
         // The corpus as it stands comes first: it holds what once went wrong.
-        let bytes = corpus.get(round).cloned().unwrap_or_else(|| input(&corpus, &mut dice));
+        let bytes =
+            corpus.get(round).cloned().unwrap_or_else(|| input_of(&corpus, grammar, &mut dice));
         let shown = Shown(&bytes);
         check(&bytes, &mut dice);
         std::mem::forget(shown);

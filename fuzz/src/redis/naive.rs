@@ -56,15 +56,16 @@ fn array(input: &[u8]) -> Reading<Vec<Vec<u8>>> {
 
 /// The number behind a type byte, and where its line ends.
 fn counted(input: &[u8], at: usize) -> Reading<i128> {
-    let Some(end) = input[at..].iter().position(|byte| *byte == b'\n') else {
+    // As servers do: a line ends with the first CR.
+    let Some(end) = input[at..].iter().position(|byte| *byte == b'\r') else {
         // No number is so long.
         let is_long = input.len() - at > 64 * 1024;
         return if is_long { Reading::Hopeless } else { Reading::Incomplete };
     };
-    let line = &input[at + 1..at + end.max(1)];
-    match line.strip_suffix(b"\r").and_then(number) {
-        Some(number) => Reading::Is(number, at + end + 1),
-        None => Reading::Hopeless,
+    match (input.get(at + end + 1), number(&input[at + 1..at + end.max(1)])) {
+        (None, _) => Reading::Incomplete,
+        (Some(b'\n'), Some(number)) => Reading::Is(number, at + end + 2),
+        _ => Reading::Hopeless,
     }
 }
 
@@ -75,7 +76,8 @@ fn number(text: &[u8]) -> Option<i128> {
         && digits.len() < 30
         && digits.iter().all(u8::is_ascii_digit)
         && (text == b"0" || digits[0] != b'0');
-    std::str::from_utf8(text).ok().filter(|_| is_sound)?.parse().ok()
+    let number: i64 = std::str::from_utf8(text).ok().filter(|_| is_sound)?.parse().ok()?;
+    Some(i128::from(number))
 }
 
 fn inline(input: &[u8]) -> Reading<Vec<Vec<u8>>> {
@@ -85,9 +87,15 @@ fn inline(input: &[u8]) -> Reading<Vec<Vec<u8>>> {
     };
     let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
     match split(line) {
+        // Servers take these for a browser that somebody has made to attack them.
+        Some(arguments) if arguments.first().is_some_and(|word| is_http(word)) => Reading::Hopeless,
         Some(arguments) => Reading::Is(arguments, end + 1),
         None => Reading::Hopeless,
     }
+}
+
+fn is_http(word: &[u8]) -> bool {
+    word.eq_ignore_ascii_case(b"post") || word.eq_ignore_ascii_case(b"host:")
 }
 
 /// Words of a line, with quotes as servers know them.
@@ -95,9 +103,9 @@ fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let is_blank = |byte: u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c);
     let mut words = Vec::new();
     let mut rest = line;
-    // A line of the server's ends where C says it ends.
-    if let Some(end) = rest.iter().position(|byte| *byte == 0) {
-        rest = &rest[..end];
+    // To a server the line would end there, and what follows would be nothing.
+    if rest.contains(&0) {
+        return None;
     }
     loop {
         while rest.first().is_some_and(|byte| is_blank(*byte)) {
@@ -111,7 +119,8 @@ fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
         loop {
             match (quote, rest) {
                 (None, []) => break,
-                (None, [byte, ..]) if is_blank(*byte) => break,
+                // Fewer bytes end a word than may stand before one.
+                (None, [b' ' | b'\t' | b'\r' | b'\n', ..]) => break,
                 (None, [byte @ (b'"' | b'\''), more @ ..]) => {
                     quote = Some(*byte);
                     rest = more;

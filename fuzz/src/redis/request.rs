@@ -3,12 +3,15 @@
 
 use proto::{Ask, Carry, Class, Parsed, Protocol, Refusal, Request, Resume, Skills, Span};
 
+use super::grammar;
 use super::naive::{self, Reading};
 use crate::mutate::{self, Dice};
 
 pub fn run(seed: u64, budget: usize) {
     let protocol = proto::protocol("redis").expect("the table has the protocol");
-    mutate::run("redis-request", seed, budget, |bytes, dice| check(protocol, bytes, dice));
+    mutate::run_of("redis-request", grammar::request, seed, budget, |bytes, dice| {
+        check(protocol, bytes, dice)
+    });
 }
 
 fn check(protocol: &dyn Protocol, bytes: &[u8], dice: &mut Dice) {
@@ -69,7 +72,8 @@ fn arguments(
     for key in keys {
         let mut scratch = b"old".to_vec();
         let text = protocol.key(request, head, *key, &mut scratch);
-        assert!(words[1..].iter().any(|word| word == text), "a key that is no argument");
+        let is_one = words[1..].iter().any(|word| word == text);
+        assert!(is_one, "the key b\"{}\" is none of {words:?}", text.escape_ascii());
     }
     match request.class {
         Class::Single { .. } | Class::Split { .. } | Class::Broadcast { .. } => {}
@@ -108,7 +112,9 @@ fn parts(
     words: &[Vec<u8>],
 ) {
     let upstream = protocol.upstream();
-    let pair = usize::from((words.len() - 1) / keys.len().max(1) == 2 && keys.len() * 2 + 1 == words.len());
+    let pair = usize::from(
+        (words.len() - 1) / keys.len().max(1) == 2 && keys.len() * 2 + 1 == words.len(),
+    );
     let mut text = Vec::new();
     let mut meant = vec![words[0].to_ascii_uppercase()];
     let mut count = 0;

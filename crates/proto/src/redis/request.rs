@@ -1,4 +1,4 @@
-//! What a client says, in an array of strings or a line: where a request ends, and what it means.
+//! What a client says, in an array of strings or in a line: where it ends, and what it means.
 //!
 //! ```text
 //!   *3\r\n $3\r\nSET\r\n $1\r\nk\r\n $100000\r\n   <the value>   \r\n

@@ -5,6 +5,8 @@ mod differential;
 mod failures;
 mod hostile;
 mod model;
+mod pools;
+mod words;
 
 use std::net::SocketAddr;
 

@@ -252,7 +252,6 @@ impl Asker<'_> {
                 self.broadcast(wish, &[b"SCRIPT", b"EXISTS", &sha, mark.as_bytes()]);
             }
             5 if self.random.permille(200) => {
-                *self.book.redis.forgot.entry(pool).or_default() += 1;
                 let wish = Wish::new(Kind::Forget, true, Vec::new());
                 self.plain(wish, &[b"SCRIPT", b"FLUSH"]);
             }

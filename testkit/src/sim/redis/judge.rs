@@ -375,7 +375,11 @@ impl Judge<'_> {
         let Some(script) = wish.script.filter(|_| line.starts_with("-NOSCRIPT")) else { return };
         let loaded = self.wish(script);
         let was_known = loaded.fulfilled && loaded.told < wish.arrived;
-        let forgot = self.book.redis.forgot.contains_key(&wish.pool);
+        // Whoever has the servers forget their scripts has us forget them.
+        let forgets = |one: &&Wish| one.kind == Kind::Forget && one.pool == wish.pool;
+        let forgot = self.book.redis.wishes.iter().filter(forgets);
+        let forgot = forgot.map(|one| if one.told == 0 { u64::MAX } else { one.told });
+        let forgot = forgot.max().is_some_and(|at| at > loaded.arrived);
         let is_alone = self.client.arrived == 0;
         let is_rough = |one: &Server| one.was_in_trouble(wish.arrived, wish.arrived_at);
         let troubled = self.pool.servers.iter().any(is_rough);

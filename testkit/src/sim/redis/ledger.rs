@@ -130,8 +130,6 @@ pub struct Ledger {
     pub errors: Vec<(u64, Rc<[u8]>)>,
     /// The scripts that were asked to be loaded, by pool.
     pub scripts: BTreeMap<usize, Vec<u32>>,
-    /// Servers have been told to forget their scripts, by pool.
-    pub forgot: BTreeMap<usize, u64>,
     /// The last request of each client that a server executed, and the last that changes something.
     order: BTreeMap<(u32, usize, usize), (u64, u64)>,
     /// How often the servers of a pool may and did forget their keys.

@@ -245,9 +245,9 @@ impl Server {
             said(what, reply.clone(), event, conn, place);
         } else {
             place.book.redis.errors.push((event, Rc::from(&reply[..])));
+            // Whoever bears no number may have met it as well.
+            self.trouble.any = event;
         }
-        // Whoever bears no number may have met it as well.
-        self.trouble.any = event;
         conn.output.extend_from_slice(&reply);
     }
 
