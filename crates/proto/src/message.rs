@@ -151,6 +151,8 @@ pub struct Request {
     /// it did nothing: see [`Excuse`].
     pub repeat: bool,
     pub place: Place,
+    /// A database other than the client's that it reaches into, if that is not the first.
+    pub space: u32,
     /// Length of the head.
     pub head: u32,
     /// Length of the body, without its trailer.
@@ -172,6 +174,7 @@ impl Request {
             keep: false,
             repeat: false,
             place: Place::Keys,
+            space: 0,
             head: 0,
             body: 0,
             trailer: b"",

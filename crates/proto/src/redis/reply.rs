@@ -18,7 +18,7 @@ use crate::scan;
 use crate::{Ask, Item, ItemKind, Parsed, Progress, Span};
 
 /// Longest line of a server's: errors that scripts raise have no bound of their own.
-pub(super) const LINE_MAX: usize = 64 * 1024;
+pub(super) const LINE_MAX: usize = 256 * 1024;
 /// Longest bulk: what a server's `proto-max-bulk-len` is, if nobody has changed it.
 pub(super) const BULK_MAX: u64 = 512 * 1024 * 1024;
 /// Most elements of one aggregate.
