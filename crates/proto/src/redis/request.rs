@@ -227,7 +227,8 @@ const fn plan(command: u16) -> Plan {
         quiet: Quiet::Loud,
         marks: Marks::None,
         keep: false,
-        repeat: is_single || matches!(class, Class::Split { .. }),
+        // A script that is loaded is kept as well, to be learnt from.
+        repeat: is_single || matches!(class, Class::Split { .. }) || command == id::SCRIPT_LOAD,
         place,
         head: 0,
         body: 0,

@@ -417,12 +417,13 @@ impl Asker<'_> {
         self.ask_for(wish, arguments);
     }
 
-    fn ask_for(&mut self, wish: Wish, arguments: &[&[u8]]) {
+    fn ask_for(&mut self, mut wish: Wish, arguments: &[&[u8]]) {
         let before = self.client.unsent.len();
         let is_plain = arguments.iter().all(|one| is_inline(one));
         let out = &mut self.client.unsent;
         if is_plain && self.random.permille(100) {
             put_inline(out, arguments, self.random);
+            wish.is_inline = true;
         } else {
             put_array(out, arguments.len());
             arguments.iter().for_each(|one| put_bulk(out, one));

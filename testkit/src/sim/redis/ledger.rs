@@ -60,6 +60,8 @@ pub struct Wish {
     pub space: u32,
     pub dialect: u8,
     pub writes: bool,
+    /// It was written as a line.
+    pub is_inline: bool,
     /// Its client wants no answer.
     pub quiet: bool,
     pub keys: Vec<u8>,
@@ -154,6 +156,7 @@ impl Wish {
             space: 0,
             dialect: 2,
             writes,
+            is_inline: false,
             quiet: false,
             keys,
             parts,
