@@ -351,6 +351,12 @@ command getkeys sort k by w_* store d
 command getkeys georadius k 1 2 3 m store d
 command getkeys zunion 9 a
 command getkeysandflags sort k store d
+command getkeysandflags set k v
+command getkeysandflags set k v nx get
+command getkeysandflags bitfield k get u8 0
+command getkeysandflags bitfield k get u8 0 incrby u8 0 1
+command getkeysandflags georadius k 1 2 3 m
+command getkeysandflags getex k
 command getkeys ping
 command getkeys nope
 command getkeys get

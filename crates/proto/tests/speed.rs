@@ -93,6 +93,12 @@ fn array(words: &[&str]) -> Vec<u8> {
     format!("*{}\r\n{bulks}", words.len()).into_bytes()
 }
 
+/// An array of so many values of Redis's.
+fn values(count: usize) -> Vec<u8> {
+    let value = format!("$100\r\n{}\r\n", "v".repeat(100));
+    format!("*{count}\r\n{}", value.repeat(count)).into_bytes()
+}
+
 #[test]
 fn a_parse_is_cheap() {
     let text = proto::protocol("memcached").expect("a protocol");
@@ -138,6 +144,8 @@ fn a_parse_is_cheap() {
         ("ZUNIONSTORE, 3 keys", request(redis, &array(&["ZUNIONSTORE", "d", "2", "a", "b"]))),
         ("PING, inline", request(redis, b"PING\r\n")),
         ("bulk", reply(redis, "get", b"$5\r\nhello\r\n")),
+        ("bulk, 100 bytes", reply(redis, "get", &values(1)[4..])),
+        ("100 values, 100 bytes", reply(redis, "mget", &values(100))),
         ("OK", reply(redis, "set", b"+OK\r\n")),
     ];
     let ways = [

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::facts::{Fact, Facts};
+use super::facts::{Fact, Facts, Key};
 use super::review::{Line, Review};
 
 const OPENING: &str = "\
@@ -66,7 +66,7 @@ fn write_row(name: &str, fact: &Fact, review: &Review, out: &mut String) -> Resu
     writeln!(out, "    Row {{\n        name: {name:?},").expect("a string");
     put(out, "class", &class);
     writeln!(out, "        place: {place}, compare: {compare},").expect("a string");
-    put_text(out, "note", &line.note);
+    put_text(out, "note", &note(fact, line, review));
     let Fact { arity, legacy, container, valkey, .. } = fact;
     writeln!(
         out,
@@ -132,6 +132,25 @@ fn class(
             (format!("Class::Refuse(Refusal::ByName({}))", constant(why)), "Place::Any")
         }
     })
+}
+
+/// What a reader should know: what is written down, or what can be told from the facts.
+fn note(fact: &Fact, line: &Line, review: &Review) -> String {
+    let sentence = line.what.strip_prefix("no:").and_then(|why| review.sentence(why).ok());
+    let is_one = |key: &Key| key.find.starts_with("Find::Range { last: 0,");
+    let has_many = fact.keys.len() > 1 || fact.keys.iter().any(|key| !is_one(key));
+    let text = match (line.what.as_str(), sentence) {
+        _ if !line.note.is_empty() => line.note.as_str(),
+        (_, Some(why)) => why,
+        ("container", _) => "its subcommands only",
+        ("one", _) if has_many => "all its keys on one server",
+        _ => "",
+    };
+    match (fact.valkey, text) {
+        (false, _) => text.into(),
+        (true, "") => "not in Redis 7.0".into(),
+        (true, _) => format!("not in Redis 7.0; {text}"),
+    }
 }
 
 fn compare(line: &Line, review: &Review) -> Result<String, String> {

@@ -2,10 +2,11 @@
 //!
 //! What a client says: `commands/` is the table · `array.rs` and `inline.rs` cut a request ·
 //! `request.rs` says what it means · `keys.rs` finds its keys · `split.rs` writes the parts of what
-//! is split · `refusal.rs` has a server's words for a client's mistakes. What is answered:
-//! `reply.rs` reads what a server says · `servers.rs` is what servers speak · `scan.rs`, `gather.rs`
-//! and `script.rs` are what several of them say together · `converse/` is what the proxy says by
-//! itself, and `answer.rs` its errors.
+//! is split · `refusal.rs` has a server's words for a client's mistakes.
+//!
+//! What is answered: `reply.rs` reads what a server says · `servers.rs` is what servers speak ·
+//! `scan.rs`, `gather.rs` and `script.rs` are what several of them say together · `converse/` is
+//! what the proxy says by itself, and `answer.rs` its errors · `words.rs` writes all that.
 
 pub mod commands;
 

@@ -1,10 +1,13 @@
 //! Redis and Valkey: real servers behind, real clients and hostile ones in front.
 
 mod clients;
+mod databases;
 mod differential;
 mod failures;
 mod hostile;
 mod model;
+mod pools;
+mod words;
 
 use std::net::SocketAddr;
 

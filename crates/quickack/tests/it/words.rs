@@ -152,7 +152,7 @@ fn rows() -> Vec<Row> {
 }
 
 /// The bytes that a row's text stands for.
-fn bytes(text: &str) -> Vec<u8> {
+pub(super) fn bytes(text: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.bytes().next() {

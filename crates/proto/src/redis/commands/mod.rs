@@ -143,5 +143,19 @@ const fn all(command: u16, gated: bool, writes: bool) -> Class {
 }
 
 pub(super) const ABOUT: &str = "\
-RESP 2, RESP 3 (`HELLO 3`) and inline commands. A container's subcommands are rows of their own.
+RESP 2, RESP 3 (`HELLO 3`) and inline commands. `container|sub` is a subcommand. The table is made
+of what Redis 7.0 and Valkey 9.1 say of their commands; what they refuse for its form (the number
+of arguments, or of keys) is refused in their words without asking them. Commands that no row has
+are unknown, unless `commands:` tells where their keys are.
+
+What servers take and this does not:
+
+* bytes other than CR LF where a length or an argument ends, and a NUL in an inline command: the
+  connection ends;
+* an inline command of more than 64 KiB, however it comes;
+* a cursor for `SCAN` that is no number;
+* `XREAD` and `XREADGROUP` with `BLOCK`, since others share the link.
+
+A request without keys goes to one server or to all. A script or a function that reads keys which it
+was not told of reads those of one server: nobody can see that but who reads the script.
 ";

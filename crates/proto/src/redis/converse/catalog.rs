@@ -210,8 +210,25 @@ impl Talk<'_> {
             }
             words::open_array(2, self.out);
             words::bulk(command[at], self.out);
-            self.set_of_words(spec.flags);
+            self.set_of_words(flags_of(spec, command));
         }
+    }
+}
+
+/// What becomes of a key: of some commands the arguments decide.
+fn flags_of(spec: &KeySpec, command: &[&[u8]]) -> &'static [&'static str] {
+    let is_said = |from: usize, word: &[u8]| {
+        command.iter().skip(from).any(|it| it.eq_ignore_ascii_case(word))
+    };
+    if !spec.flags.contains(&"variable_flags") {
+        return spec.flags;
+    }
+    match command[0].to_ascii_lowercase().as_slice() {
+        b"set" if is_said(3, b"GET") => &["RW", "access", "update"],
+        b"set" => &["OW", "update"],
+        b"bitfield" if !is_said(2, b"SET") && !is_said(2, b"INCRBY") => &["RO", "access"],
+        b"bitfield" => &["RW", "access", "update"],
+        _ => spec.flags,
     }
 }
 

@@ -127,6 +127,7 @@ fn a_redis_that_sleeps_costs_those_of_the_others_nothing() {
     for client in &mut waiting {
         assert_eq!(client.reply(), Ok(Reply::Bulk(keys[0].clone().into())));
     }
+    assert_eq!(sleeper.reply(), Ok(Reply::Simple("OK".into())));
     assert!(start.elapsed() > Duration::from_millis(1_900), "it did not sleep");
 }
 

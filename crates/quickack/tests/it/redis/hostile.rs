@@ -142,7 +142,7 @@ fn frames_that_are_none_are_answered_as_redis_answers_them() {
         let theirs = all_that_is_said(direct.address, &frame);
         let ours = all_that_is_said(quickack.address(), &frame);
         canaries.check(&shown(&frame));
-        if theirs != ours && !is_known(&frame) {
+        if theirs != ours && !is_stricter(&frame, &ours) {
             let (theirs, ours) = (shown(&theirs), shown(&ours));
             differing
                 .push(format!("{}\n  server:   {theirs}\n  quickack: {ours}\n", shown(&frame)));
@@ -152,10 +152,21 @@ fn frames_that_are_none_are_answered_as_redis_answers_them() {
     assert!(differing.is_empty(), "{}", differing.concat());
 }
 
-/// Where we say something else than a server, and why that is right.
-fn is_known(frame: &[u8]) -> bool {
-    // A server hangs up on HTTP without a word, and so do we or we say why.
-    frame.starts_with(b"POST ") || frame.starts_with(b"GET / HTTP")
+/// Where we say something else than a server: we close where it goes on with what can only be
+/// somebody's mistake, or in the middle of somebody's attack, and what we say back is escaped.
+fn is_stricter(frame: &[u8], ours: &[u8]) -> bool {
+    let says = |text: &str| ours == format!("-ERR Protocol error: {text}\r\n").as_bytes();
+    // A server hangs up without a word.
+    ours.ends_with(b"-ERR Protocol error: this is no HTTP server\r\n")
+        // It skips two bytes after a string, whatever they are, and so reads on in its middle.
+        || says("expected CR LF")
+        // It takes a line with a NUL for one that has not ended.
+        || says("a NUL in an inline request") && frame.contains(&0)
+        // Which of two mistakes in a line of 70,000 bytes it sees depends on how these arrive.
+        || says("too big inline request") && frame.len() > 65_536
+        || says("too big mbulk count string") && frame.len() > 65_536
+        || says("too big bulk count string") && frame.len() > 65_536
+        || frame.starts_with(b"\xff") && ours.starts_with(b"-ERR unknown command '\\xff")
 }
 
 /// CRLF in each argument of each row, and in the name: one request, one reply. The servers are
@@ -182,7 +193,7 @@ fn no_word_of_a_client_makes_a_reply_of_its_own_before_valkey() {
                     let mut bytes = command(&words);
                     bytes.extend_from_slice(&command(&["ECHO", "token"]));
                     // A few at a time beside the canaries, all the others as fast as they go.
-                    let beside = asked % 50 == 0;
+                    let beside = asked % 50 == 0 && !name.starts_with("flush");
                     if beside {
                         canaries.ask();
                     }

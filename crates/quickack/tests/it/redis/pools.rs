@@ -1,0 +1,181 @@
+//! What a pool's words come to before real servers: those of a nutcracker.yml, unchanged, and ours.
+
+use testkit::process::{Client, Family, Quickack, Redis};
+
+use super::super::QUICKACK;
+use super::{addresses, config, quickack, servers};
+
+/// One request as an array of bulk strings; what is answered must begin with `reply`.
+#[track_caller]
+fn ask(client: &mut Client, words: &str, reply: &str) {
+    client.send(resp(words));
+    client.expect(reply);
+}
+
+fn resp(words: &str) -> String {
+    let words: Vec<&str> = words.split(' ').collect();
+    let bulks: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    format!("*{}\r\n{bulks}", words.len())
+}
+
+/// An error line, which names what is expected in it.
+#[track_caller]
+fn refused(client: &mut Client, words: &str, told: &str) {
+    client.send(resp(words));
+    let line = client.line();
+    assert!(line.starts_with('-') && line.contains(told), "{words}: {line}");
+}
+
+/// A file as nutcracker has it.
+fn nutcracker_yml(redis: &Redis, more: &str) -> String {
+    let address = redis.address;
+    format!(
+        "alpha:\n  listen: 127.0.0.1:0\n  hash: fnv1a_64\n  distribution: ketama\n  \
+         auto_eject_hosts: false\n  redis: true\n{more}  servers:\n   - {address}:1\n"
+    )
+}
+
+#[test]
+fn redis_auth_is_asked_of_clients_and_told_to_servers() {
+    for family in Family::ALL {
+        let redis = Redis::start_with(family, &["--requirepass", "sesame"]);
+        let text = nutcracker_yml(&redis, "  redis_auth: sesame\n  redis_db: 3\n");
+        let quickack = Quickack::start(QUICKACK, &text);
+        let mut client = quickack.client();
+        refused(&mut client, "GET k", "NOAUTH");
+        refused(&mut client, "AUTH wrong", "WRONGPASS");
+        ask(&mut client, "AUTH sesame", "+OK\r\n");
+        ask(&mut client, "SET k v", "+OK\r\n");
+        ask(&mut client, "GET k", "$1\r\nv\r\n");
+        let mut direct = redis.client();
+        ask(&mut direct, "AUTH sesame", "+OK\r\n");
+        ask(&mut direct, "GET k", "$-1\r\n");
+        ask(&mut direct, "SELECT 3", "+OK\r\n");
+        ask(&mut direct, "GET k", "$1\r\nv\r\n");
+        let mut other = quickack.client();
+        ask(&mut other, "AUTH default sesame", "+OK\r\n");
+        ask(&mut other, "GET k", "$1\r\nv\r\n");
+    }
+}
+
+/// nutcracker does not look at what a server says to its AUTH.
+#[test]
+fn a_server_without_a_password_serves_a_pool_with_redis_auth() {
+    for family in Family::ALL {
+        let redis = Redis::start(family);
+        let quickack = Quickack::start(QUICKACK, &nutcracker_yml(&redis, "  redis_auth: sesame\n"));
+        let mut client = quickack.client();
+        ask(&mut client, "AUTH sesame", "+OK\r\n");
+        ask(&mut client, "SET k v", "+OK\r\n");
+        ask(&mut client, "GET k", "$1\r\nv\r\n");
+    }
+}
+
+/// nutcracker goes on in database 0.
+#[test]
+fn a_database_that_the_server_lacks_is_an_error_and_never_another() {
+    let redis = Redis::start_with(Family::Redis70, &["--databases", "4"]);
+    let quickack = Quickack::start(QUICKACK, &nutcracker_yml(&redis, "  redis_db: 9\n"));
+    let mut client = quickack.client();
+    refused(&mut client, "SET k v", "refuses this database");
+    ask(&mut client, "SELECT 1", "+OK\r\n");
+    ask(&mut client, "SET k v", "+OK\r\n");
+    ask(&mut redis.client(), "DBSIZE", ":0\r\n");
+}
+
+#[test]
+fn clients_choose_among_the_databases_of_the_file() {
+    let redis = servers(Family::Valkey91, 2);
+    let quickack = quickack(&addresses(&redis), &["databases: 4", "redis_db: 1"]);
+    let mut client = quickack.client();
+    ask(&mut client, "SET k one", "+OK\r\n");
+    ask(&mut client, "SELECT 3", "+OK\r\n");
+    ask(&mut client, "GET k", "$-1\r\n");
+    refused(&mut client, "SELECT 4", "out of range");
+    ask(&mut client, "SELECT 1", "+OK\r\n");
+    ask(&mut client, "GET k", "$3\r\none\r\n");
+}
+
+#[test]
+fn keys_apart_are_refused_where_the_file_says_so() {
+    let redis = servers(Family::Redis70, 4);
+    let quickack = quickack(&addresses(&redis), &["multi_key: refuse"]);
+    let mut client = quickack.client();
+    let keys: Vec<String> = (0..20).map(|at| format!("k{at}")).collect();
+    let together: Vec<String> = (0..20).map(|at| format!("{{t}}k{at}")).collect();
+    for name in ["MGET", "DEL", "EXISTS", "TOUCH", "UNLINK"] {
+        refused(&mut client, &format!("{name} {}", keys.join(" ")), "CROSSSLOT");
+    }
+    refused(&mut client, &format!("MSET {}", keys.join(" ")), "CROSSSLOT");
+    ask(&mut client, &format!("MSET {}", together.join(" ")), "+OK\r\n");
+    ask(&mut client, &format!("EXISTS {}", together.join(" ")), ":10\r\n");
+    // Nothing of what was refused had been sent.
+    let calls = redis.iter().map(|server| server.stat("total_commands_processed")).sum::<u64>();
+    assert!(calls < 20, "{calls}");
+}
+
+/// A command that quickack does not know: the server has it under another name.
+#[test]
+fn a_command_of_the_file_goes_to_its_keys_server() {
+    let renamed = ["--rename-command", "GETRANGE", "acme.range"];
+    let redis: Vec<Redis> = (0..4).map(|_| Redis::start_with(Family::Redis70, &renamed)).collect();
+    let row = "commands: {ACME.Range: {key: 1, access: read}}";
+    let quickack = quickack(&addresses(&redis), &[row]);
+    let mut client = quickack.client();
+    for at in 0..20 {
+        ask(&mut client, &format!("SET key:{at} value-{at}"), "+OK\r\n");
+        ask(&mut client, &format!("acme.range key:{at} 0 4"), "$5\r\nvalue\r\n");
+    }
+    refused(&mut client, "acme.other key:1", "unknown command 'acme.other'");
+    refused(&mut client, "acme.range", "too few arguments");
+    ask(&mut client, "PING", "+PONG\r\n");
+}
+
+#[test]
+fn a_reload_changes_what_may_be_changed_and_refuses_another_protocol() {
+    let redis = servers(Family::Redis70, 4);
+    let quickack = quickack(&addresses(&redis), &[]);
+    let mut client = quickack.client();
+    ask(&mut client, "MSET a 1 b 2 c 3 d 4 e 5 f 6 g 7 h 8", "+OK\r\n");
+    refused(&mut client, "FLUSHALL", "");
+    refused(&mut client, "SELECT 20", "out of range");
+    let more = ["multi_key: refuse", "databases: 32", "allow: [flushall]"];
+    quickack.rewrite(&config(&addresses(&redis), &more));
+    let told = quickack.admin_ok(&["reload"]);
+    assert!(told.contains("multi_key"), "{told}");
+    refused(&mut client, "MGET a b c d e f g h", "CROSSSLOT");
+    ask(&mut client, "FLUSHALL", "+OK\r\n");
+    ask(&mut client, "DBSIZE", ":0\r\n");
+    let memcached = config(&addresses(&redis), &[]).replace("protocol: redis", "timeout: 1s");
+    quickack.rewrite(&memcached);
+    let answer = quickack.admin(&["reload"]);
+    assert!(!answer.ok && answer.text.contains("protocol: redis -> memcached"), "{answer:?}");
+    ask(&mut client, "PING", "+PONG\r\n");
+}
+
+/// Database, version of RESP and names go with the connection to another worker.
+#[test]
+fn a_client_that_changes_its_worker_stays_who_it_is() {
+    let redis = servers(Family::Redis70, 2);
+    let text =
+        |workers| format!("global:\n  workers: {workers}\n{}", config(&addresses(&redis), &[]));
+    let quickack = Quickack::start(QUICKACK, &text(4));
+    let mut clients: Vec<Client> = (0..16).map(|_| quickack.client()).collect();
+    for (at, client) in clients.iter_mut().enumerate() {
+        client.send(resp("HELLO 3"));
+        client.send(resp("ECHO done"));
+        client.read_until("$4\r\ndone\r\n");
+        ask(client, &format!("CLIENT SETNAME name-{at}"), "+OK\r\n");
+        ask(client, &format!("SELECT {at}"), "+OK\r\n");
+        ask(client, &format!("SET here {at}"), "+OK\r\n");
+    }
+    quickack.rewrite(&text(1));
+    quickack.admin_ok(&["reload"]);
+    quickack.wait_for_workers(1);
+    for (at, client) in clients.iter_mut().enumerate() {
+        let (digits, name) = (at.to_string(), format!("name-{at}"));
+        ask(client, "GET here", &format!("${}\r\n{digits}\r\n", digits.len()));
+        ask(client, "GET none", "_\r\n");
+        ask(client, "CLIENT GETNAME", &format!("${}\r\n{name}\r\n", name.len()));
+    }
+}
