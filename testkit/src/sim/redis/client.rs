@@ -128,6 +128,13 @@ impl Asker<'_> {
             self.keyed("GET", Wish::new(Kind::Single, false, vec![key]), &[]);
         }
         self.one_of("DBSIZE", Loose::Size, Kind::Size);
+        // Its server has forgotten it just now.
+        let known = self.book.redis.scripts.get(&self.client.pool).cloned().unwrap_or_default();
+        if let Some(script) = known.last().copied() {
+            let keys = vec![self.key() as u8];
+            let wish = Wish { script: Some(script), ..Wish::new(Kind::Single, true, keys) };
+            self.numbered("EVALSHA", &sha(script), wish);
+        }
     }
 
     fn some_keys(&mut self, most: usize) -> Vec<u8> {
@@ -398,12 +405,13 @@ impl Asker<'_> {
     }
 
     /// Each key with its value.
-    fn paired(&mut self, word: &str, wish: Wish, values: &[Vec<u8>]) {
+    fn paired(&mut self, word: &str, mut wish: Wish, values: &[Vec<u8>]) {
         let keys = self.key_texts(&wish.keys);
         let mut arguments = vec![word.as_bytes()];
         for (key, value) in keys.iter().zip(values) {
             arguments.extend_from_slice(&[key, value]);
         }
+        wish.values = values.to_vec();
         self.ask_for(wish, &arguments);
     }
 

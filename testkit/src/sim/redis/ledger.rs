@@ -65,6 +65,8 @@ pub struct Wish {
     /// Its client wants no answer.
     pub quiet: bool,
     pub keys: Vec<u8>,
+    /// What is stored at each of them, where that is something of its own.
+    pub values: Vec<Vec<u8>>,
     /// By key; by server, where it goes to all of them.
     pub parts: Vec<Part>,
     /// Whole replies, each with its server.
@@ -159,6 +161,7 @@ impl Wish {
             is_inline: false,
             quiet: false,
             keys,
+            values: Vec::new(),
             parts,
             whole: Vec::new(),
             refusals: Vec::new(),
