@@ -1,7 +1,7 @@
 //! How a command is written, as a real server says it: its `COMMAND DOCS`, made a tree from which
 //! calls are drawn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::resp::{Reply, Speaker};
 
@@ -40,6 +40,7 @@ pub enum Kind {
 pub fn load(servers: &mut [Speaker]) -> BTreeMap<String, Doc> {
     let mut all = BTreeMap::new();
     for server in servers {
+        // Redis 6.2 has no word for it, and others have all of its commands.
         let reply = server.say("COMMAND DOCS");
         for row in reply.elements().chunks(2) {
             let (name, doc) = (text(row[0]), row[1]);
@@ -51,6 +52,19 @@ pub fn load(servers: &mut [Speaker]) -> BTreeMap<String, Doc> {
     }
     assert!(all.len() > 300, "servers document {} commands", all.len());
     all
+}
+
+/// The names of what a server has, with those of subcommands where it tells them.
+pub fn names(server: &mut Speaker) -> BTreeSet<String> {
+    let reply = server.say("COMMAND");
+    let mut names = BTreeSet::new();
+    for row in reply.elements() {
+        let parts = row.elements();
+        names.extend(parts.first().map(|name| text(name)));
+        let subs = parts.get(9).map_or(Vec::new(), |subs| subs.elements());
+        names.extend(subs.iter().filter_map(|sub| Some(text(sub.elements().first()?))));
+    }
+    names
 }
 
 fn read(doc: &Reply) -> Doc {

@@ -15,8 +15,8 @@ pub struct Item {
     pub skip: bool,
     /// After `CLIENT REPLY OFF` and the like nothing is said.
     pub silent: bool,
-    /// The server does not know the command, and the proxy does: each has its own word for a
-    /// mistake in it.
+    /// The server does not know the command, or its newest form, and the proxy does: each has its
+    /// own words for a mistake in it.
     pub newer: bool,
     /// Arguments were spoilt, so that which words are keys has to be asked.
     pub spoilt: bool,

@@ -55,6 +55,8 @@ pub struct Settings {
     pub quickack: SocketAddr,
     /// The servers behind it, and their names in the ring.
     pub servers: Vec<(String, SocketAddr)>,
+    /// `multi_key: split`, and not `refuse`.
+    pub splits: bool,
     pub scratch: SocketAddr,
     /// Another that documents commands, newer perhaps.
     pub documented: Option<SocketAddr>,
@@ -74,6 +76,8 @@ struct Run<'s> {
     docs: BTreeMap<String, Doc>,
     /// Row by row, which servers know it.
     known: Vec<bool>,
+    /// The servers are older than the words that the proxy has for mistakes.
+    is_old: bool,
     keys: Keys,
     tables: Tables,
     payloads: Payloads,
@@ -101,17 +105,23 @@ impl<'s> Run<'s> {
     fn new(settings: &'s Settings) -> Run<'s> {
         let mut scratch = Speaker::connect(settings.scratch);
         let documented = settings.documented.iter().map(|address| Speaker::connect(*address));
-        let mut own = vec![Speaker::connect(settings.scratch)];
-        let known_docs = docs::load(&mut own);
-        own.extend(documented);
+        let known = docs::names(&mut scratch);
+        let tells_subs = known.iter().any(|name| name.contains('|'));
+        let is_known = |name: &str| match name.split_once('|') {
+            Some((container, _)) if !tells_subs => known.contains(container),
+            _ => known.contains(name),
+        };
+        let mut documents = vec![Speaker::connect(settings.scratch)];
+        documents.extend(documented);
         let rows = rows();
         let names: Vec<&str> = settings.servers.iter().map(|(name, _)| name.as_str()).collect();
         let payloads = Payloads::make(&mut scratch);
         Run {
             settings,
             random: Random::new(settings.seed),
-            known: rows.iter().map(|row| known_docs.contains_key(row.name)).collect(),
-            docs: docs::load(&mut own),
+            known: rows.iter().map(|row| is_known(row.name)).collect(),
+            is_old: !tells_subs,
+            docs: docs::load(&mut documents),
             keys: Keys::new(),
             tables: Tables::new(),
             payloads,

@@ -40,6 +40,13 @@ impl Values<'_> {
         match (row, name) {
             (_, "script") if row == "script|load" => return self.pick(LOADED),
             (_, "script") => return self.pick(SCRIPTS),
+            // `GT` and `LT` compare with what is left: no two are so near that a moment decides.
+            ("expire" | "hexpire", "seconds") if self.random.permille(800) => {
+                return (100_000 + 10 * self.random.below(100_000)).to_string().into_bytes();
+            }
+            ("pexpire" | "hpexpire", "milliseconds") if self.random.permille(800) => {
+                return (100_000_000 + 10_000 * self.random.below(100_000)).to_string().into();
+            }
             (_, "sha1") => return self.sha1(),
             (_, "function-code") => return self.pick(LIBRARIES),
             (_, "function") => return self.pick(FUNCTIONS),
@@ -166,6 +173,10 @@ const OF_ROW: &[(&str, &str, &str)] = &[
     ("hsetex", "unix-time-milliseconds", "4102444800000 4102444801000"),
     ("msetex", "unix-time-seconds", "4102444800 4102444801"),
     ("msetex", "unix-time-milliseconds", "4102444800000 4102444801000"),
+    ("expire", "seconds", "0 -1"),
+    ("hexpire", "seconds", "0 -1"),
+    ("pexpire", "milliseconds", "0 -1"),
+    ("hpexpire", "milliseconds", "0 -1"),
     ("select", "index", "0 1 2 3 0 99"),
     ("move", "db", "0 1 2 3"),
     ("copy", "destination-db", "0 1 2 3"),

@@ -24,6 +24,8 @@ const NEWEST: usize = 20_000;
 enum Behind {
     Four,
     One,
+    /// Four, and nothing is split.
+    Unsplit,
     /// The test of the test: nobody is between.
     Bare,
 }
@@ -44,8 +46,21 @@ fn random_commands_are_answered_as_by_one_redis_through_a_file_of_nutcrackers() 
 }
 
 #[test]
+fn random_commands_are_answered_as_by_one_redis_or_refused_where_nothing_is_split() {
+    let tally = check(Family::Redis70, Behind::Unsplit, 8, 10_000);
+    let mgets = tally.rows.iter().find(|row| row.name == "mget").expect("every server has it");
+    assert!(mgets.apart > 10 && mgets.apart == mgets.spread, "{mgets:?}");
+}
+
+#[test]
 fn random_commands_are_answered_as_by_one_valkey() {
     check(Family::Valkey91, Behind::Four, 3, NEWEST);
+}
+
+/// The oldest that quickack is for: what it lacks it says itself, in its own words.
+#[test]
+fn random_commands_are_answered_as_by_one_redis_6() {
+    check(Family::Redis62, Behind::Four, 9, 10_000);
 }
 
 #[test]
@@ -67,10 +82,15 @@ fn check(family: Family, behind: Behind, seed: u64, commands: usize) -> Tally {
         std::env::var(name).ok().map(|value| value.parse::<usize>().expect("a number"))
     };
     let documented = servers(Family::Valkey91, 1);
-    let backs = servers(family, if matches!(behind, Behind::Four) { 6 } else { 3 });
+    let backs =
+        servers(family, if matches!(behind, Behind::Four | Behind::Unsplit) { 6 } else { 3 });
     let all = addresses(&backs);
     let (quickack, name) = match behind {
         Behind::Four => (Some(quickack(&all[2..], &PATIENT)), "four"),
+        Behind::Unsplit => {
+            let more = [&PATIENT[..], &["multi_key: refuse"]].concat();
+            (Some(quickack(&all[2..], &more)), "four, unsplit")
+        }
         Behind::One => (Some(as_nutcracker(all[2])), "one"),
         Behind::Bare => (None, "nobody"),
     };
@@ -82,6 +102,7 @@ fn check(family: Family, behind: Behind, seed: u64, commands: usize) -> Tally {
         direct: all[0],
         quickack: quickack.as_ref().map_or(all[2], Quickack::address),
         servers: all[2..].iter().enumerate().map(named).collect(),
+        splits: !matches!(behind, Behind::Unsplit),
         scratch: all[1],
         documented: Some(documented[0].address),
     };
