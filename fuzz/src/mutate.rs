@@ -273,7 +273,8 @@ pub fn run_of(
     let mut dice = Dice::new(seed);
     for round in 0..budget {
         // The corpus as it stands comes first: it holds what once went wrong.
-        let bytes = corpus.get(round).cloned().unwrap_or_else(|| input_of(&corpus, grammar, &mut dice));
+        let bytes =
+            corpus.get(round).cloned().unwrap_or_else(|| input_of(&corpus, grammar, &mut dice));
         let shown = Shown(&bytes);
         check(&bytes, &mut dice);
         std::mem::forget(shown);

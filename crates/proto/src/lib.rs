@@ -20,12 +20,13 @@ pub mod memcached;
 mod message;
 pub mod redis;
 pub mod scan;
+mod session;
 
 pub use message::{
-    Answer, Ask, Asked, Carry, Class, Command, Credentials, Excuse, Extra, Facts, Heard, Item,
-    ItemKind, Lane, Local, Login, Marks, Muted, Parsed, Place, Profile, Progress, Quiet, Refusal,
-    Request, Resume, Session, Shown, Skills, Span, Turn,
+    Answer, Ask, Asked, Carry, Class, Command, Excuse, Extra, Heard, Item, ItemKind, Lane, Local,
+    Marks, Parsed, Place, Progress, Quiet, Refusal, Request, Resume, Shown, Skills, Span,
 };
+pub use session::{Credentials, Facts, Login, Muted, Profile, Session, Turn};
 
 /// Every protocol that clients speak.
 pub static PROTOCOLS: &[&dyn Protocol] = &[&memcached::Text, &memcached::Binary, &redis::Redis];

@@ -240,8 +240,8 @@ fn grow(out: &mut Vec<u8>, depth: usize, dice: &mut Dice) {
             out.extend_from_slice(&word);
         }
         _ => {
-            let (sign, times) = [(b'*', 1), (b'*', 1), (b'~', 1), (b'%', 2), (b'|', 2)]
-                [dice.below(5)];
+            let (sign, times) =
+                [(b'*', 1), (b'*', 1), (b'~', 1), (b'%', 2), (b'|', 2)][dice.below(5)];
             let count = dice.below(5);
             out.push(sign);
             length(out, count, dice);

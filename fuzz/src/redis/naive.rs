@@ -88,9 +88,7 @@ fn inline(input: &[u8]) -> Reading<Vec<Vec<u8>>> {
     let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
     match split(line) {
         // Servers take these for a browser that somebody has made to attack them.
-        Some(arguments) if arguments.first().is_some_and(|word| is_http(word)) => {
-            Reading::Hopeless
-        }
+        Some(arguments) if arguments.first().is_some_and(|word| is_http(word)) => Reading::Hopeless,
         Some(arguments) => Reading::Is(arguments, end + 1),
         None => Reading::Hopeless,
     }

@@ -9,7 +9,9 @@ use crate::mutate::{self, Dice};
 
 pub fn run(seed: u64, budget: usize) {
     let protocol = proto::protocol("redis").expect("the table has the protocol");
-    mutate::run_of("redis-request", grammar::request, seed, budget, |bytes, dice| check(protocol, bytes, dice));
+    mutate::run_of("redis-request", grammar::request, seed, budget, |bytes, dice| {
+        check(protocol, bytes, dice)
+    });
 }
 
 fn check(protocol: &dyn Protocol, bytes: &[u8], dice: &mut Dice) {
@@ -110,7 +112,9 @@ fn parts(
     words: &[Vec<u8>],
 ) {
     let upstream = protocol.upstream();
-    let pair = usize::from((words.len() - 1) / keys.len().max(1) == 2 && keys.len() * 2 + 1 == words.len());
+    let pair = usize::from(
+        (words.len() - 1) / keys.len().max(1) == 2 && keys.len() * 2 + 1 == words.len(),
+    );
     let mut text = Vec::new();
     let mut meant = vec![words[0].to_ascii_uppercase()];
     let mut count = 0;

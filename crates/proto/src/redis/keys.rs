@@ -305,6 +305,20 @@ fn keep_radius(from: u8, input: &[u8], words: &mut Vec<Span>) -> Result<Place, R
     Ok(Place::Keys)
 }
 
+/// The database that MOVE and COPY write to; 0 where they say none, or none that is a number.
+pub(super) fn space(command: u16, input: &[u8], words: &[Span]) -> u32 {
+    let number = |place: usize| {
+        let value = words.get(place).and_then(|word| integer(word.of(input))).unwrap_or(0);
+        value.clamp(0, i64::from(u32::MAX)) as u32
+    };
+    let is_told = |place: &usize| words[*place].of(input).eq_ignore_ascii_case(b"DB");
+    match command {
+        id::MOVE => number(2),
+        id::COPY => (3..words.len()).filter(is_told).map(|at| number(at + 1)).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
 fn keep_two(second: Option<Span>, words: &mut Vec<Span>) {
     words[0] = words[1];
     words.truncate(1);

@@ -6,7 +6,7 @@
 //!
 //! What is answered: `reply.rs` reads what a server says · `servers.rs` is what servers speak ·
 //! `scan.rs`, `gather.rs` and `script.rs` are what several of them say together · `converse/` is
-//! what the proxy says by itself, and `answer.rs` its errors.
+//! what the proxy says by itself, and `answer.rs` its errors · `words.rs` writes all that.
 
 pub mod commands;
 

@@ -103,7 +103,7 @@ fn whole(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     }
 }
 
-/// The length of one short string, `OK` or a digit, that has come whole: most are so. Not a word about
+/// The length of one short string, `OK` or a digit, that has come whole: most are so. Not a word of
 /// any other; it only saves the long way.
 #[inline(always)]
 fn short(input: &[u8]) -> Option<usize> {

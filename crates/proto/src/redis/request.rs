@@ -218,7 +218,7 @@ const fn plan(command: u16) -> Plan {
     let class = if command == id::PING { Class::Local(Local::Nothing) } else { class };
     let keys = match class {
         Class::Local(_) if !container => Keys::None,
-        Class::Single { .. } if keys::is_first(command) => Keys::First,
+        Class::Single { .. } if command != id::MOVE && keys::is_first(command) => Keys::First,
         _ => Keys::Many,
     };
     let request = Request {
@@ -229,6 +229,7 @@ const fn plan(command: u16) -> Plan {
         keep: false,
         repeat: is_single || matches!(class, Class::Split { .. }),
         place,
+        space: 0,
         head: 0,
         body: 0,
         trailer: b"",
@@ -294,14 +295,17 @@ fn understand_row(mut request: Request, input: &[u8], words: &mut Vec<Span>) -> 
             }
             words.clear();
         }
-        Class::Single { .. } | Class::Split { .. } => match keys::keep(command, input, words) {
-            Ok(place) if request.place == Place::Keys => request.place = place,
-            Ok(_) => {}
-            Err(refusal) => {
-                words.clear();
-                request.class = Class::Refuse(refusal);
+        Class::Single { .. } | Class::Split { .. } => {
+            request.space = keys::space(command, input, words);
+            match keys::keep(command, input, words) {
+                Ok(place) if request.place == Place::Keys => request.place = place,
+                Ok(_) => {}
+                Err(refusal) => {
+                    words.clear();
+                    request.class = Class::Refuse(refusal);
+                }
             }
-        },
+        }
         _ => words.clear(),
     }
     request

@@ -5,7 +5,7 @@
 //! that reply is believed.
 
 use metrics::Server as Counter;
-use proto::{ItemKind, Parsed, Progress};
+use proto::{Item, ItemKind, Parsed, Progress, Upstream};
 
 use super::pieces::begin_body;
 use crate::buffer::Source;
@@ -14,7 +14,7 @@ use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::{Batch, Cargo, Entry, Flight, State, Unit};
 use crate::plan::QuickAck;
-use crate::request::NONE;
+use crate::request::{NONE, Rows};
 use crate::{Action, Event, Proxy, Time, limits};
 
 /// How far a look at a link's bytes came.
@@ -125,42 +125,13 @@ impl Proxy {
         if link.body.is_some() {
             return self.pair_more(id, item, rest, now);
         }
-        let (entry, unit) = match (&mut flight.cargo, item.kind) {
-            (Cargo::Fetch(batch), ItemKind::Value) => {
-                let Some(found) = batch.find(item.key.of(rest.bytes)) else {
-                    return Err("the value of a key that was not asked for");
-                };
-                batch.skipped.extend_from_slice(&batch.entries[batch.cursor..found]);
-                batch.cursor = found + 1;
-                (batch.entries[found], Unit::Key)
-            }
-            (Cargo::Fetch(batch), ItemKind::Status | ItemKind::Part) if batch.whole => {
-                let each = self.desk.rows[batch.entries[0].row].question.each;
-                let elements = upstream.elements(&rest.bytes[..item.head as usize]);
-                let count = elements.map(|(_, count)| count);
-                if each && count != Some(batch.entries.len() as u64) && !bug!(BelievePoison) {
-                    return Err("another number of values than were asked for");
-                }
-                (batch.entries[0], Unit::Batch)
-            }
-            (Cargo::Single(row, slot), ItemKind::Status | ItemKind::Part) => {
-                let key = item.key.of(rest.bytes);
-                if !key.is_empty() && !self.desk.rows[*row].question.names(key) {
-                    return Err("the value of a key that was not asked for");
-                }
-                (Entry::of_row(*row, *slot), Unit::Single)
-            }
-            (Cargo::Errand, ItemKind::Status | ItemKind::Part) => {
-                (Entry::of_row(NONE, 0), Unit::Errand)
-            }
-            (Cargo::Fetch(_), ItemKind::End | ItemKind::Error)
-            | (Cargo::Single(..) | Cargo::Errand, ItemKind::Error) => {
-                let line = &rest.bytes[..item.head as usize];
-                self.end_reply(id, item.kind, line, now);
-                return Ok(Step::Used(line.len()));
-            }
-            _ => return Err("not a possible answer to what was asked"),
-        };
+        let is_fetch = matches!(flight.cargo, Cargo::Fetch(_));
+        if item.kind == ItemKind::Error || item.kind == ItemKind::End && is_fetch {
+            let line = &rest.bytes[..item.head as usize];
+            self.end_reply(id, item.kind, line, now);
+            return Ok(Step::Used(line.len()));
+        }
+        let (entry, unit) = whose(flight, &item, rest.bytes, &self.desk.rows, upstream)?;
         let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
         if len > rest.bytes.len() || item.kind == ItemKind::Part {
             begin_body(link, &mut self.desk, (item, asked), rest, (entry, unit));
@@ -196,9 +167,7 @@ impl Proxy {
         let link = self.links.find(id).expect("the caller found it");
         let server = link.server;
         match unit {
-            Unit::Key => {
-                self.desk.hit(server, entry, value);
-            }
+            Unit::Key => self.desk.hit(server, entry, value),
             Unit::Single => {
                 self.end_flight(id, ItemKind::Status, now);
                 match self.desk.rows[entry.row].question.gathers {
@@ -367,6 +336,47 @@ impl Proxy {
         self.arm_link(id);
     }
 }
+
+/// What an item settles, and whose it is; a message's place moves past a value.
+fn whose(
+    flight: &mut Flight,
+    item: &Item,
+    bytes: &[u8],
+    rows: &Rows,
+    upstream: &dyn Upstream,
+) -> Result<(Entry, Unit), &'static str> {
+    let key = item.key.of(bytes);
+    match (&mut flight.cargo, item.kind) {
+        (Cargo::Fetch(batch), ItemKind::Value) => {
+            let found = batch.find(key).ok_or(NOT_ASKED)?;
+            batch.skipped.extend_from_slice(&batch.entries[batch.cursor..found]);
+            batch.cursor = found + 1;
+            Ok((batch.entries[found], Unit::Key))
+        }
+        (Cargo::Fetch(batch), ItemKind::Status | ItemKind::Part) if batch.whole => {
+            let first = batch.entries[0];
+            let elements = upstream.elements(&bytes[..item.head as usize]);
+            let is_right = elements.is_some_and(|(_, count)| count == batch.entries.len() as u64);
+            match is_right || !rows[first.row].question.each || bug!(BelievePoison) {
+                true => Ok((first, Unit::Batch)),
+                false => Err("another number of values than were asked for"),
+            }
+        }
+        (Cargo::Single(row, slot), ItemKind::Status | ItemKind::Part) => {
+            match key.is_empty() || rows[*row].question.names(key) {
+                true => Ok((Entry::of_row(*row, *slot), Unit::Single)),
+                false => Err(NOT_ASKED),
+            }
+        }
+        (Cargo::Errand, ItemKind::Status | ItemKind::Part) => {
+            Ok((Entry::of_row(NONE, 0), Unit::Errand))
+        }
+        _ => Err(NO_ANSWER),
+    }
+}
+
+const NOT_ASKED: &str = "the value of a key that was not asked for";
+const NO_ANSWER: &str = "not a possible answer to what was asked";
 
 impl Flight {
     /// Parts of requests that wait for its reply.

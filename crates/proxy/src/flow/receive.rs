@@ -237,18 +237,7 @@ impl Proxy {
         let parsed = client.protocol.parse_request(rest.bytes, &mut client.resume, &mut self.keys);
         let mut request = match parsed {
             Parsed::Incomplete => return 0,
-            Parsed::Malformed(why) => {
-                self.desk.pools[pool].counters.add(Counter::Refused, 1);
-                let answer = match self.must_log_in(id) {
-                    true => Answer::LoginFirst,
-                    false => Answer::Refused(Refusal::Bad(why)),
-                };
-                if muted == Muted::No {
-                    self.desk.answer(id, &Request::nobody(), rest.bytes, &answer);
-                }
-                self.desk.leave(id);
-                return rest.bytes.len();
-            }
+            Parsed::Malformed(why) => return self.turn_off(id, rest.bytes, why),
             Parsed::Complete(request) => request,
         };
         client.resume = Resume::default();
@@ -291,15 +280,7 @@ impl Proxy {
             }
         }
         if let Some(answer) = refused {
-            if let Some(client) = self.desk.clients.find_mut(id)
-                && tail > 0
-            {
-                client.intake = Intake::Swallow(tail);
-            }
-            self.desk.pools[pool].counters.add(Counter::Refused, 1);
-            self.desk.answer(id, &request, text, &answer);
-            self.pause_if_full(id);
-            return head;
+            return self.refuse_read(id, &request, text, &answer);
         }
         match usize::try_from(request.len()) {
             Ok(whole) if whole <= rest.bytes.len() => {
@@ -312,6 +293,40 @@ impl Proxy {
                 head
             }
         }
+    }
+
+    /// What can never become a request ends the conversation.
+    fn turn_off(&mut self, id: ConnId, bytes: &[u8], why: &'static str) -> usize {
+        let client = self.desk.clients.find(id).expect("the caller found it");
+        self.desk.pools[client.pool as usize].counters.add(Counter::Refused, 1);
+        let answer = match self.must_log_in(id) {
+            true => Answer::LoginFirst,
+            false => Answer::Refused(Refusal::Bad(why)),
+        };
+        if client.session.muted == Muted::No {
+            self.desk.answer(id, &Request::nobody(), bytes, &answer);
+        }
+        self.desk.leave(id);
+        bytes.len()
+    }
+
+    /// A request is refused of which the head has been read; what follows of it is passed over.
+    fn refuse_read(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        answer: &Answer<'_>,
+    ) -> usize {
+        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        let (pool, tail) = (client.pool as usize, request.len() - u64::from(request.head));
+        if tail > 0 {
+            client.intake = Intake::Swallow(tail);
+        }
+        self.desk.pools[pool].counters.add(Counter::Refused, 1);
+        self.desk.answer(id, request, head, answer);
+        self.pause_if_full(id);
+        head.len()
     }
 
     /// An unknown command may be one that the operator knows.

@@ -42,6 +42,7 @@ pub(super) struct Apart {
 const NOT_SOLE: &str =
     "it may touch keys that cannot be told from it: only in a pool of one server";
 const NO_PLACE: &str = "invalid cursor";
+const NO_SPACE: &str = "DB index is out of range";
 
 impl Proxy {
     /// The way of a request that one server answers with one item; others have none.
@@ -55,6 +56,9 @@ impl Proxy {
         let Class::Single { .. } = request.class else {
             return self.way_of_own(id, request, head, now);
         };
+        if request.space > 0 && !self.has_space(id, request.space) {
+            return Some(Way::Refused(Refusal::Bad(NO_SPACE)));
+        }
         if self.keys.len() > 1 || request.place != Place::Keys {
             return Some(self.way_of_many(id, request, head));
         }
@@ -78,6 +82,12 @@ impl Proxy {
                 }
             }
         })
+    }
+
+    /// Whether a client's pool has this database.
+    fn has_space(&self, id: ConnId, space: u32) -> bool {
+        let client = self.desk.clients.find(id).expect("it has just asked");
+        space < self.desk.pools[client.pool as usize].plan.spaces
     }
 
     /// The way of a request whose keys must meet, or which has none.

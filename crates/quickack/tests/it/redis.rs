@@ -1,6 +1,7 @@
 //! Redis and Valkey: real servers behind, real clients and hostile ones in front.
 
 mod clients;
+mod databases;
 mod differential;
 mod failures;
 mod hostile;

@@ -125,6 +125,29 @@ fn a_search_may_be_stored_elsewhere() {
     check("georadius_ro a 1 1 1 m store b", "a");
 }
 
+/// A pool may have fewer databases than its servers.
+#[test]
+fn whoever_reaches_into_another_database_says_which() {
+    for (line, expected) in [
+        ("move a 3", 3),
+        ("move a -1", 0),
+        ("move a x", 0),
+        ("move a 99999999999", u32::MAX),
+        ("copy a b", 0),
+        ("copy a b replace db 5", 5),
+        ("copy a b DB 1 db 7", 7),
+        ("copy db 9", 0),
+        ("copy a db 9", 0),
+        ("copy a b db", 0),
+        ("get 5", 0),
+    ] {
+        let (line, mut keys) = (format!("{line}\r\n"), Vec::new());
+        let parsed = request::parse(line.as_bytes(), &mut Resume::default(), &mut keys);
+        let Parsed::Complete(request) = parsed else { panic!("{line}: {parsed:?}") };
+        assert_eq!(request.space, expected, "{line}");
+    }
+}
+
 #[test]
 fn quoted_keys_are_told_as_they_stand() {
     check("get \"a b\"", "\\\"a b\\\"");
