@@ -84,6 +84,8 @@ pub(crate) struct Server {
     pub(crate) unable_until: Time,
     /// How long that lasts the next time, microseconds.
     pub(crate) unable_pause: u64,
+    /// Lanes that it has refused, and until when it is not asked for them again.
+    pub(crate) refused: Vec<(u16, Time)>,
     pub(crate) silence: Silence,
     pub(crate) counters: Counters<metrics::Server>,
     /// From the place of a message in a queue to its reply.
@@ -216,18 +218,21 @@ impl Pool {
             links.flatten().all(Option::is_none)
         };
         let place = self.lanes.make(lane, is_unused)?;
-        for server in &mut self.servers {
-            server.links.resize(self.lanes.len(), vec![None; self.plan.server_connections]);
-        }
+        self.widen();
         Some(place)
     }
 
     /// New clients begin in the lane that the plan says.
     pub(crate) fn settle_home(&mut self) {
-        let lane = home(&self.plan);
-        // So many databases that this one has no place: those who come are where the others began.
-        if let Some(place) = self.lane(lane) {
-            self.lanes.home = place;
+        self.lanes.set_home(home(&self.plan));
+        self.widen();
+    }
+
+    /// Each server has places for the links of each lane.
+    fn widen(&mut self) {
+        let places = vec![None; self.plan.server_connections];
+        for server in &mut self.servers {
+            server.links.resize(self.lanes.len(), places.clone());
         }
     }
 
@@ -254,6 +259,15 @@ impl Pool {
         let all = (0..count).map(|at| (number + at) % count);
         // If none can be asked, one of them says so.
         all.clone().find(can_be_asked).or_else(|| self.place_from(0).map(|at| at as usize))
+    }
+
+    /// A server that can be asked, and of which nobody knows what it can do.
+    pub(crate) fn unknown(&self) -> Option<usize> {
+        let is_unknown = |one: &Server| {
+            let can_be_asked = one.stage == Stage::Planned && one.health == Health::Ready;
+            can_be_asked && !one.ejected && one.skills.is_none()
+        };
+        self.servers.iter().position(is_unknown)
     }
 
     /// What all servers can of which that is known.
@@ -321,6 +335,7 @@ impl Server {
             probe_at: None,
             unable_until: Time(0),
             unable_pause: limits::BACKOFF_FIRST_US,
+            refused: Vec::new(),
             silence: Silence::default(),
             counters: sheet.counters(plan.row),
             latency: sheet.recorder(plan.row, Latency::REPLIES),
@@ -360,6 +375,16 @@ impl Server {
     pub(crate) fn note_unable(&mut self, now: Time) {
         self.unable_until = now.after(self.unable_pause);
         self.unable_pause = (self.unable_pause * 2).min(limits::BACKOFF_LAST_US);
+    }
+
+    /// It has no such lane: that is not tried again for a while.
+    pub(crate) fn note_refused(&mut self, lane: u16, now: Time) {
+        self.refused.retain(|(_, until)| *until > now);
+        self.refused.push((lane, now.after(limits::LANE_PAUSE_US)));
+    }
+
+    pub(crate) fn refuses(&self, lane: u16, now: Time) -> bool {
+        self.refused.iter().any(|(one, until)| *one == lane && *until > now)
     }
 
     /// Forgets a link that has died.

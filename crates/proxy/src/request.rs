@@ -75,7 +75,8 @@ pub(crate) struct Question {
     pub(crate) repeats: Option<u8>,
     /// It waits to be asked again, and stands in no queue.
     pub(crate) rests: bool,
-    /// Where the walk goes on that it is a step of.
+    /// The place of the server that was asked, and where the walk goes on that it is a step of.
+    pub(crate) at: u32,
     pub(crate) next: Option<u32>,
     pub(crate) head: Vec<u8>,
     /// Where the parts of the head end that belong to one key each, if it was joined from several.
@@ -84,8 +85,8 @@ pub(crate) struct Question {
 
 impl Question {
     pub(crate) fn asked(&self) -> Asked<'_> {
-        let Question { command, quiet, ask, next, .. } = *self;
-        Asked { command, quiet, ask, head: &self.head, next }
+        let Question { command, quiet, ask, at, next, .. } = *self;
+        Asked { command, quiet, ask, head: &self.head, at, next }
     }
 
     /// What a server that was asked so says is translated: its client speaks otherwise, or it tells
@@ -269,14 +270,18 @@ impl Row {
 
     /// Makes the one answer of the replies that were gathered; whether all were good.
     pub(crate) fn gather(&mut self, out: &mut Vec<u8>) -> bool {
-        let is_bad = |slot: &Slot| matches!(slot, Slot::Failed { .. });
+        let is_bad = |slot: &Slot| matches!(slot, Slot::Failed { .. }) && !bug!(SwallowError);
         if self.question.each && !self.slots.iter().any(is_bad) {
             self.interleave(out);
             return true;
         }
         let (slots, values) = (&self.slots, &self.values);
         let of = |start: u32, end: u32| &values[start as usize..end as usize];
-        let mut parts = slots.iter().filter_map(|slot| match *slot {
+        let twice = slots.first().filter(|_| bug!(CountTwice));
+        let lost = usize::from(bug!(LosePart) && slots.len() > 1);
+        let counted = slots.iter().skip(lost).chain(twice);
+        let mut parts = counted.filter_map(|slot| match *slot {
+            Slot::Failed { .. } if bug!(SwallowError) => None,
             Slot::Small { start, end } => Some(Ok(of(start, end))),
             Slot::Failed { start, end } => Some(Err(of(start, end))),
             Slot::Empty | Slot::With { .. } | Slot::Large { .. } => None,
@@ -299,6 +304,7 @@ impl Row {
         let count = Answer::Open(self.slots.len() as u64);
         self.question.protocol.answer(&self.question.asked(), &count, out);
         for at in 0..self.slots.len() {
+            let at = if bug!(ShiftElements) { (at + 1) % self.slots.len() } else { at };
             let (first, begins) = match self.slots[at] {
                 Slot::With { first } => (first as usize, false),
                 _ => (at, true),
@@ -452,6 +458,7 @@ impl Row {
             each: false,
             repeats: None,
             rests: false,
+            at: 0,
             next: None,
             head: Vec::new(),
             ends: Vec::new(),

@@ -22,15 +22,18 @@ pub(super) enum Data<'a> {
 /// link's queue.
 const KEY_HELD: usize = 48;
 
+const VOID: &str = "it belongs to a transaction that was refused, of which nothing is carried out";
 /// How often it is told that clients are refused, microseconds.
 const REFUSED_TELL_US: u64 = 1_000_000;
 
 /// A client that wants no answer gets none.
 fn mute(client: &mut Client, request: &mut Request) {
-    if client.session.muted == Muted::Next {
+    if client.session.muted == Muted::Next && !bug!(SkipForEver) {
         client.session.muted = Muted::No;
     }
-    request.quiet = Quiet::Silent;
+    if !bug!(IgnoreMute) {
+        request.quiet = Quiet::Silent;
+    }
 }
 
 impl Proxy {
@@ -71,11 +74,13 @@ impl Proxy {
     /// place here.
     pub(crate) fn take_over(&mut self, id: ConnId, passed: Passed) -> Result<(), Vec<u8>> {
         let client = self.desk.clients.find_mut(id).expect("it has just come");
-        let pool = &mut self.desk.pools[client.pool as usize];
-        let Some(lane) = pool.lane(passed.session.lane) else {
+        let at = client.pool as usize;
+        let Some(lane) = self.lane_for(at, passed.session.lane) else {
             self.desk.drop_client(id);
             return Err(Vec::new());
         };
+        let client = self.desk.clients.find_mut(id).expect("it has just come");
+        let pool = &mut self.desk.pools[at];
         pool.lanes.leave(client.lane);
         pool.lanes.enter(lane);
         client.lane = lane;
@@ -244,8 +249,12 @@ impl Proxy {
         if muted != Muted::No {
             mute(client, &mut request);
         }
+        let is_void = client.session.void;
         if matches!(request.class, Class::Refuse(Refusal::Unknown)) {
             self.adopt(id, &mut request, rest.bytes);
+        }
+        if is_void && !matches!(request.class, Class::Local(_)) {
+            request.class = Class::Refuse(Refusal::ByName(VOID));
         }
         if let Some(used) = self.login(id, &request, rest.bytes) {
             return used;
@@ -369,6 +378,9 @@ impl Proxy {
     fn refusal(&self, pool: usize, request: &Request) -> Option<Answer<'static>> {
         if let Class::Refuse(refusal) = request.class {
             return Some(Answer::Refused(refusal));
+        }
+        if matches!(request.class, Class::Local(_)) && request.head as usize > limits::OWN_LEN_MAX {
+            return Some(Answer::Refused(Refusal::TooLarge));
         }
         if request.body > self.desk.pools[pool].plan.item_size_max as u64 {
             return Some(Answer::Refused(Refusal::TooLarge));

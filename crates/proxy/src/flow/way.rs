@@ -106,10 +106,15 @@ impl Proxy {
                 Err(apart) => return Way::Apart(apart),
             },
             Place::Any => entry.any_place(id.index()),
-            Place::Nth(at) if entry.place_from(at).is_none() => {
+            Place::Nth(at) if entry.place_from(at) != Some(at) => {
                 return Way::Refused(Refusal::Bad(NO_PLACE));
             }
-            Place::Nth(at) => entry.place_from(at).map(|at| at as usize),
+            Place::From(at) if entry.place_from(at).is_none() => {
+                return Way::Refused(Refusal::Bad(NO_PLACE));
+            }
+            Place::Nth(at) | Place::From(at) => {
+                entry.place_from(at + u32::from(bug!(ScanElsewhere))).map(|at| at as usize)
+            }
             Place::Sole => match (entry.place_from(0), entry.planned()) {
                 (Some(at), 1) => Some(at as usize),
                 _ => return Way::Refused(Refusal::ByName(NOT_SOLE)),
@@ -138,6 +143,7 @@ impl Proxy {
             let server = self.server_of(id, request, head, key);
             if let (Some(one), Some(other)) = (first, server)
                 && one != other
+                && !bug!(SendApart)
             {
                 let (keys, servers) = ([self.keys[0], key], [one, other]);
                 return Err(Apart { keys, servers });
