@@ -522,7 +522,8 @@ fn gather(row: &mut Row, lore: &mut Lore, out: &mut Outbox) {
     let asked = row.question.asked();
     if is_good
         && !bug!(NeverLearn)
-        && let Some((name, text)) = row.question.protocol.learn(&asked, &words[start..]) {
+        && let Some((name, text)) = row.question.protocol.learn(&asked, &words[start..])
+    {
         lore.learn(name, text);
     }
 }
