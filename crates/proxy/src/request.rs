@@ -75,7 +75,8 @@ pub(crate) struct Question {
     pub(crate) repeats: Option<u8>,
     /// It waits to be asked again, and stands in no queue.
     pub(crate) rests: bool,
-    /// Where the walk goes on that it is a step of.
+    /// The place of the server that was asked, and where the walk goes on that it is a step of.
+    pub(crate) at: u32,
     pub(crate) next: Option<u32>,
     pub(crate) head: Vec<u8>,
     /// Where the parts of the head end that belong to one key each, if it was joined from several.
@@ -84,8 +85,8 @@ pub(crate) struct Question {
 
 impl Question {
     pub(crate) fn asked(&self) -> Asked<'_> {
-        let Question { command, quiet, ask, next, .. } = *self;
-        Asked { command, quiet, ask, head: &self.head, next }
+        let Question { command, quiet, ask, at, next, .. } = *self;
+        Asked { command, quiet, ask, head: &self.head, at, next }
     }
 
     /// What a server that was asked so says is translated: its client speaks otherwise, or it tells
@@ -457,6 +458,7 @@ impl Row {
             each: false,
             repeats: None,
             rests: false,
+            at: 0,
             next: None,
             head: Vec::new(),
             ends: Vec::new(),

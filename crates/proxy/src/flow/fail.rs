@@ -209,6 +209,9 @@ impl Proxy {
         if let Some(counter) = fault.row().counter {
             entry.counters.add(counter, 1);
         }
+        if fault == Fault::LaneRefused {
+            entry.note_refused(link.lane, now);
+        }
         if fault == Fault::ConnectTimeout {
             entry.counters.add(Counter::ConnectTimeout, 1);
         }
@@ -289,7 +292,7 @@ impl Proxy {
                 let executed = sent && self.desk.rows[row].writes;
                 self.desk.fail_part((row, slot), Some(server), fault, executed);
             }
-            Cargo::Errand => {}
+            Cargo::Errand(_) => {}
         }
     }
 
