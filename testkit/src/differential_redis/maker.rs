@@ -100,6 +100,8 @@ impl<'a> Maker<'a> {
             (_, "key") => 850,
             ("sort" | "sort_ro", "by-pattern" | "get-pattern") => 150,
             ("xgroup|create", "mkstream") => 700,
+            ("sort", "destination") | ("georadius" | "georadiusbymember", "store") => 500,
+            ("georadius" | "georadiusbymember", "storekey" | "storedistkey") => 300,
             ("function|load", "replace") => 900,
             // Two of three do not go together.
             ("zadd" | "geoadd", _) => 150,

@@ -77,7 +77,6 @@ fn read(row: &'static commands::Row) -> Row {
         // Numbers of which more than one is a time.
         ("time" | "object|refcount" | "memory|usage", _) => Likeness::Shape,
         ("xinfo|stream", _) => Likeness::Near,
-        ("command|getkeysandflags", _) => Likeness::Kind,
         ("hrandfield" | "zrandmember" | "srandmember" | "spop" | "randomkey", _) => Likeness::Shape,
         // Without an id of the server's own: see `strict`.
         ("xadd", _) => Likeness::Exact,

@@ -248,8 +248,14 @@ fn keys(command: &[&[u8]]) -> Result<Vec<(usize, &'static KeySpec)>, &'static [u
     if !row.takes(command.len()) {
         return Err(BAD_COUNT);
     }
+    let may_be_none = row.flags.contains(&"no_mandatory_keys");
     let mut keys = Vec::new();
     for spec in row.keys {
+        // A number that says of more keys than there are spoils all that is there.
+        let counts = matches!(spec.find, Find::Number { .. }) && !may_be_none;
+        if counts && range(spec, command).is_none() {
+            return Err(BAD_ARGUMENTS);
+        }
         for at in range(spec, command).into_iter().flatten() {
             keys.push((at, spec));
         }
@@ -260,7 +266,6 @@ fn keys(command: &[&[u8]]) -> Result<Vec<(usize, &'static KeySpec)>, &'static [u
             keys.extend(at.filter(|at| *at > 2 && *at < command.len()).map(|at| (at, spec)));
         }
     }
-    let may_be_none = row.flags.contains(&"no_mandatory_keys");
     if keys.is_empty() && !may_be_none { Err(BAD_ARGUMENTS) } else { Ok(keys) }
 }
 
