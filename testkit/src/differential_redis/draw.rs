@@ -225,8 +225,8 @@ fn row_of(rows: &[super::Row], name: &str) -> usize {
 /// words is none, and what is found depends on how the server has linked them.
 fn precede(item: &Item, name: &str) -> Vec<Vec<Word>> {
     let by_words = name.contains("lex") || item.says("BYLEX");
-    let keys = item.words.iter().filter(|word| word.is_key);
-    let Some(key) = keys.last().filter(|_| by_words) else { return Vec::new() };
+    let mut keys = item.words.iter().filter(|word| word.is_key);
+    let Some(key) = keys.next_back().filter(|_| by_words) else { return Vec::new() };
     let line = |start: &str, rest: &[&str]| {
         let rest = rest.iter().map(Word::new);
         [Word::new(start), key.clone()].into_iter().chain(rest).collect()

@@ -211,7 +211,7 @@ impl<'s> Run<'s> {
             return true;
         }
         let text = ours.error();
-        let named = |owner: usize| text.contains(&format!("{}", self.owners.names[owner]));
+        let named = |owner: usize| text.contains(&self.owners.names[owner]);
         let mut owners: Vec<usize> = item.keys.iter().map(|key| self.owners.of(key)).collect();
         owners.sort_unstable();
         owners.dedup();
