@@ -44,6 +44,21 @@ impl Lanes {
         Some(at as u16)
     }
 
+    /// The places of lanes that nobody is in.
+    pub(crate) fn left(&self) -> Vec<u16> {
+        let is_left = |at: &u16| *at != self.home && self.lanes[usize::from(*at)].1 == 0;
+        (0..self.lanes.len() as u16).filter(is_left).collect()
+    }
+
+    /// Clients begin in this lane, however many there are.
+    pub(crate) fn set_home(&mut self, lane: Lane) {
+        let place = self.find(lane).unwrap_or_else(|| {
+            self.lanes.push((lane, 0));
+            (self.lanes.len() - 1) as u16
+        });
+        self.home = place;
+    }
+
     /// A client is in this lane now.
     pub(crate) fn enter(&mut self, place: u16) {
         self.lanes[usize::from(place)].1 += 1;

@@ -216,18 +216,21 @@ impl Pool {
             links.flatten().all(Option::is_none)
         };
         let place = self.lanes.make(lane, is_unused)?;
-        for server in &mut self.servers {
-            server.links.resize(self.lanes.len(), vec![None; self.plan.server_connections]);
-        }
+        self.widen();
         Some(place)
     }
 
     /// New clients begin in the lane that the plan says.
     pub(crate) fn settle_home(&mut self) {
-        let lane = home(&self.plan);
-        // So many databases that this one has no place: those who come are where the others began.
-        if let Some(place) = self.lane(lane) {
-            self.lanes.home = place;
+        self.lanes.set_home(home(&self.plan));
+        self.widen();
+    }
+
+    /// Each server has places for the links of each lane.
+    fn widen(&mut self) {
+        let places = vec![None; self.plan.server_connections];
+        for server in &mut self.servers {
+            server.links.resize(self.lanes.len(), places.clone());
         }
     }
 

@@ -269,14 +269,18 @@ impl Row {
 
     /// Makes the one answer of the replies that were gathered; whether all were good.
     pub(crate) fn gather(&mut self, out: &mut Vec<u8>) -> bool {
-        let is_bad = |slot: &Slot| matches!(slot, Slot::Failed { .. });
+        let is_bad = |slot: &Slot| matches!(slot, Slot::Failed { .. }) && !bug!(SwallowError);
         if self.question.each && !self.slots.iter().any(is_bad) {
             self.interleave(out);
             return true;
         }
         let (slots, values) = (&self.slots, &self.values);
         let of = |start: u32, end: u32| &values[start as usize..end as usize];
-        let mut parts = slots.iter().filter_map(|slot| match *slot {
+        let twice = slots.first().filter(|_| bug!(CountTwice));
+        let lost = usize::from(bug!(LosePart) && slots.len() > 1);
+        let counted = slots.iter().skip(lost).chain(twice);
+        let mut parts = counted.filter_map(|slot| match *slot {
+            Slot::Failed { .. } if bug!(SwallowError) => None,
             Slot::Small { start, end } => Some(Ok(of(start, end))),
             Slot::Failed { start, end } => Some(Err(of(start, end))),
             Slot::Empty | Slot::With { .. } | Slot::Large { .. } => None,
@@ -299,6 +303,7 @@ impl Row {
         let count = Answer::Open(self.slots.len() as u64);
         self.question.protocol.answer(&self.question.asked(), &count, out);
         for at in 0..self.slots.len() {
+            let at = if bug!(ShiftElements) { (at + 1) % self.slots.len() } else { at };
             let (first, begins) = match self.slots[at] {
                 Slot::With { first } => (first as usize, false),
                 _ => (at, true),

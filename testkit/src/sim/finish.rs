@@ -181,6 +181,9 @@ impl World {
 
     /// All keys are asked for; no fault can excuse an error any more.
     fn ask_for_everything(&mut self) {
+        for server in self.pools.iter_mut().flat_map(|pool| &mut pool.servers) {
+            server.redis.iter_mut().for_each(|redis| redis.scripts.clear());
+        }
         for at in 0..self.clients.len() {
             let Some(client) = self.clients[at].as_mut() else { continue };
             if client.is_leaving || client.is_half_closed || client.is_gone() {

@@ -161,11 +161,11 @@ fn ends(input: &[u8], end: usize) -> bool {
     input.get(end..).is_some_and(|rest| rest.first_chunk() == Some(b"\r\n"))
 }
 
-/// The spans of the arguments of an array.
-pub(super) fn spans(head: &[u8]) -> Vec<Span> {
+/// The spans of the first arguments of an array, so many at most.
+pub(super) fn spans(head: &[u8], most: usize) -> Vec<Span> {
     let mut found = Vec::new();
     let Ok(mut walk) = Walk::begin(head) else { return found };
-    while walk.left > 0 {
+    while walk.left > 0 && found.len() < most {
         match walk.step() {
             Ok(Step::Argument(span)) => found.push(span),
             Ok(Step::Long { start, .. }) if start < head.len() => walk.whole = true,
@@ -233,3 +233,36 @@ const LONG_LENGTH: &str = "Protocol error: too big bulk count string";
 /// What stands there instead is added when it is said.
 pub(super) const EXPECTED_BULK: &str = "Protocol error: expected '$', got ";
 const BAD_END: &str = "Protocol error: expected CR LF";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every line of up to seven bytes, over the bytes that matter: the quick look sees what the
+    /// thorough one sees, or leaves it to that.
+    #[test]
+    fn a_short_argument_is_what_a_thorough_look_finds() {
+        const BYTES: &[u8] = b"$019\r\n-";
+        let mut found = 0;
+        for mut number in 0..BYTES.len().pow(7) {
+            let mut input = [b'$', b'.', b'.', b'.', b'.', b'.', b'.', b'.', b'\r', b'\n'];
+            for byte in &mut input[1..8] {
+                *byte = BYTES[number % BYTES.len()];
+                number /= BYTES.len();
+            }
+            let mut walk = Walk { input: &input, at: 0, left: 1, whole: true };
+            let thorough = match walk.step() {
+                Ok(Step::Argument(span)) => Some((span.start as usize, span.end as usize)),
+                _ => None,
+            };
+            assert_eq!(short(&input, 0), thorough, "{}", input.escape_ascii());
+            let mut words = Vec::new();
+            let mut walk = Walk { input: &input, at: 0, left: 1, whole: true };
+            walk.take_short(&mut words);
+            let taken = words.first().map(|span| (span.start as usize, span.end as usize));
+            assert_eq!((taken, walk.left == 0), (thorough, thorough.is_some()));
+            found += usize::from(thorough.is_some());
+        }
+        assert!(found > 50, "{found}");
+    }
+}

@@ -50,8 +50,8 @@ pub(super) fn argument<'a>(head: &'a [u8], span: Span, scratch: &'a mut Vec<u8>)
     scratch
 }
 
-/// All arguments of a line, as they are meant.
-pub(super) fn arguments(line: &[u8]) -> Vec<Cow<'_, [u8]>> {
+/// All arguments of a line, as they are meant; `None` where it is none.
+pub(super) fn arguments(line: &[u8]) -> Option<Vec<Cow<'_, [u8]>>> {
     let meant = |span: Span| {
         let text = span.of(line);
         if !has_quotes(text) {
@@ -61,33 +61,41 @@ pub(super) fn arguments(line: &[u8]) -> Vec<Cow<'_, [u8]>> {
         unquote(text, &mut out);
         Cow::Owned(out)
     };
-    split(line).unwrap_or_default().into_iter().map(meant).collect()
+    Some(spans(line)?.into_iter().map(meant).collect())
 }
 
 /// Where the arguments of a line stand; `None` where it is none.
 pub(super) fn spans(head: &[u8]) -> Option<Vec<Span>> {
-    if head.first() == Some(&b'*') { None } else { split(head) }
-}
-
-/// Where the words of a line stand, quotes and all; `None` where a quote does not end, or goes on.
-pub(super) fn split(line: &[u8]) -> Option<Vec<Span>> {
     let mut words = Vec::new();
-    split_into(line, &mut words).then_some(words)
+    (head.first() != Some(&b'*') && split_into(head, &mut words)).then_some(words)
 }
 
 fn split_into(line: &[u8], words: &mut Vec<Span>) -> bool {
-    let end = line.strip_suffix(b"\n").unwrap_or(line);
-    let line = end.strip_suffix(b"\r").unwrap_or(end);
     let mut at = 0;
     loop {
-        at += line[at..].iter().take_while(|byte| is_space(**byte)).count();
-        if at == line.len() {
-            return true;
+        match next(line, at) {
+            Some(Ok(word)) => {
+                words.push(word);
+                at = word.end as usize;
+            }
+            Some(Err(())) => return false,
+            None => return true,
         }
-        let Some(len) = word_len(&line[at..]) else { return false };
-        words.push(Span::new(at, at + len));
-        at += len;
     }
+}
+
+/// The word that follows this one in a line that has been split.
+pub(super) fn after(line: &[u8], word: Span) -> Option<Span> {
+    next(line, word.end as usize)?.ok()
+}
+
+/// The next word from `at` on; an error is a quote that does not end.
+fn next(line: &[u8], at: usize) -> Option<Result<Span, ()>> {
+    let end = line.strip_suffix(b"\n").unwrap_or(line);
+    let line = end.strip_suffix(b"\r").unwrap_or(end);
+    let start = at + line[at..].iter().take_while(|byte| is_space(**byte)).count();
+    let rest = line.get(start..).filter(|rest| !rest.is_empty())?;
+    Some(word_len(rest).map(|len| Span::new(start, start + len)).ok_or(()))
 }
 
 /// The keys of a line with quotes: found in what is meant, told in what stands there.
@@ -103,8 +111,9 @@ fn understand_quoted(line: &[u8], keys: &mut Vec<Span>) -> Result<Request, &'sta
     }
     let mut found = meant.clone();
     let request = request::understand(&text, &mut found, line.len())?;
-    let place = |key: &Span| meant.iter().position(|word| word == key).map(|place| words[place]);
-    keys.extend(found.iter().filter_map(place));
+    // They stand in order: a line may have thousands.
+    let place = |key: &Span| meant.partition_point(|word| word.start < key.start);
+    keys.extend(found.iter().map(|key| words[place(key)]));
     Ok(request)
 }
 

@@ -21,7 +21,7 @@ pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
             words::error(&[b"ERR ", EXPECTED_BULK.as_bytes(), b"'", &found, b"'"], out);
         }
         Refusal::Bad(BAD_ARGUMENT) => {
-            let arguments = request::arguments(asked.head);
+            let arguments = request::first_arguments(asked.head, SHOWN_MAX);
             let wrong = shown(request::stray(&arguments).unwrap_or_default());
             words::error(&[b"ERR ", BAD_ARGUMENT.as_bytes(), &wrong], out);
         }
@@ -38,7 +38,7 @@ fn name(asked: &Asked<'_>) -> &'static str {
 
 /// As servers say it: the name and the beginning of the arguments, or the container's help.
 fn unknown(head: &[u8], out: &mut Vec<u8>) {
-    let arguments = request::arguments(head);
+    let arguments = request::first_arguments(head, SHOWN_MAX);
     let Some((name, rest)) = arguments.split_first() else {
         return words::error(&[b"ERR unknown command"], out);
     };
@@ -68,12 +68,16 @@ fn unknown(head: &[u8], out: &mut Vec<u8>) {
     );
 }
 
+/// No more arguments are looked at: each that is repeated takes three bytes at least.
+const SHOWN_MAX: usize = words::ECHO_MAX / 3 + 2;
+
 /// What is wrong is added when it is said.
 pub(super) const BAD_ARGUMENT: &str = "Unknown argument ";
 
 /// What a client sent, as servers repeat it, but for bytes that move a terminal.
 fn shown(text: &[u8]) -> Vec<u8> {
     let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+    let text = &text[..text.len().min(words::ECHO_MAX)];
     let line: Vec<u8> = text.iter().map(|byte| if is_end(byte) { b' ' } else { *byte }).collect();
     words::echo(&line)
 }

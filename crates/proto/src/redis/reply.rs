@@ -17,8 +17,10 @@ use super::scan::CURSOR_END;
 use crate::scan;
 use crate::{Ask, Item, ItemKind, Parsed, Progress, Span};
 
-/// Longest line of a server's: errors that scripts raise have no bound of their own.
+/// A line from this length on passes in pieces: what scripts raise has no bound of its own.
 pub(super) const LINE_MAX: usize = 64 * 1024;
+/// Beside the number of elements to come: the first of them is a line that has begun.
+const IN_LINE: u64 = 1 << 63;
 /// Longest bulk: what a server's `proto-max-bulk-len` is, if nobody has changed it.
 pub(super) const BULK_MAX: u64 = 512 * 1024 * 1024;
 /// Most elements of one aggregate.
@@ -63,6 +65,9 @@ fn long(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
 
 /// As many elements as there are.
 fn whole(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
+    if progress.left & IN_LINE != 0 {
+        return rest_of_line(progress, input);
+    }
     let last = match input.first() {
         Some(b'-') if progress.left == 0 => ItemKind::Error,
         Some(b'!') if progress.left == 0 => return long_error(input),
@@ -80,10 +85,15 @@ fn whole(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
         }
         match element(input, at) {
             Element::Whole { end, more } => {
-                let Some(sum) = (left - 1).checked_add(more) else {
+                let sum = left - 1 + more;
+                if sum >= IN_LINE {
                     return Parsed::Malformed(TOO_MANY);
-                };
+                }
                 (left, at) = (sum, end);
+            }
+            Element::LongLine { end } => {
+                progress.left = left | IN_LINE;
+                return item(last, progress, end, None);
             }
             Element::Body { start, len } => {
                 progress.left = left - 1;
@@ -142,6 +152,21 @@ fn made(kind: ItemKind, head: usize, body: Option<u64>) -> Item {
     Item { kind, head, body, trailer, key: Span::default() }
 }
 
+/// Of a line that has begun what has come.
+fn rest_of_line(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
+    let end = memchr::memchr2(b'\r', b'\n', input).unwrap_or(input.len());
+    let head = match &input[end..] {
+        [b'\r', b'\n', ..] => {
+            progress.left = (progress.left & !IN_LINE) - 1;
+            end + 2
+        }
+        [] | [b'\r'] if end > 0 => end,
+        [] | [b'\r'] => return Parsed::Incomplete,
+        _ => return Parsed::Malformed(BAD_LINE),
+    };
+    item(ItemKind::Status, progress, head, None)
+}
+
 /// An error that is a bulk. It is told whole, as the other kind is.
 fn long_error(input: &[u8]) -> Parsed<Item> {
     match element(input, 0) {
@@ -157,7 +182,7 @@ fn long_error(input: &[u8]) -> Parsed<Item> {
                 Some(_) => Parsed::Malformed(BAD_END),
             }
         }
-        Element::Unfinished => Parsed::Incomplete,
+        Element::Unfinished | Element::LongLine { .. } => Parsed::Incomplete,
         Element::Wrong(why) => Parsed::Malformed(why),
     }
 }
@@ -209,6 +234,10 @@ pub(super) enum Element {
         len: u64,
     },
     Unfinished,
+    /// A line whose end is not near: up to here it is not.
+    LongLine {
+        end: usize,
+    },
     Wrong(&'static str),
 }
 
@@ -264,14 +293,18 @@ fn aggregate(input: &[u8], at: usize, first: u8) -> Element {
 fn line(input: &[u8], at: usize) -> Element {
     let rest = &input[at + 1..input.len().min(at + LINE_MAX)];
     let Some(len) = memchr::memchr2(b'\r', b'\n', rest) else {
-        let is_long = input.len() - at >= LINE_MAX;
-        return if is_long { Element::Wrong(TOO_LONG) } else { Element::Unfinished };
+        return match input[at] {
+            _ if input.len() - at < LINE_MAX => Element::Unfinished,
+            b'+' | b'-' => Element::LongLine { end: at + LINE_MAX },
+            _ => Element::Wrong(TOO_LONG),
+        };
     };
-    match (rest[len], rest.get(len + 1)) {
+    let end = at + 1 + len;
+    match (rest[len], input.get(end + 1)) {
         (b'\r', Some(b'\n')) if is_sound(input[at], &rest[..len]) => {
-            Element::Whole { end: at + 1 + len + 2, more: 0 }
+            Element::Whole { end: end + 2, more: 0 }
         }
-        (b'\r', None) if at + 1 + len + 1 == input.len() => Element::Unfinished,
+        (b'\r', None) => Element::Unfinished,
         _ => Element::Wrong(BAD_LINE),
     }
 }
@@ -411,7 +444,7 @@ impl<'a> Walk<'a> {
                     self.skip_one()?;
                     left -= 1;
                 }
-                Element::Unfinished | Element::Wrong(_) => return None,
+                Element::Unfinished | Element::LongLine { .. } | Element::Wrong(_) => return None,
             }
         }
         Some(&self.input[start..self.at])
@@ -425,7 +458,7 @@ impl<'a> Walk<'a> {
                 let end = start + len as usize + 2;
                 self.input.get(start..end)?.ends_with(b"\r\n").then_some(end)?
             }
-            Element::Unfinished | Element::Wrong(_) => return None,
+            Element::Unfinished | Element::LongLine { .. } | Element::Wrong(_) => return None,
         };
         Some(self.at)
     }

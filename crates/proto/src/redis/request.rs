@@ -95,10 +95,17 @@ pub(super) fn write_head(head: &[u8], out: &mut Vec<u8>) {
 
 /// The arguments in a request's head, the command's name first. A body is not among them.
 pub(super) fn arguments(head: &[u8]) -> Vec<Cow<'_, [u8]>> {
-    if head.first() != Some(&b'*') {
-        return inline::arguments(head);
+    first_arguments(head, usize::MAX)
+}
+
+/// As `arguments`, so many at most: a request may have millions.
+pub(super) fn first_arguments(head: &[u8], most: usize) -> Vec<Cow<'_, [u8]>> {
+    match inline::arguments(head) {
+        Some(arguments) => arguments,
+        None => {
+            array::spans(head, most).into_iter().map(|span| Cow::Borrowed(span.of(head))).collect()
+        }
     }
-    array::spans(head).into_iter().map(|span| Cow::Borrowed(span.of(head))).collect()
 }
 
 /// Makes a request that can be routed of one whose command only the operator knows.
@@ -109,21 +116,19 @@ pub(super) fn adopt(
     extras: &[Extra],
 ) -> bool {
     let head = &input[..request.head as usize];
-    let words = arguments(head);
-    let Some(name) = words.first() else { return false };
+    let spans = inline::spans(head).unwrap_or_else(|| array::spans(head, usize::MAX));
+    let mut scratch = Vec::new();
+    let Some(name) = spans.first() else { return false };
+    let name = inline::argument(head, *name, &mut scratch);
     let is_it = |extra: &&Extra| name.eq_ignore_ascii_case(extra.name.as_bytes());
     let Some(extra) = extras.iter().find(is_it).filter(|_| commands::lookup(name).is_none()) else {
         return false;
     };
     // Of the rows that every server answers alike.
     request.command = if extra.writes { id::SET } else { id::GET };
-    let Some(places) = keys::places_of(extra, words.len()) else {
+    let Some(places) = keys::places_of(extra, spans.len()) else {
         request.class = Class::Refuse(Refusal::Bad(TOO_FEW));
         return true;
-    };
-    let spans = match inline::spans(head) {
-        Some(spans) => spans,
-        None => array::spans(head),
     };
     keys.clear();
     keys.extend(places.map(|place| spans[place]));
@@ -227,7 +232,8 @@ const fn plan(command: u16) -> Plan {
         quiet: Quiet::Loud,
         marks: Marks::None,
         keep: false,
-        repeat: is_single || matches!(class, Class::Split { .. }),
+        // A script that is loaded is kept as well, to be learnt from.
+        repeat: is_single || matches!(class, Class::Split { .. }) || command == id::SCRIPT_LOAD,
         place,
         space: 0,
         head: 0,

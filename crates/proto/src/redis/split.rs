@@ -18,11 +18,8 @@ pub(super) fn push_rest(request: &Request, head: &[u8], key: Span, out: &mut Vec
     }
     if head.first() == Some(&b'*') {
         push_next(head, key, out);
-    } else {
-        let spans = inline::split(head).unwrap_or_default();
-        if let Some(value) = spans.iter().find(|span| span.start >= key.end) {
-            words::bulk(inline::argument(head, *value, &mut Vec::new()), out);
-        }
+    } else if let Some(value) = inline::after(head, key) {
+        words::bulk(inline::argument(head, value, &mut Vec::new()), out);
     }
 }
 

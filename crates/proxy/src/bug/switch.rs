@@ -100,6 +100,36 @@ pub enum Bug {
     OvertakeLane,
     /// A request is asked again although its client has asked for more since.
     RepeatPastOthers,
+    /// The first part of a gathered answer counts twice.
+    CountTwice,
+    /// The first part of a gathered answer does not count.
+    LosePart,
+    /// The elements of a gathered list are shifted by one.
+    ShiftElements,
+    /// The error of one server is left out of what several say.
+    SwallowError,
+    /// What belongs to a key of a split request is sent with the key before.
+    ShiftRests,
+    /// A request whose keys live apart goes to the server of the first.
+    SendApart,
+    /// What goes to a server by its place goes to the next one.
+    ScanElsewhere,
+    /// A piece of a reply is taken for all of it, and the rest for what answers the next.
+    PieceForWhole,
+    /// A client whose reply broke in the middle is told an error behind its beginning.
+    NeverCutOff,
+    /// What a dead link carried is asked again in the database where its client is by now.
+    AskInOtherLane,
+    /// A request is asked again whatever error its server has told.
+    RepeatExecuted,
+    /// The reply to what only the proxy asked is given to a client.
+    ErrandToClient,
+    /// What servers were taught is not remembered.
+    NeverLearn,
+    /// A client that wants no answers gets them.
+    IgnoreMute,
+    /// A client that does not want the next answer gets no more of them.
+    SkipForEver,
 }
 
 /// All of them.
@@ -151,6 +181,21 @@ pub static BUGS: &[Bug] = &[
     Bug::KeepLane,
     Bug::OvertakeLane,
     Bug::RepeatPastOthers,
+    Bug::CountTwice,
+    Bug::LosePart,
+    Bug::ShiftElements,
+    Bug::SwallowError,
+    Bug::ShiftRests,
+    Bug::SendApart,
+    Bug::ScanElsewhere,
+    Bug::PieceForWhole,
+    Bug::NeverCutOff,
+    Bug::AskInOtherLane,
+    Bug::RepeatExecuted,
+    Bug::ErrandToClient,
+    Bug::NeverLearn,
+    Bug::IgnoreMute,
+    Bug::SkipForEver,
 ];
 
 thread_local! {

@@ -35,7 +35,9 @@ impl Proxy {
     ) -> bool {
         let Some(times) = self.desk.rows[row].question.repeats else { return false };
         let pool = self.desk.rows[row].pool as usize;
-        let Some(excuse) = self.desk.pools[pool].upstream.excuse(line) else { return false };
+        let excuse = self.desk.pools[pool].upstream.excuse(line);
+        let excuse = excuse.or(bug!(RepeatExecuted).then_some(Excuse::TryAgain));
+        let Some(excuse) = excuse else { return false };
         let pause = limits::REPEAT_FIRST_US << times.min(6);
         let question = &self.desk.rows[row].question;
         let deadline = self.desk.rows[row].since.after(self.desk.pools[pool].plan.timeouts.reply);
@@ -79,7 +81,7 @@ impl Proxy {
         let asked = question.asked();
         match question.protocol.remedy(&asked, excuse, &known, &mut words).filter(|_| once) {
             Some(ask) => {
-                self.send_errand(link, ask, &words, now);
+                self.send_errand((link, row), ask, &words, now);
                 true
             }
             None => false,
@@ -87,12 +89,13 @@ impl Proxy {
     }
 
     /// Tells a server something of our own.
-    fn send_errand(&mut self, id: ConnId, ask: Ask, words: &[u8], now: Time) {
+    fn send_errand(&mut self, (id, _row): (ConnId, RowId), ask: Ask, words: &[u8], now: Time) {
         let link = self.links.find_mut(id).expect("it has just answered");
         let before = link.out.len();
         link.out.open(&mut self.desk.spares);
         link.out.copy(words);
-        link.launch(Cargo::Errand, ask, before, now);
+        let cargo = if bug!(ErrandToClient) { Cargo::Single(_row, 0) } else { Cargo::Errand };
+        link.launch(cargo, ask, before, now);
         self.mark_dirty(id);
         self.arm_link(id);
     }

@@ -1,14 +1,14 @@
 //! What a protocol answers by itself: who is there, what the client is called, which database it is
 //! in. The protocol has the words, and says what becomes of the client.
 
-use proto::{Carry, Class, Facts, Local, Muted, Quiet, Request, Session, Turn};
+use proto::{Answer, Carry, Class, Facts, Lane, Local, Muted, Quiet, Request, Session, Turn};
 
 use metrics::Pool as Counter;
 
 use super::ask::VERSION;
 use super::way::Way;
 use crate::id::ConnId;
-use crate::{Proxy, Time};
+use crate::{Proxy, Time, limits};
 
 impl Proxy {
     /// Answers a request that is its protocol's own affair.
@@ -20,6 +20,7 @@ impl Proxy {
         }
         let client = self.desk.clients.find_mut(id).expect("it has just asked");
         let (protocol, pool) = (client.protocol, client.pool as usize);
+        let before = client.session.clone();
         let mut session = std::mem::take(&mut client.session);
         let mut words = std::mem::take(&mut self.scratch);
         words.clear();
@@ -37,12 +38,16 @@ impl Proxy {
         {
             client.quits = true;
         }
-        self.take_session(id, session);
-        if !is_muted {
-            let request = Request { quiet: Quiet::Loud, ..*request };
+        let request = Request { quiet: Quiet::Loud, ..*request };
+        let is_taken = self.take_session(id, session, before);
+        if !is_taken {
+            self.desk.answer(id, &request, head, &Answer::Failed(TOO_MANY_LANES));
+        } else if !is_muted {
             self.desk.tell(id, &request, &words);
         }
-        self.scratch = words;
+        if words.capacity() <= limits::BUFFER_KEEP_MAX {
+            self.scratch = words;
+        }
         let Some(client) = self.desk.clients.find_mut(id) else { return };
         match turn {
             Turn::Stay => {}
@@ -75,26 +80,44 @@ impl Proxy {
     }
 
     /// What a client has said about itself now. If it is in another lane, what it asks next is not
-    /// asked before everything that it asked so far has been answered.
-    fn take_session(&mut self, id: ConnId, mut session: Session) {
+    /// asked before everything that it asked so far has been answered. False: there are too many
+    /// lanes, and it is as it was `before`.
+    fn take_session(&mut self, id: ConnId, session: Session, before: Session) -> bool {
         let client = self.desk.clients.find_mut(id).expect("it has just asked");
-        let pool = &mut self.desk.pools[client.pool as usize];
-        let before = pool.lanes.of(client.lane);
-        if session.lane != before && !bug!(KeepLane) {
-            match pool.lane(session.lane) {
-                Some(place) => {
-                    pool.lanes.leave(client.lane);
-                    pool.lanes.enter(place);
-                    client.lane = place;
-                }
-                None => session.lane = before,
-            }
-        }
-        let moved = session.lane != before;
+        let (pool, from) = (client.pool as usize, client.lane);
+        let moved = session.lane != before.lane;
+        let place = if moved { self.lane_for(pool, session.lane) } else { Some(from) };
+        let client = self.desk.clients.find_mut(id).expect("it has just asked");
+        let Some(place) = place else {
+            client.session = before;
+            return false;
+        };
         client.session = session;
+        if moved && !bug!(KeepLane) {
+            client.lane = place;
+            let lanes = &mut self.desk.pools[pool].lanes;
+            lanes.leave(from);
+            lanes.enter(place);
+        }
         if moved && !bug!(OvertakeLane) {
             self.desk.hold(id);
         }
+        true
+    }
+
+    /// The place of a lane, made if it has none. Where there is no room for it, links of lanes that
+    /// nobody is in are closed.
+    pub(crate) fn lane_for(&mut self, pool: usize, lane: Lane) -> Option<u16> {
+        if let Some(place) = self.desk.pools[pool].lane(lane) {
+            return Some(place);
+        }
+        for place in self.desk.pools[pool].lanes.left() {
+            let servers = self.desk.pools[pool].servers.iter();
+            let links = servers.flat_map(|one| &one.links[usize::from(place)]).flatten();
+            let links: Vec<ConnId> = links.copied().collect();
+            links.into_iter().for_each(|id| self.retire_link(id));
+        }
+        self.desk.pools[pool].lane(lane)
     }
 
     fn facts(&self, pool: usize) -> Facts<'_> {
@@ -113,5 +136,6 @@ impl Proxy {
     }
 }
 
+const TOO_MANY_LANES: &str = "too many databases are in use through this proxy";
 /// As many as name a worker.
 const WORKER_BITS: u32 = 10;

@@ -226,7 +226,9 @@ impl Proxy {
             Blame::Server | Blame::Overload => {}
         }
         let body = link.body.take();
-        if let Some(Body { entry: Some(entry), streams: true, .. }) = &body {
+        if let Some(Body { entry: Some(entry), streams: true, .. }) = &body
+            && !bug!(NeverCutOff)
+        {
             self.desk.cut_off(entry.row);
         }
         // A value that had begun to arrive is outstanding again.
@@ -355,7 +357,7 @@ impl Proxy {
     fn may_ask_again(&self, id: RowId, lane: u16) -> bool {
         let row = &self.desk.rows[id];
         let client = self.desk.clients.find(row.client);
-        let is_there = client.is_some_and(|client| client.lane == lane);
+        let is_there = client.is_some_and(|client| client.lane == lane || bug!(AskInOtherLane));
         is_there && !row.asked_again && !self.has_changed_since(id)
     }
 

@@ -217,7 +217,7 @@ impl Proxy {
         links.into_iter().flatten().flatten().for_each(|id| self.retire_link(id));
     }
 
-    fn retire_link(&mut self, id: ConnId) {
+    pub(super) fn retire_link(&mut self, id: ConnId) {
         let link = self.links.find_mut(id).expect("a server knows living links only");
         link.retiring = true;
         #[cfg(seeded_bugs)]

@@ -27,10 +27,12 @@ const REFUSED_TELL_US: u64 = 1_000_000;
 
 /// A client that wants no answer gets none.
 fn mute(client: &mut Client, request: &mut Request) {
-    if client.session.muted == Muted::Next {
+    if client.session.muted == Muted::Next && !bug!(SkipForEver) {
         client.session.muted = Muted::No;
     }
-    request.quiet = Quiet::Silent;
+    if !bug!(IgnoreMute) {
+        request.quiet = Quiet::Silent;
+    }
 }
 
 impl Proxy {
@@ -71,11 +73,13 @@ impl Proxy {
     /// place here.
     pub(crate) fn take_over(&mut self, id: ConnId, passed: Passed) -> Result<(), Vec<u8>> {
         let client = self.desk.clients.find_mut(id).expect("it has just come");
-        let pool = &mut self.desk.pools[client.pool as usize];
-        let Some(lane) = pool.lane(passed.session.lane) else {
+        let at = client.pool as usize;
+        let Some(lane) = self.lane_for(at, passed.session.lane) else {
             self.desk.drop_client(id);
             return Err(Vec::new());
         };
+        let client = self.desk.clients.find_mut(id).expect("it has just come");
+        let pool = &mut self.desk.pools[at];
         pool.lanes.leave(client.lane);
         pool.lanes.enter(lane);
         client.lane = lane;

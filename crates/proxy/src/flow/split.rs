@@ -56,6 +56,7 @@ impl Proxy {
         let batch = link.own.as_mut().expect("a key has just been added");
         let row = batch.entries.last().expect("a key has just been added").row;
         let protocol = self.desk.rows[row].question.protocol;
+        let nth = if bug!(ShiftRests) { (nth + 1) % keys.len() } else { nth };
         protocol.push_rest(request, head, keys, nth, &mut batch.text);
     }
 }

@@ -109,7 +109,9 @@ impl Proxy {
             Place::Nth(at) if entry.place_from(at).is_none() => {
                 return Way::Refused(Refusal::Bad(NO_PLACE));
             }
-            Place::Nth(at) => entry.place_from(at).map(|at| at as usize),
+            Place::Nth(at) => {
+                entry.place_from(at + u32::from(bug!(ScanElsewhere))).map(|at| at as usize)
+            }
             Place::Sole => match (entry.place_from(0), entry.planned()) {
                 (Some(at), 1) => Some(at as usize),
                 _ => return Way::Refused(Refusal::ByName(NOT_SOLE)),
@@ -138,6 +140,7 @@ impl Proxy {
             let server = self.server_of(id, request, head, key);
             if let (Some(one), Some(other)) = (first, server)
                 && one != other
+                && !bug!(SendApart)
             {
                 let (keys, servers) = ([self.keys[0], key], [one, other]);
                 return Err(Apart { keys, servers });

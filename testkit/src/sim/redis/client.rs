@@ -128,6 +128,13 @@ impl Asker<'_> {
             self.keyed("GET", Wish::new(Kind::Single, false, vec![key]), &[]);
         }
         self.one_of("DBSIZE", Loose::Size, Kind::Size);
+        // Its server has forgotten it just now.
+        let known = self.book.redis.scripts.get(&self.client.pool).cloned().unwrap_or_default();
+        if let Some(script) = known.last().copied() {
+            let keys = vec![self.key() as u8];
+            let wish = Wish { script: Some(script), ..Wish::new(Kind::Single, true, keys) };
+            self.numbered("EVALSHA", &sha(script), wish);
+        }
     }
 
     fn some_keys(&mut self, most: usize) -> Vec<u8> {
@@ -398,12 +405,13 @@ impl Asker<'_> {
     }
 
     /// Each key with its value.
-    fn paired(&mut self, word: &str, wish: Wish, values: &[Vec<u8>]) {
+    fn paired(&mut self, word: &str, mut wish: Wish, values: &[Vec<u8>]) {
         let keys = self.key_texts(&wish.keys);
         let mut arguments = vec![word.as_bytes()];
         for (key, value) in keys.iter().zip(values) {
             arguments.extend_from_slice(&[key, value]);
         }
+        wish.values = values.to_vec();
         self.ask_for(wish, &arguments);
     }
 
@@ -417,12 +425,13 @@ impl Asker<'_> {
         self.ask_for(wish, arguments);
     }
 
-    fn ask_for(&mut self, wish: Wish, arguments: &[&[u8]]) {
+    fn ask_for(&mut self, mut wish: Wish, arguments: &[&[u8]]) {
         let before = self.client.unsent.len();
         let is_plain = arguments.iter().all(|one| is_inline(one));
         let out = &mut self.client.unsent;
         if is_plain && self.random.permille(100) {
             put_inline(out, arguments, self.random);
+            wish.is_inline = true;
         } else {
             put_array(out, arguments.len());
             arguments.iter().for_each(|one| put_bulk(out, one));

@@ -374,13 +374,17 @@ impl Judge<'_> {
         let wish = self.wish(number);
         let Some(script) = wish.script.filter(|_| line.starts_with("-NOSCRIPT")) else { return };
         let loaded = self.wish(script);
-        let was_known = loaded.fulfilled && loaded.told < wish.arrived;
+        // What stands in quotes is not learnt from.
+        let was_known = loaded.fulfilled && loaded.told < wish.arrived && !loaded.is_inline;
         // Whoever has the servers forget their scripts has us forget them.
         let forgets = |one: &&Wish| one.kind == Kind::Forget && one.pool == wish.pool;
         let forgot = self.book.redis.wishes.iter().filter(forgets);
         let forgot = forgot.map(|one| if one.told == 0 { u64::MAX } else { one.told });
         let forgot = forgot.max().is_some_and(|at| at > loaded.arrived);
-        let is_alone = self.client.arrived == 0;
+        // Whoever leaves is not kept waiting, and a pool that is back has learnt nothing.
+        let leaves = self.client.is_half_closed || self.client.is_leaving;
+        let leaves = leaves || self.summary.installs > 0;
+        let is_alone = self.client.arrived == 0 && !leaves;
         let is_rough = |one: &Server| one.was_in_trouble(wish.arrived, wish.arrived_at);
         let troubled = self.pool.servers.iter().any(is_rough);
         let excused = forgot || !is_alone || troubled || self.tight_memory || self.tight_queues;

@@ -60,9 +60,13 @@ pub struct Wish {
     pub space: u32,
     pub dialect: u8,
     pub writes: bool,
+    /// It was written as a line.
+    pub is_inline: bool,
     /// Its client wants no answer.
     pub quiet: bool,
     pub keys: Vec<u8>,
+    /// What is stored at each of them, where that is something of its own.
+    pub values: Vec<Vec<u8>>,
     /// By key; by server, where it goes to all of them.
     pub parts: Vec<Part>,
     /// Whole replies, each with its server.
@@ -154,8 +158,10 @@ impl Wish {
             space: 0,
             dialect: 2,
             writes,
+            is_inline: false,
             quiet: false,
             keys,
+            values: Vec::new(),
             parts,
             whole: Vec::new(),
             refusals: Vec::new(),

@@ -85,7 +85,10 @@ impl Server {
                 let is_free = deed.keys.iter().all(|key| self.held(*key, conn).is_none());
                 if is_free {
                     for (nth, key) in deed.keys.iter().enumerate() {
-                        self.put(*key, conn, deed.rest[2 * nth].to_vec());
+                        let value = deed.rest[2 * nth];
+                        let meant = &place.book.redis.wishes[deed.wish as usize].values[nth];
+                        assert!(value == meant, "the value of another key of wish {}", deed.wish);
+                        self.put(*key, conn, value.to_vec());
                     }
                 }
                 put_number(out, i64::from(is_free));

@@ -153,6 +153,8 @@ What servers take and this does not:
 * bytes other than CR LF where a length or an argument ends, and a NUL in an inline command: the
   connection ends;
 * an inline command of more than 64 KiB, however it comes;
+* more than 32 MiB in one request; a long last argument of a command for one server does not
+  count, if it is no key;
 * a cursor for `SCAN` that is no number;
 * `XREAD` and `XREADGROUP` with `BLOCK`, since others share the link.
 

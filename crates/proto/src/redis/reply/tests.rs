@@ -75,7 +75,7 @@ fn depth_is_only_a_number() {
     let wide = "*4294967295\r\n".repeat(2);
     assert_eq!(story(GET, wide.as_bytes()), "Part 26+");
     // Each is whole in itself; their sum is what cannot be counted.
-    let mut progress = Progress { left: u64::MAX };
+    let mut progress = Progress { left: IN_LINE - 1 };
     assert_eq!(parse(GET, &mut progress, b"*4294967295\r\n"), Parsed::Malformed(TOO_MANY));
 }
 
@@ -193,9 +193,59 @@ fn what_is_no_reply_is_not_believed() {
     ] {
         check(GET, wrong, &format!("Malformed({why:?})"));
     }
-    let endless = format!("+{}", "x".repeat(LINE_MAX));
+    let endless = format!(":{}", "1".repeat(LINE_MAX));
     check(GET, &endless, &format!("Malformed({TOO_LONG:?})"));
     check(GET, &endless[..LINE_MAX - 1], "Incomplete");
+}
+
+/// A script may say what it likes, at any length: the link is other clients' too.
+#[test]
+fn a_long_line_passes_in_pieces() {
+    let long = "x".repeat(LINE_MAX - 1);
+    for first in ["+", "-"] {
+        let told = format!("Part {LINE_MAX}+");
+        check(GET, &format!("{first}{long}"), &told);
+        check(GET, &format!("*2\r\n{first}{long}"), &format!("Part {}+", LINE_MAX + 4));
+        // Its end stands just where it is still looked for, or just behind.
+        let most = format!("{first}{}\r\n", &long[1..]);
+        check(
+            GET,
+            &most,
+            &if first == "+" {
+                format!("Status {}+ |", most.len())
+            } else {
+                format!("Error {}+ |", most.len())
+            },
+        );
+        // Also where its end is there.
+        check(
+            GET,
+            &format!("{first}{long}xy\r\n:1\r\n"),
+            &format!("{told} Status 4+ | Status 4+ |"),
+        );
+        let mut progress = Progress::default();
+        let text = format!("{first}{long}");
+        assert!(matches!(parse(GET, &mut progress, text.as_bytes()), Parsed::Complete(_)));
+        let mut take = |input: &[u8]| match parse(GET, &mut progress, input) {
+            Parsed::Complete(item) => format!("{:?} {}", item.kind, item.head),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(take(b"xyz"), "Part 3");
+        assert_eq!(take(b"x\r"), "Part 1");
+        assert_eq!(take(b"\r"), "Incomplete");
+        assert_eq!(take(b"\ry"), format!("Malformed({BAD_LINE:?})"));
+        assert_eq!(take(b"\n"), format!("Malformed({BAD_LINE:?})"));
+        assert_eq!(take(b"\r\n:1\r\n"), "Status 2");
+        assert_eq!(take(b":1\r\n"), "Status 4", "the next reply");
+    }
+    // In a list, where more follows.
+    let mut progress = Progress::default();
+    let text = format!("*2\r\n+{long}");
+    assert!(matches!(parse(GET, &mut progress, text.as_bytes()), Parsed::Complete(_)));
+    let item = parse(GET, &mut progress, b"\r\n:1\r\n");
+    assert_eq!(item, Parsed::Complete(made(ItemKind::Part, 2, None)));
+    let item = parse(GET, &mut progress, b":1\r\n");
+    assert_eq!(item, Parsed::Complete(made(ItemKind::Status, 4, None)));
 }
 
 #[test]

@@ -99,6 +99,31 @@ fn the_parts_of_a_split_are_written_with_what_belongs_to_their_keys() {
     }
 }
 
+/// The short way and the long one lead to the same place: an array is understood as a line is, and
+/// with a long argument as with a short one.
+#[test]
+fn every_way_to_read_a_request_understands_the_same() {
+    let long = "1".repeat(1500);
+    for row in commands::rows() {
+        for count in 0..7 {
+            for filler in ["1", "key:12345678", "streams", &long] {
+                let mut words: Vec<&str> = row.name.split('|').collect();
+                words.extend(std::iter::repeat_n(filler, count));
+                let line = format!("{}\r\n", words.join(" ")).into_bytes();
+                let bytes: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+                let array = array(&bytes);
+                let story = |input: &[u8]| {
+                    let (request, keys) = read(input);
+                    assert_eq!(request.head as usize, input.len(), "{words:?}");
+                    let keys: Vec<_> = keys.iter().map(|key| key.of(input).to_vec()).collect();
+                    (Request { head: 0, ..request }, keys)
+                };
+                assert_eq!(story(&array), story(&line), "{words:?}");
+            }
+        }
+    }
+}
+
 /// A long last argument that is no body belongs to the head, as all others do.
 #[test]
 fn arguments_are_found_again_in_a_head() {
@@ -110,6 +135,19 @@ fn arguments_are_found_again_in_a_head() {
     let head = &whole[..read(&whole).0.head as usize];
     assert_eq!(arguments(head), [Cow::Borrowed(&b"set"[..]), Cow::Borrowed(b"k")]);
     assert_eq!(arguments(b"set 'a b' c\r\n").len(), 3);
+}
+
+/// Each was once looked at for each other, and the watchdog took the worker for hung.
+#[test]
+fn a_line_may_have_thousands_of_words() {
+    let line = format!("mset {}'' 1\r\n", "k 1 ".repeat(16_000)).into_bytes();
+    let (request, keys) = read(&line);
+    assert_eq!(keys.len(), 16_001);
+    let mut out = Vec::new();
+    for nth in 0..keys.len() {
+        Redis.push_rest(&request, &line, &keys, nth, &mut out);
+    }
+    assert_eq!(out.len(), keys.len() * b"$1\r\n1\r\n".len());
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! What a pool's words come to before real servers: those of a nutcracker.yml, unchanged, and ours.
 
-use testkit::process::{Client, Family, Quickack, Redis};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use testkit::process::{Client, Family, Quickack, Redis, wait_until};
 
 use super::super::QUICKACK;
+use super::super::crew::wait_for_crew;
 use super::{addresses, config, quickack, servers};
 
 /// One request as an array of bulk strings; what is answered must begin with `reply`.
@@ -153,13 +157,68 @@ fn a_reload_changes_what_may_be_changed_and_refuses_another_protocol() {
     ask(&mut client, "PING", "+PONG\r\n");
 }
 
+#[test]
+fn a_reload_moves_where_new_clients_begin_and_leaves_the_others_where_they_are() {
+    let renamed = ["--rename-command", "GETRANGE", "acme.range"];
+    let redis = vec![Redis::start_with(Family::Redis62, &renamed)];
+    let quickack = quickack(&addresses(&redis), &["redis_db: 1"]);
+    let mut old = quickack.client();
+    ask(&mut old, "SET k one", "+OK\r\n");
+    refused(&mut old, "acme.range k 0 0", "unknown command");
+    let more = ["redis_db: 2", "commands: {acme.range: {key: 1, access: read}}"];
+    quickack.rewrite(&config(&addresses(&redis), &more));
+    quickack.admin_ok(&["reload"]);
+    ask(&mut old, "GET k", "$3\r\none\r\n");
+    ask(&mut old, "acme.range k 0 0", "$1\r\no\r\n");
+    let mut new = quickack.client();
+    ask(&mut new, "GET k", "$-1\r\n");
+    ask(&mut new, "SELECT 1", "+OK\r\n");
+    ask(&mut new, "GET k", "$3\r\none\r\n");
+    ask(&mut new, "RESET", "+RESET\r\n");
+    ask(&mut new, "GET k", "$-1\r\n");
+    quickack.rewrite(&config(&addresses(&redis), &["databases: 2"]));
+    quickack.admin_ok(&["reload"]);
+    refused(&mut new, "SELECT 2", "out of range");
+    refused(&mut new, "acme.range k 0 0", "unknown command");
+}
+
+/// The file of users stands in for what clients say; servers are still told the password.
+#[test]
+fn users_of_a_file_and_redis_auth_for_the_servers() {
+    let redis = Redis::start_with(Family::Valkey91, &["--requirepass", "sesame"]);
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("users");
+    let write = |text: &str| {
+        fs::write(&users, text).unwrap();
+        fs::set_permissions(&users, fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    write("anna:two words\n");
+    let more = format!("  redis_auth: sesame\n  users: {}\n", users.display());
+    let quickack = Quickack::start(QUICKACK, &nutcracker_yml(&redis, &more));
+    let mut client = quickack.client();
+    refused(&mut client, "AUTH sesame", "WRONGPASS");
+    refused(&mut client, "GET k", "NOAUTH");
+    client.send("*3\r\n$4\r\nAUTH\r\n$4\r\nanna\r\n$9\r\ntwo words\r\n");
+    client.expect("+OK\r\n");
+    ask(&mut client, "SET k v", "+OK\r\n");
+    ask(&mut client, "ACL WHOAMI", "$4\r\nanna\r\n");
+    let mut hello = quickack.client();
+    write("anna:other\nbob:x\n");
+    quickack.admin_ok(&["reload"]);
+    refused(&mut hello, "HELLO 3 AUTH anna wrong", "WRONGPASS");
+    hello.send(resp("HELLO 3 AUTH bob x"));
+    hello.read_until("$7\r\nmodules\r\n*0\r\n");
+    ask(&mut hello, "GET none", "_\r\n");
+    ask(&mut client, "GET k", "$1\r\nv\r\n");
+}
+
 /// Database, version of RESP and names go with the connection to another worker.
 #[test]
 fn a_client_that_changes_its_worker_stays_who_it_is() {
     let redis = servers(Family::Redis70, 2);
     let text =
         |workers| format!("global:\n  workers: {workers}\n{}", config(&addresses(&redis), &[]));
-    let quickack = Quickack::start(QUICKACK, &text(4));
+    let quickack = Quickack::start(QUICKACK, &text(1));
     let mut clients: Vec<Client> = (0..16).map(|_| quickack.client()).collect();
     for (at, client) in clients.iter_mut().enumerate() {
         client.send(resp("HELLO 3"));
@@ -169,13 +228,23 @@ fn a_client_that_changes_its_worker_stays_who_it_is() {
         ask(client, &format!("SELECT {at}"), "+OK\r\n");
         ask(client, &format!("SET here {at}"), "+OK\r\n");
     }
-    quickack.rewrite(&text(1));
-    quickack.admin_ok(&["reload"]);
-    quickack.wait_for_workers(1);
-    for (at, client) in clients.iter_mut().enumerate() {
-        let (digits, name) = (at.to_string(), format!("name-{at}"));
-        ask(client, "GET here", &format!("${}\r\n{digits}\r\n", digits.len()));
-        ask(client, "GET none", "_\r\n");
-        ask(client, "CLIENT GETNAME", &format!("${}\r\n{name}\r\n", name.len()));
+    // New workers are given some of them, and give them back when they leave.
+    for workers in [4, 1, 3] {
+        quickack.rewrite(&text(workers));
+        quickack.admin_ok(&["reload"]);
+        wait_until("each worker has its share", || {
+            let crew = wait_for_crew(&quickack, workers);
+            crew.values().all(|worker| worker.clients >= 16 / workers as u64 - 1)
+        });
+        clients.iter_mut().enumerate().for_each(|(at, client)| still_is(client, at));
     }
+}
+
+/// In the database of its number, with RESP3 and its name.
+#[track_caller]
+fn still_is(client: &mut Client, at: usize) {
+    let (digits, name) = (at.to_string(), format!("name-{at}"));
+    ask(client, "GET here", &format!("${}\r\n{digits}\r\n", digits.len()));
+    ask(client, "GET none", "_\r\n");
+    ask(client, "CLIENT GETNAME", &format!("${}\r\n{name}\r\n", name.len()));
 }
