@@ -198,6 +198,25 @@ fn an_incr_that_redis_executed_is_never_sent_again() {
     }
 }
 
+/// One of two parts was executed and never answered: the client hears whose, and that nobody knows.
+#[test]
+fn an_mset_over_two_redises_of_which_one_never_answers_is_an_error_that_names_it() {
+    let backs = servers(Family::Redis70, 2);
+    let between = swallow(backs[1].address, "mset");
+    let all = [backs[0].address, between.address];
+    let quickack = quickack(&all, &["server_retry_timeout: 50ms"]);
+    let (one, two) = (key_of(&quickack, &backs, 0), key_of(&quickack, &backs, 1));
+    let mut client = speak(&quickack);
+    let reply = client.say(&format!("MSET {one} new {two} new"));
+    let text = reply.error();
+    assert!(text.contains("s2") && text.contains("outcome unknown"), "{reply:?}");
+    for (back, key) in backs.iter().zip([&one, &two]) {
+        let held = Speaker::connect(back.address).say(&format!("GET {key}"));
+        assert_eq!(held, Reply::Bulk("new".into()));
+    }
+    assert_eq!(between.count("mset"), 1);
+}
+
 /// A server that says it did nothing is asked again, a write as well; each time is counted.
 fn check_asked_again(excuse: &'static str, counter: &str) {
     const TIMES: usize = 3;
