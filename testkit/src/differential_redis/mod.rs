@@ -216,7 +216,8 @@ impl<'s> Run<'s> {
             // What could move a terminal is escaped, and what is long is cut.
             let plain = key.iter().all(u8::is_ascii_graphic) && key.len() < 100;
             let key = if plain { String::from_utf8_lossy(key) } else { "".into() };
-            text.contains(&format!("{key}' is on {owner}")) || !plain && text.contains(owner)
+            let named = ["is on", "on"].map(|on| format!("{key}' {on} {owner}"));
+            named.iter().any(|named| text.contains(named)) || !plain && text.contains(owner)
         };
         item.keys.iter().filter(said).count() >= 2 && text.contains("hash tag")
     }
