@@ -40,7 +40,11 @@ impl Proxy {
         let excuse = self.desk.pools[pool].upstream.excuse(line);
         let excuse = excuse.or(bug!(RepeatExecuted).then_some(Excuse::TryAgain));
         let Some(excuse) = excuse else { return false };
-        let pause = limits::REPEAT_FIRST_US << times.min(6);
+        // What is remedied need not wait.
+        let pause = match excuse {
+            Excuse::NoScript => 0,
+            _ => limits::REPEAT_FIRST_US << times.min(6),
+        };
         let question = &self.desk.rows[row].question;
         let deadline = self.desk.rows[row].since.after(self.desk.pools[pool].plan.timeouts.reply);
         // It would go where its client is now.
@@ -63,8 +67,8 @@ impl Proxy {
         (question.repeats, question.rests) = (Some(times.saturating_add(1)), true);
         let counters = self.desk.pools[pool].servers[server as usize].counters;
         counters.add(counter(excuse), 1);
-        let at = if excuse == Excuse::NoScript { now } else { now.after(pause) };
-        self.timers.set(at, Due::Again { row });
+        question.remedied |= excuse == Excuse::NoScript;
+        self.timers.set(now.after(pause), Due::Again { row });
         self.desk.hold(owner);
         true
     }
@@ -75,14 +79,15 @@ impl Proxy {
             return true;
         }
         let question = &self.desk.rows[row].question;
+        if question.remedied {
+            return false;
+        }
         let lore = &self.desk.pools[self.desk.rows[row].pool as usize].lore;
         let known = |name: &[u8]| lore.find(name);
         let mut words = Vec::new();
-        // Once: a server that forgets at once what it is told is not told again.
-        let once = question.repeats == Some(0);
         let asked = question.asked();
         let remedy = question.protocol.remedy(&asked, excuse, &known, &mut words);
-        remedy.filter(|_| once).is_some_and(|ask| self.send_errand((link, row), ask, &words, now))
+        remedy.is_some_and(|ask| self.send_errand((link, row), ask, &words, now))
     }
 
     /// Tells a server something of our own, if there is room for it and it is not on its way. What
