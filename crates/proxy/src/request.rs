@@ -75,7 +75,11 @@ pub(crate) struct Question {
     pub(crate) repeats: Option<u8>,
     /// It waits to be asked again, and stands in no queue.
     pub(crate) rests: bool,
-    /// Where the walk goes on that it is a step of.
+    /// Its server has been told what it did not know: once, since one that forgets it at once is not
+    /// told again.
+    pub(crate) remedied: bool,
+    /// The place of the server that was asked, and where the walk goes on that it is a step of.
+    pub(crate) at: u32,
     pub(crate) next: Option<u32>,
     pub(crate) head: Vec<u8>,
     /// Where the parts of the head end that belong to one key each, if it was joined from several.
@@ -84,8 +88,8 @@ pub(crate) struct Question {
 
 impl Question {
     pub(crate) fn asked(&self) -> Asked<'_> {
-        let Question { command, quiet, ask, next, .. } = *self;
-        Asked { command, quiet, ask, head: &self.head, next }
+        let Question { command, quiet, ask, at, next, .. } = *self;
+        Asked { command, quiet, ask, head: &self.head, at, next }
     }
 
     /// What a server that was asked so says is translated: its client speaks otherwise, or it tells
@@ -148,6 +152,7 @@ impl Question {
         // Of a broadcast it is what is learnt from, whatever its length.
         let may_repeat = request.repeat && request.body == 0 && head.len() <= limits::REPEAT_MAX;
         self.repeats = may_repeat.then_some(0);
+        self.remedied = false;
         let is_learnt = request.repeat && matches!(request.class, Class::Broadcast { .. });
         if request.keep || may_repeat || is_learnt {
             if head.len() > ROW_KEEP_MAX {
@@ -457,6 +462,8 @@ impl Row {
             each: false,
             repeats: None,
             rests: false,
+            remedied: false,
+            at: 0,
             next: None,
             head: Vec::new(),
             ends: Vec::new(),

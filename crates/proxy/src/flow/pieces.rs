@@ -142,7 +142,9 @@ impl Proxy {
             self.take_in(id, Source::plain(trailer));
         }
         let link = self.links.find_mut(id).expect("the caller found it");
-        let Some(body) = link.body.take_if(|body| body.item.kind != ItemKind::Part || bug!(PieceForWhole)) else {
+        let Some(body) =
+            link.body.take_if(|body| body.item.kind != ItemKind::Part || bug!(PieceForWhole))
+        else {
             // The account of a reply without an end must not wait for it.
             let held = link.measure();
             return self.desk.memory.change(&mut link.held, held);

@@ -384,6 +384,8 @@ impl Judge<'_> {
         // Whoever leaves is not kept waiting, and a pool that is back has learnt nothing.
         let leaves = self.client.is_half_closed || self.client.is_leaving;
         let leaves = leaves || self.summary.installs > 0;
+        // Asked again, it may go to a server that has not been told.
+        let leaves = leaves || !self.pool.is_ordered();
         let is_alone = self.client.arrived == 0 && !leaves;
         let is_rough = |one: &Server| one.was_in_trouble(wish.arrived, wish.arrived_at);
         let troubled = self.pool.servers.iter().any(is_rough);

@@ -287,7 +287,10 @@ impl Server {
         for (nth, (number, at, key)) in place.wishes(words, 1, 2, conn).into_iter().enumerate() {
             let value = words.at(2 + 2 * nth);
             let meant = &place.book.redis.wishes[number as usize].values[at];
-            assert!(value == meant, "the value of another key of wish {number}, or of another wish");
+            assert!(
+                value == meant,
+                "the value of another key of wish {number}, or of another wish"
+            );
             self.put(key, conn, value.to_vec());
             place.book.event();
             place.book.redis.done(number, at, Rc::from(&b"+OK\r\n"[..]));
