@@ -1,7 +1,7 @@
 //! MULTI, EXEC, DISCARD: transactions are refused, and so is all that was meant to be part of one.
 //!
-//! Clients send MULTI, what is to be done and EXEC in one write. If only MULTI and EXEC were refused,
-//! what stands between them would be done though its client is told that it was not.
+//! Clients send MULTI, what is to be done and EXEC in one write. If only MULTI and EXEC were
+//! refused, what stands between them would be done though its client is told that it was not.
 
 use super::super::commands::{self, id};
 use super::super::refusal;
