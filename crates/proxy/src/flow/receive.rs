@@ -295,12 +295,21 @@ impl Proxy {
             Ok(whole) if whole <= rest.bytes.len() => {
                 let data = Data::Flat(rest.part(head, whole));
                 self.admit(id, &request, text, data, way, now);
+                self.lift_void(id, !is_void && whole == rest.bytes.len());
                 whole
             }
             _ => {
                 self.begin_body(id, request, &rest.bytes[..head], tail);
                 head
             }
+        }
+    }
+
+    /// Whoever sends nothing behind a request waits for its answer: it reads that this was refused
+    /// before it says more, and what it says then is meant for itself.
+    fn lift_void(&mut self, id: ConnId, waits: bool) {
+        if let Some(client) = self.desk.clients.find_mut(id).filter(|_| waits) {
+            client.session.void = false;
         }
     }
 

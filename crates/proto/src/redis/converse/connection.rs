@@ -129,7 +129,7 @@ impl Talk<'_> {
     fn reset(&mut self) {
         let profile = self.session.profile.take();
         self.session.lane = self.facts.lane;
-        self.session.muted = Muted::No;
+        (self.session.muted, self.session.void) = (Muted::No, false);
         if let Some(old) = profile {
             let library = (old.library, old.library_version);
             if library != (Vec::new(), Vec::new()) {
