@@ -11,7 +11,7 @@ pub struct Session {
     pub lane: Lane,
     pub muted: Muted,
     /// What it asks is refused, whatever it is, until it says so: it has asked for something that
-    /// is all or nothing, and was refused. Not for a client that waits for that answer.
+    /// is all or nothing, and was refused. A client that waits for that answer is closed.
     pub void: bool,
     /// What few connections say more. In a box: connections at rest are many.
     pub profile: Option<Box<Profile>>,

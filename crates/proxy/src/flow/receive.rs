@@ -295,7 +295,7 @@ impl Proxy {
             Ok(whole) if whole <= rest.bytes.len() => {
                 let data = Data::Flat(rest.part(head, whole));
                 self.admit(id, &request, text, data, way, now);
-                self.lift_void(id, !is_void && whole == rest.bytes.len());
+                self.end_void(id, !is_void && whole == rest.bytes.len());
                 whole
             }
             _ => {
@@ -305,11 +305,13 @@ impl Proxy {
         }
     }
 
-    /// Whoever sends nothing behind a request waits for its answer: it reads that this was refused
-    /// before it says more, and what it says then is meant for itself.
-    fn lift_void(&mut self, id: ConnId, waits: bool) {
-        if let Some(client) = self.desk.clients.find_mut(id).filter(|_| waits) {
-            client.session.void = false;
+    /// A client that waits for the answer to what made its requests void never ends that: it is
+    /// closed, for the next that uses its connection would be refused for ever.
+    fn end_void(&mut self, id: ConnId, waits: bool) {
+        let Some(client) = self.desk.clients.find_mut(id).filter(|_| waits) else { return };
+        if client.session.void {
+            client.quits = true;
+            self.desk.leave(id);
         }
     }
 
