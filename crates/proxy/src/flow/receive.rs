@@ -229,12 +229,23 @@ impl Proxy {
             Ok(whole) if whole <= rest.bytes.len() => {
                 let data = Data::Flat(rest.part(head, whole));
                 self.admit(id, &request, text, data, way, now);
+                self.end_void(id, !is_void && whole == rest.bytes.len());
                 whole
             }
             _ => {
                 self.begin_body(id, request, &rest.bytes[..head], tail);
                 head
             }
+        }
+    }
+
+    /// A client that waits for the answer to what made its requests void never ends that: it is
+    /// closed, for the next that uses its connection would be refused for ever.
+    fn end_void(&mut self, id: ConnId, waits: bool) {
+        let Some(client) = self.desk.clients.find_mut(id).filter(|_| waits) else { return };
+        if client.session.void {
+            client.quits = true;
+            self.desk.leave(id);
         }
     }
 
