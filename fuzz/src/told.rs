@@ -36,7 +36,7 @@ pub fn run(seed: u64, budget: usize) {
 }
 
 fn asked<'a>(request: &Request, ask: Ask, head: &'a [u8]) -> Asked<'a> {
-    Asked { command: request.command, quiet: request.quiet, ask, head, next: None }
+    Asked { command: request.command, quiet: request.quiet, ask, head, at: 0, next: None }
 }
 
 /// The first item of a reply, if it is one to what this request is to some server.

@@ -200,6 +200,7 @@ fn through_four_workers(request: &Request) -> (Count, Outcome) {
         "proxy_protocol::",
         "queue::",
         "quiet_master::",
+        "redis::clients::",
         "reload::",
         "stall::",
         "syscalls::",

@@ -23,8 +23,8 @@ pub mod scan;
 mod session;
 
 pub use message::{
-    Answer, Ask, Asked, Carry, Class, Command, Excuse, Extra, Heard, Item, ItemKind, Lane, Local,
-    Marks, Parsed, Place, Progress, Quiet, Refusal, Request, Resume, Shown, Skills, Span,
+    Answer, Ask, Asked, Carry, Class, Command, Excuse, Extra, Heard, Item, ItemKind, Lane, Lesson,
+    Local, Marks, Parsed, Place, Progress, Quiet, Refusal, Request, Resume, Shown, Skills, Span,
 };
 pub use session::{Credentials, Facts, Login, Muted, Profile, Session, Turn};
 
@@ -166,8 +166,8 @@ pub trait Protocol: Sync {
         false
     }
 
-    /// What a server's reply to a broadcast teaches: a name, and the text that it stands for.
-    fn learn<'a>(&self, _asked: &Asked<'a>, _reply: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+    /// What the answer to a broadcast teaches.
+    fn learn<'a>(&self, _asked: &Asked<'a>, _reply: &'a [u8]) -> Option<Lesson<'a>> {
         None
     }
 

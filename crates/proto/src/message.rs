@@ -116,6 +116,8 @@ pub enum Place {
     Any,
     /// To the server in this place of the pool.
     Nth(u32),
+    /// To the first server in this place or behind it.
+    From(u32),
     /// To the only server of the pool: it may touch keys that cannot be told from it.
     Sole,
 }
@@ -275,6 +277,15 @@ pub enum Excuse {
     NoScript,
 }
 
+/// What a reply teaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lesson<'a> {
+    /// A name, and the text that it stands for.
+    Learn { name: &'a [u8], text: &'a [u8] },
+    /// That no name stands for anything any more.
+    Forget,
+}
+
 /// A command that the operator has told of: which of its arguments are keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extra {
@@ -311,7 +322,9 @@ pub struct Asked<'a> {
     /// Its head, if the request has `keep` or is being answered at once; what was sent, where that
     /// is no request; otherwise empty.
     pub head: &'a [u8],
-    /// The place of the server after the one that was asked by its place, if there is one.
+    /// The place of the server that was asked, where that was not found by a key; and that of the
+    /// server after it, if there is one.
+    pub at: u32,
     pub next: Option<u32>,
 }
 
@@ -322,7 +335,7 @@ impl Asked<'_> {
     /// What is said unasked, before a connection is closed.
     pub fn nobody() -> Asked<'static> {
         let (command, quiet) = (Asked::NOBODY, Quiet::Loud);
-        Asked { command, quiet, ask: Ask::default(), head: b"", next: None }
+        Asked { command, quiet, ask: Ask::default(), head: b"", at: 0, next: None }
     }
 }
 

@@ -10,6 +10,9 @@ pub struct Session {
     pub id: u64,
     pub lane: Lane,
     pub muted: Muted,
+    /// What it asks is refused, whatever it is, until it says so: it has asked for something that is
+    /// all or nothing, and was refused.
+    pub void: bool,
     /// What few connections say more. In a box: connections at rest are many.
     pub profile: Option<Box<Profile>>,
 }

@@ -69,7 +69,7 @@ fn way(protocol: &dyn Protocol, input: &[u8], said: &[u8]) -> (f64, f64) {
     let parsed = protocol.upstream().parse_reply(ask, &mut Progress::default(), said);
     let Parsed::Complete(item) = parsed else { panic!("{parsed:?}") };
     let (command, quiet) = (request.command, request.quiet);
-    let asked = Asked { command, quiet, ask, head, next: None };
+    let asked = Asked { command, quiet, ask, head, at: 0, next: None };
     let back = cost(|| {
         out.clear();
         black_box(protocol.translate(&asked, black_box(&item), said, &mut out));

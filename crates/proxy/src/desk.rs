@@ -11,7 +11,7 @@ mod value;
 use std::collections::VecDeque;
 
 use metrics::{Counters, Pool as Counter, Sheet, Worker};
-use proto::{Answer, Ask, Asked, Item, Quiet, Refusal, Request, Shown};
+use proto::{Answer, Ask, Asked, Item, Lesson, Quiet, Refusal, Request, Shown};
 
 use crate::buffer::{Outbox, Source, Spares};
 use crate::client::{Client, State as ClientState};
@@ -144,7 +144,7 @@ impl Desk {
         let client = self.clients.find_mut(id).expect("requests are read from living clients only");
         let protocol = client.protocol;
         let (command, quiet) = (request.command, request.quiet);
-        let asked = Asked { command, quiet, ask: Ask::default(), head, next: None };
+        let asked = Asked { command, quiet, ask: Ask::default(), head, at: 0, next: None };
         if client.head == NONE || bug!(EarlyBarrier) && answers == [Answer::Barrier] {
             client.out.open(&mut self.spares);
             answers.iter().for_each(|answer| protocol.answer(&asked, answer, client.out.copied()));
@@ -520,11 +520,10 @@ fn gather(row: &mut Row, lore: &mut Lore, out: &mut Outbox) {
     let start = words.len();
     let is_good = row.gather(words);
     let asked = row.question.asked();
-    if is_good
-        && !bug!(NeverLearn)
-        && let Some((name, text)) = row.question.protocol.learn(&asked, &words[start..])
-    {
-        lore.learn(name, text);
+    match row.question.protocol.learn(&asked, &words[start..]).filter(|_| is_good) {
+        Some(Lesson::Learn { name, text }) if !bug!(NeverLearn) => lore.learn(name, text),
+        Some(Lesson::Forget) => lore.forget(),
+        _ => {}
     }
 }
 

@@ -72,6 +72,10 @@ pub const SPACES_DEFAULT: u32 = 16;
 /// Lanes of a pool: databases in use, times the versions of the protocol in which they are. So
 /// many times its links a server can have.
 pub const LANES_MAX: usize = 64;
+/// How long a server that has refused a lane is not asked for it again.
+pub const LANE_PAUSE_US: u64 = 1_000_000;
+/// Bytes of a request that its protocol answers by itself.
+pub const OWN_LEN_MAX: usize = 64 * 1024;
 /// A request up to this length is kept until it is answered, so that it can be asked again when its
 /// server says that it did nothing.
 pub const REPEAT_MAX: usize = 1024;

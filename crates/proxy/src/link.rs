@@ -107,8 +107,8 @@ pub(crate) enum Cargo {
     Fetch(Box<Batch>),
     /// A request, or its part of this number.
     Single(RowId, u32),
-    /// Ours: nobody waits for the reply.
-    Errand,
+    /// Ours: nobody waits for the reply. The number tells what is said from other such words.
+    Errand(u64),
 }
 
 /// The keys of one get, in the order asked, and for whom. Always in a box: it moves from the open

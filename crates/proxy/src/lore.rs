@@ -30,6 +30,10 @@ impl Lore {
         self.names.push_back(name.to_vec());
     }
 
+    pub(crate) fn forget(&mut self) {
+        *self = Lore::default();
+    }
+
     pub(crate) fn find(&self, name: &[u8]) -> Option<Vec<u8>> {
         self.texts.get(name).cloned()
     }

@@ -84,6 +84,8 @@ pub(crate) struct Server {
     pub(crate) unable_until: Time,
     /// How long that lasts the next time, microseconds.
     pub(crate) unable_pause: u64,
+    /// Lanes that it has refused, and until when it is not asked for them again.
+    pub(crate) refused: Vec<(u16, Time)>,
     pub(crate) silence: Silence,
     pub(crate) counters: Counters<metrics::Server>,
     /// From the place of a message in a queue to its reply.
@@ -259,6 +261,15 @@ impl Pool {
         all.clone().find(can_be_asked).or_else(|| self.place_from(0).map(|at| at as usize))
     }
 
+    /// A server that can be asked, and of which nobody knows what it can do.
+    pub(crate) fn unknown(&self) -> Option<usize> {
+        let is_unknown = |one: &Server| {
+            let can_be_asked = one.stage == Stage::Planned && one.health == Health::Ready;
+            can_be_asked && !one.ejected && one.skills.is_none()
+        };
+        self.servers.iter().position(is_unknown)
+    }
+
     /// What all servers can of which that is known.
     pub(crate) fn skills(&self) -> Option<Skills> {
         let known = self.servers.iter().filter(|one| one.stage == Stage::Planned);
@@ -324,6 +335,7 @@ impl Server {
             probe_at: None,
             unable_until: Time(0),
             unable_pause: limits::BACKOFF_FIRST_US,
+            refused: Vec::new(),
             silence: Silence::default(),
             counters: sheet.counters(plan.row),
             latency: sheet.recorder(plan.row, Latency::REPLIES),
@@ -363,6 +375,16 @@ impl Server {
     pub(crate) fn note_unable(&mut self, now: Time) {
         self.unable_until = now.after(self.unable_pause);
         self.unable_pause = (self.unable_pause * 2).min(limits::BACKOFF_LAST_US);
+    }
+
+    /// It has no such lane: that is not tried again for a while.
+    pub(crate) fn note_refused(&mut self, lane: u16, now: Time) {
+        self.refused.retain(|(_, until)| *until > now);
+        self.refused.push((lane, now.after(limits::LANE_PAUSE_US)));
+    }
+
+    pub(crate) fn refuses(&self, lane: u16, now: Time) -> bool {
+        self.refused.iter().any(|(one, until)| *one == lane && *until > now)
     }
 
     /// Forgets a link that has died.

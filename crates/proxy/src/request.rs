@@ -78,7 +78,8 @@ pub(crate) struct Question {
     /// Its server has been told what it did not know: once, since one that forgets it at once is not
     /// told again.
     pub(crate) remedied: bool,
-    /// Where the walk goes on that it is a step of.
+    /// The place of the server that was asked, and where the walk goes on that it is a step of.
+    pub(crate) at: u32,
     pub(crate) next: Option<u32>,
     pub(crate) head: Vec<u8>,
     /// Where the parts of the head end that belong to one key each, if it was joined from several.
@@ -87,8 +88,8 @@ pub(crate) struct Question {
 
 impl Question {
     pub(crate) fn asked(&self) -> Asked<'_> {
-        let Question { command, quiet, ask, next, .. } = *self;
-        Asked { command, quiet, ask, head: &self.head, next }
+        let Question { command, quiet, ask, at, next, .. } = *self;
+        Asked { command, quiet, ask, head: &self.head, at, next }
     }
 
     /// What a server that was asked so says is translated: its client speaks otherwise, or it tells
@@ -462,6 +463,7 @@ impl Row {
             repeats: None,
             rests: false,
             remedied: false,
+            at: 0,
             next: None,
             head: Vec::new(),
             ends: Vec::new(),

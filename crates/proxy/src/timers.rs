@@ -13,23 +13,13 @@ pub(crate) enum Due {
     /// A link's deadlines.
     Link(ConnId),
     /// The probe of a server, by pool and server.
-    Probe {
-        pool: u32,
-        server: u32,
-    },
+    Probe { pool: u32, server: u32 },
     /// A server that owes answers may have been silent for too long; by pool and server.
-    Silence {
-        pool: u32,
-        server: u32,
-    },
+    Silence { pool: u32, server: u32 },
+    /// A request is asked again of which its server has excused itself.
+    Again { row: u32 },
     /// The clients of a pool that has left the plan have had their time; by the pool's row.
-    /// A request that its server has excused itself from is asked again.
-    Again {
-        row: u32,
-    },
-    Retire {
-        row: u32,
-    },
+    Retire { row: u32 },
     /// What is "now" is to be written into the book.
     Publish,
 }

@@ -124,7 +124,7 @@ fn gather(protocol: &dyn Protocol, replies: &[Vec<u8>], dice: &mut Dice) {
             continue;
         }
         let (command, quiet) = (at as u16, Quiet::Loud);
-        let asked = Asked { command, quiet, ask: Ask { command }, head: b"", next: None };
+        let asked = Asked { command, quiet, ask: Ask { command }, head: b"", at: 0, next: None };
         let mut parts = replies.iter().map(|reply| match reply[0] {
             b'-' | b'!' => Err(&reply[..]),
             _ => Ok(&reply[..]),

@@ -3,7 +3,6 @@
 use super::Run;
 use super::item::{Expect, Item};
 use super::maker::{self, Maker, Word};
-use super::scripts::LOADED;
 use super::table::{Fate, Likeness};
 use super::values::Values;
 use crate::resp::Reply;
@@ -97,8 +96,7 @@ impl Run<'_> {
         batch.push(item);
         for words in after {
             let name = String::from_utf8_lossy(&words[0].bytes);
-            let name = if name == "script" { "script|load" } else { &name };
-            batch.push(self.whole(row_of(&self.rows, name), words));
+            batch.push(self.whole(row_of(&self.rows, &name), words));
         }
     }
 
@@ -225,8 +223,8 @@ fn row_of(rows: &[super::Row], name: &str) -> usize {
 /// words is none, and what is found depends on how the server has linked them.
 fn precede(item: &Item, name: &str) -> Vec<Vec<Word>> {
     let by_words = name.contains("lex") || item.says("BYLEX");
-    let keys = item.words.iter().filter(|word| word.is_key);
-    let Some(key) = keys.last().filter(|_| by_words) else { return Vec::new() };
+    let mut keys = item.words.iter().filter(|word| word.is_key);
+    let Some(key) = keys.next_back().filter(|_| by_words) else { return Vec::new() };
     let line = |start: &str, rest: &[&str]| {
         let rest = rest.iter().map(Word::new);
         [Word::new(start), key.clone()].into_iter().chain(rest).collect()
@@ -240,10 +238,6 @@ fn follow(item: &Item, name: &str) -> Vec<Vec<Word>> {
     match name {
         "spop" => item.words.iter().filter_map(gone).collect(),
         "xadd" if item.says("*") => item.words.iter().filter_map(gone).collect(),
-        "script|flush" => {
-            let load = |text: &&str| ["script", "load", text].iter().map(Word::new).collect();
-            LOADED.iter().map(load).collect()
-        }
         _ => Vec::new(),
     }
 }
@@ -252,8 +246,6 @@ fn follow(item: &Item, name: &str) -> Vec<Vec<Word>> {
 fn strict(name: &str, item: &Item) -> Likeness {
     let of_row = item.likeness;
     match name {
-        // What has the same weight stands in an order of chance.
-        "sort" | "sort_ro" if item.says("BY") && item.says("LIMIT") => Likeness::Shape,
         // What has the same weight stands in an order of chance.
         "sort" | "sort_ro" if item.says("BY") && item.says("LIMIT") => Likeness::Shape,
         "xadd" if item.says("*") => Likeness::Kind,

@@ -205,17 +205,21 @@ impl<'s> Run<'s> {
         Ok(())
     }
 
-    /// A `CROSSSLOT` names two of the keys and who owns them.
+    /// A `CROSSSLOT` names two of the keys and who owns them, and tells what to do.
     fn names_right(&self, item: &Item, ours: &Reply) -> bool {
         if item.expect != Expect::Apart || item.spoilt {
             return true;
         }
         let text = ours.error();
-        let named = |owner: usize| text.contains(&format!("{}", self.owners.names[owner]));
-        let mut owners: Vec<usize> = item.keys.iter().map(|key| self.owners.of(key)).collect();
-        owners.sort_unstable();
-        owners.dedup();
-        owners.into_iter().filter(|owner| named(*owner)).count() >= 2
+        let said = |key: &&Vec<u8>| {
+            let owner = &self.owners.names[self.owners.of(key)];
+            // What could move a terminal is escaped, and what is long is cut.
+            let plain = key.iter().all(u8::is_ascii_graphic) && key.len() < 100;
+            let key = if plain { String::from_utf8_lossy(key) } else { "".into() };
+            let named = ["is on", "on"].map(|on| format!("{key}' {on} {owner}"));
+            named.iter().any(|named| text.contains(named)) || !plain && text.contains(owner)
+        };
+        item.keys.iter().filter(said).count() >= 2 && text.contains("hash tag")
     }
 
     fn remember(&mut self, item: &Item) {

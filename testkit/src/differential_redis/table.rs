@@ -1,6 +1,6 @@
 //! What the proxy's own table promises of each command, and what that means for a test.
 
-use proto::redis::commands::{self, Compare};
+use proto::redis::commands::{self, Compare, Find, KeySpec};
 use proto::{Class, Refusal};
 
 #[derive(Clone, Debug)]
@@ -12,6 +12,8 @@ pub struct Row {
     pub skip: Option<&'static str>,
     /// Words, its name's included; negative: at least so many.
     pub arity: i16,
+    /// A call of it may have several keys, says the table.
+    pub many: bool,
     /// How often it is drawn beside the others.
     pub share: usize,
 }
@@ -90,10 +92,21 @@ fn read(row: &'static commands::Row) -> Row {
         ("quit" | "reset" | "hello" | "client|reply", _) => 1,
         ("script|flush" | "function|flush" | "function|delete" | "function|restore", _) => 1,
         // What other rows live on.
-        ("xgroup|create" | "xadd" | "function|load" | "rpush" | "sadd", _) => 20,
+        ("xgroup|create" | "xadd" | "rpush" | "sadd", _) => 20,
+        ("function|load" | "script|load", _) => 20,
         (_, Fate::Split) => 8,
         (_, Fate::Forwarded) => 5,
         (_, Fate::Own | Fate::Container | Fate::Refused) => 1,
     };
-    Row { name: row.name, fate, likeness, skip, arity: row.arity, share }
+    Row { name: row.name, fate, likeness, skip, arity: row.arity, many: has_many(row), share }
+}
+
+fn has_many(row: &commands::Row) -> bool {
+    let known = || row.keys.iter().filter(|keys| keys.find != Find::Unknown);
+    let several = |keys: &KeySpec| match keys.find {
+        Find::Range { last, .. } => last != 0,
+        Find::Number { .. } => true,
+        Find::Unknown => false,
+    };
+    known().count() > 1 || known().any(several)
 }

@@ -40,8 +40,6 @@ pub struct Count {
     /// Were refused for that.
     pub apart: usize,
     pub refused: usize,
-    /// Had two keys or more.
-    pub multi: usize,
     pub skip: Option<&'static str>,
 }
 
@@ -57,7 +55,6 @@ impl Tally {
         let Some(row) = item.row else { return self.unknown += 1 };
         let row = &mut self.rows[row];
         row.calls += 1;
-        row.multi += usize::from(item.keys.len() > 1);
         row.spread += usize::from(item.spread > 1);
         row.apart += usize::from(item.expect == Expect::Apart);
         row.refused += usize::from(item.expect == Expect::ByName);
@@ -88,8 +85,7 @@ impl Tally {
             if count.calls < calls {
                 lacking.push(format!("{}: {} calls", count.name, count.calls));
             }
-            let multi = count.multi > 0 && row.fate != Fate::Refused;
-            if multi && count.spread < spread {
+            if row.many && row.fate != Fate::Refused && count.spread < spread {
                 lacking.push(format!("{}: {} over two servers", count.name, count.spread));
             }
         }

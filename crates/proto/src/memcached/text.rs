@@ -161,7 +161,7 @@ mod tests {
         let (command, quiet) = (request.command, request.quiet);
         let head = if request.keep { stream.as_bytes() } else { b"" };
         let mut out = Vec::new();
-        let asked = Asked { command, quiet, ask, head, next: None };
+        let asked = Asked { command, quiet, ask, head, at: 0, next: None };
         let shown = Text.translate(&asked, &item, &said.as_bytes()[..item.head as usize], &mut out);
         assert_eq!(shown, Shown::Body { trailer: b"\r\n" }, "{stream}");
         assert_eq!(String::from_utf8_lossy(&out), expected, "{stream}");

@@ -78,7 +78,7 @@ mod tests {
 
     fn said(command: u16, head: &[u8], answer: &Answer<'_>) -> Vec<u8> {
         let ask = Ask { command };
-        let asked = Asked { command, quiet: Quiet::Loud, ask, head, next: None };
+        let asked = Asked { command, quiet: Quiet::Loud, ask, head, at: 0, next: None };
         let mut out = Vec::new();
         write(&asked, answer, &mut out);
         out

@@ -210,7 +210,7 @@ mod tests {
     /// Replies that begin with `-` come as errors, as the data plane gives them.
     fn check(command: u16, replies: &[&str], expected: &str) {
         let ask = Ask { command };
-        let asked = Asked { command, quiet: Quiet::Loud, ask, head: b"", next: None };
+        let asked = Asked { command, quiet: Quiet::Loud, ask, head: b"", at: 0, next: None };
         let mut out = b"before".to_vec();
         let mut parts = replies.iter().map(|reply| match reply.starts_with(['-', '!']) {
             true => Err(reply.as_bytes()),

@@ -28,8 +28,8 @@ mod words;
 pub use servers::Servers;
 
 use crate::{
-    Answer, Ask, Asked, Carry, Command, Excuse, Extra, Facts, Item, Lane, Login, Parsed, Protocol,
-    Request, Resume, Session, Shown, Skills, Span, Turn, Upstream,
+    Answer, Ask, Asked, Carry, Command, Excuse, Extra, Facts, Item, Lane, Lesson, Login, Parsed,
+    Protocol, Request, Resume, Session, Shown, Skills, Span, Turn, Upstream,
 };
 
 /// Redis.
@@ -137,7 +137,7 @@ impl Protocol for Redis {
         request::adopt(request, input, keys, extras)
     }
 
-    fn learn<'a>(&self, asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+    fn learn<'a>(&self, asked: &Asked<'a>, reply: &'a [u8]) -> Option<Lesson<'a>> {
         script::learn(asked, reply)
     }
 

@@ -75,13 +75,12 @@ fn whole(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     };
     let (mut left, mut at) = (progress.left.max(1), 0);
     loop {
-        if let Some(len) = short(&input[at..]) {
+        while let Some(len) = short(&input[at..]) {
             (left, at) = (left - 1, at + len);
             if left == 0 {
                 progress.left = 0;
                 return item(last, progress, at, None);
             }
-            continue;
         }
         match element(input, at) {
             Element::Whole { end, more } => {

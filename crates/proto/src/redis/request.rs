@@ -289,6 +289,7 @@ fn understand_row(mut request: Request, input: &[u8], words: &mut Vec<Span>) -> 
         Class::Single { .. } if command == id::SCAN => {
             request.keep = true;
             match scan::split(words[1].of(input)) {
+                Some((0, place)) => request.place = Place::From(place),
                 Some((_, place)) => request.place = Place::Nth(place),
                 None => request.class = Class::Refuse(Refusal::Bad(BAD_CURSOR)),
             }

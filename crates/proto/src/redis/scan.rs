@@ -68,17 +68,15 @@ pub(super) fn translate(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut V
         return Shown::Body { trailer: item.trailer };
     }
     let cursor = decimal(item.key.of(head), u64::MAX).unwrap_or(NOWHERE);
-    let asked_for = request::arguments(asked.head).get(1).and_then(|cursor| split(cursor));
-    let place = asked_for.map_or(0, |(_, place)| place);
     words::open_array(2, out);
-    words::bulk(join(cursor, place, asked.next).to_string().as_bytes(), out);
+    words::bulk(join(cursor, asked.at, asked.next).to_string().as_bytes(), out);
     Shown::Head
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Ask, Parsed, Progress, Protocol, Quiet, Resume, Upstream};
+    use crate::{Ask, Parsed, Place, Progress, Protocol, Quiet, Resume, Upstream};
 
     #[test]
     fn a_cursor_is_what_it_was() {
@@ -120,7 +118,8 @@ mod tests {
         write_head(&request, head, &mut out);
         assert_eq!(String::from_utf8_lossy(&out), sent, "{asked}");
         let ask = Ask { command: id::SCAN };
-        let asked = Asked { command: id::SCAN, quiet: Quiet::Loud, ask, head, next };
+        let (Place::Nth(at) | Place::From(at)) = request.place else { panic!("{request:?}") };
+        let asked = Asked { command: id::SCAN, quiet: Quiet::Loud, ask, head, at, next };
         let (mut rest, mut progress) = (said.as_bytes(), Progress::default());
         out.clear();
         while !rest.is_empty() {

@@ -6,17 +6,21 @@ use std::borrow::Cow;
 use super::commands::id;
 use super::reply::Walk;
 use super::{request, words};
-use crate::{Ask, Asked, Excuse};
+use crate::{Ask, Asked, Excuse, Lesson};
 
-/// The digest that SCRIPT LOAD was answered with, and the script.
-pub(super) fn learn<'a>(asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+/// The digest that SCRIPT LOAD was answered with, and the script. SCRIPT FLUSH means that none is
+/// to be run any more.
+pub(super) fn learn<'a>(asked: &Asked<'a>, reply: &'a [u8]) -> Option<Lesson<'a>> {
+    if asked.command == id::SCRIPT_FLUSH && reply.first() == Some(&b'+') {
+        return Some(Lesson::Forget);
+    }
     if asked.command != id::SCRIPT_LOAD {
         return None;
     }
     let digest = Walk::new(reply).text().filter(|digest| is_digest(digest))?;
     // One of a line with quotes, which stands nowhere as it is, is not remembered.
     match request::arguments(asked.head).into_iter().nth(2)? {
-        Cow::Borrowed(script) => Some((digest, script)),
+        Cow::Borrowed(text) => Some(Lesson::Learn { name: digest, text }),
         Cow::Owned(_) => None,
     }
 }
@@ -55,7 +59,7 @@ mod tests {
 
     fn asked(command: u16, head: &str) -> Asked<'_> {
         let ask = Ask { command };
-        Asked { command, quiet: Quiet::Loud, ask, head: head.as_bytes(), next: None }
+        Asked { command, quiet: Quiet::Loud, ask, head: head.as_bytes(), at: 0, next: None }
     }
 
     #[test]
@@ -63,7 +67,11 @@ mod tests {
         let head = "*3\r\n$6\r\nSCRIPT\r\n$4\r\nload\r\n$8\r\nreturn 1\r\n";
         let reply = format!("$40\r\n{DIGEST}\r\n");
         let learnt = learn(&asked(id::SCRIPT_LOAD, head), reply.as_bytes());
-        assert_eq!(learnt, Some((DIGEST.as_bytes(), &b"return 1"[..])));
+        let (name, text) = (DIGEST.as_bytes(), &b"return 1"[..]);
+        assert_eq!(learnt, Some(Lesson::Learn { name, text }));
+        let flush = asked(id::SCRIPT_FLUSH, "");
+        assert_eq!(learn(&flush, b"+OK\r\n"), Some(Lesson::Forget));
+        assert_eq!(learn(&flush, b"-ERR no\r\n"), None);
         let error = "-ERR Error compiling script\r\n";
         assert_eq!(learn(&asked(id::SCRIPT_LOAD, head), error.as_bytes()), None);
         assert_eq!(learn(&asked(id::SCRIPT_LOAD, head), b"$-1\r\n"), None);

@@ -184,7 +184,7 @@ pub fn meaning(protocol: &dyn Protocol, request: &Request, head: &[u8], keys: &[
         _ => {}
     }
     match request.place {
-        Place::Nth(place) => write!(out, " at {place}").unwrap(),
+        Place::Nth(place) | Place::From(place) => write!(out, " at {place}").unwrap(),
         Place::Any if matches!(request.class, Class::Single { .. }) => out.push_str(" anywhere"),
         Place::Sole => out.push_str(" alone"),
         Place::Any | Place::Keys => {}
@@ -202,7 +202,7 @@ pub fn meaning(protocol: &dyn Protocol, request: &Request, head: &[u8], keys: &[
 /// The request that something answers, whose head is at hand.
 pub fn asked<'a>(request: &Request, head: &'a [u8]) -> Asked<'a> {
     let (command, quiet) = (request.command, request.quiet);
-    Asked { command, quiet, ask: Ask::default(), head, next: None }
+    Asked { command, quiet, ask: Ask::default(), head, at: 0, next: None }
 }
 
 /// What the proxy says of its own accord to a row's requests, and whether it hangs up; `None` where

@@ -10,6 +10,8 @@
 //! The last only: what the client asked after it has been, or will be, executed before, and requests
 //! of one client must not change places.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use metrics::Server as Counter;
 use proto::{Ask, Class, Excuse, Parsed, Quiet, Request, Resume};
 
@@ -19,7 +21,7 @@ use crate::buffer::Outbox;
 use crate::client::State as ClientState;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::Cargo;
+use crate::link::{Cargo, Flight};
 use crate::request::RowId;
 use crate::timers::Due;
 use crate::{Proxy, Time, limits};
@@ -84,25 +86,39 @@ impl Proxy {
         let known = |name: &[u8]| lore.find(name);
         let mut words = Vec::new();
         let asked = question.asked();
-        match question.protocol.remedy(&asked, excuse, &known, &mut words) {
-            Some(ask) => {
-                self.send_errand((link, row), ask, &words, now);
-                true
-            }
-            None => false,
-        }
+        let remedy = question.protocol.remedy(&asked, excuse, &known, &mut words);
+        remedy.is_some_and(|ask| self.send_errand((link, row), ask, &words, now))
     }
 
-    /// Tells a server something of our own.
-    fn send_errand(&mut self, (id, _row): (ConnId, RowId), ask: Ask, words: &[u8], now: Time) {
+    /// Tells a server something of our own, if there is room for it and it is not on its way. What
+    /// is asked behind it on this link finds it done.
+    fn send_errand(
+        &mut self,
+        (id, _row): (ConnId, RowId),
+        ask: Ask,
+        words: &[u8],
+        now: Time,
+    ) -> bool {
         let link = self.links.find_mut(id).expect("it has just answered");
+        let print = print_of(words);
+        let is_same = |flight: &Flight| matches!(flight.cargo, Cargo::Errand(one) if one == print);
+        if link.flights.iter().any(is_same) {
+            return true;
+        }
+        if !link.has_room(&self.desk.limits) || !self.desk.memory.has_room(words.len()) {
+            return false;
+        }
         let before = link.out.len();
         link.out.open(&mut self.desk.spares);
         link.out.copy(words);
-        let cargo = if bug!(ErrandToClient) { Cargo::Single(_row, 0) } else { Cargo::Errand };
+        let to_client = bug!(ErrandToClient);
+        let cargo = if to_client { Cargo::Single(_row, 0) } else { Cargo::Errand(print) };
         link.launch(cargo, ask, before, now);
+        let held = link.measure();
+        self.desk.memory.change(&mut link.held, held);
         self.mark_dirty(id);
         self.arm_link(id);
+        true
     }
 
     /// It is time to ask a request again.
@@ -113,6 +129,10 @@ impl Proxy {
         let owner = entry.client;
         if self.desk.clients.find(owner).is_none() {
             return self.desk.part_done(row);
+        }
+        // Whoever waited for it has left, and asks it again elsewhere.
+        if entry.abandoned && entry.writes {
+            return self.desk.fail_part((row, 0), None, Fault::Dropped, false);
         }
         let head = entry.question.head.clone();
         let protocol = entry.question.protocol;
@@ -158,6 +178,14 @@ impl Proxy {
             Err(fault) => self.desk.fail_part((row, 0), Some(server as u32), fault, false),
         }
     }
+}
+
+/// What tells one text from another, well enough: whoever is wrong about it reads the excuse.
+fn print_of(words: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let ends = words.len().min(256);
+    (words.len(), &words[..ends], &words[words.len() - ends..]).hash(&mut hasher);
+    hasher.finish()
 }
 
 fn counter(excuse: Excuse) -> Counter {

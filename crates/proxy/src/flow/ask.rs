@@ -183,9 +183,10 @@ impl Proxy {
         let Some(server) = server else {
             return self.desk.fail_part((row, 0), None, Fault::NoServer, false);
         };
-        if let Place::Nth(_) = request.place {
+        if let Place::Nth(_) | Place::From(_) = request.place {
             let next = self.desk.pools[pool].place_from(server as u32 + 1);
-            self.desk.rows[row].question.next = next;
+            let question = &mut self.desk.rows[row].question;
+            (question.at, question.next) = (server as u32, next);
         }
         match self.link_for(pool, server, id, now) {
             Ok(_) if bug!(ForgetNoreply) && request.quiet == Quiet::Silent => {
@@ -332,6 +333,7 @@ impl Proxy {
         let place = if links.len() == 1 { 0 } else { client.index() % links.len() };
         match links[place] {
             None if entry.unable_until > now => Err(Fault::Unable),
+            None if entry.refuses(lane, now) => Err(Fault::LaneRefused),
             None => Ok(self.connect(pool, server, (lane, place), now)),
             Some(id) => {
                 let link = self.links.find(id).expect("a server knows living links only");
@@ -372,7 +374,9 @@ impl Proxy {
 
     /// A batch whose reply is complete is used again.
     pub(super) fn recycle(&mut self, batch: Box<Batch>) {
-        if self.spare_batches.len() < limits::BATCHES_MAX {
+        // One that held values may be large.
+        let is_small = batch.text.capacity() <= 2 * limits::BATCH_BYTES_MAX;
+        if is_small && self.spare_batches.len() < limits::BATCHES_MAX {
             self.spare_batches.push(batch);
         }
     }

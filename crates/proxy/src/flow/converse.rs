@@ -69,10 +69,16 @@ impl Proxy {
         let (pool, protocol) = (client.pool as usize, client.protocol);
         let Class::Local(Local::Own) = request.class else { return None };
         let needs_skills = protocol.carry(request, head, None) == Carry::Unknown;
-        if !needs_skills || self.desk.pools[pool].skills().is_some() {
+        if !needs_skills {
             return None;
         }
-        let server = self.desk.pools[pool].any_place(id.index())?;
+        let entry = &self.desk.pools[pool];
+        // Whoever cannot be asked now is not waited for, unless there is nobody else.
+        let server = match entry.unknown() {
+            Some(server) => server,
+            None if entry.skills().is_some() => return None,
+            None => entry.any_place(id.index())?,
+        };
         match self.skills(pool, server, id, now) {
             Ok(_) => Some(Way::Wait(server)),
             Err(fault) => Some(Way::Fault(Some(server as u32), fault)),

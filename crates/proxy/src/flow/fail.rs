@@ -209,6 +209,9 @@ impl Proxy {
         if let Some(counter) = fault.row().counter {
             entry.counters.add(counter, 1);
         }
+        if fault == Fault::LaneRefused {
+            entry.note_refused(link.lane, now);
+        }
         if fault == Fault::ConnectTimeout {
             entry.counters.add(Counter::ConnectTimeout, 1);
         }
@@ -241,8 +244,7 @@ impl Proxy {
         // change that its client has asked for, and may have been executed.
         let is_asked_again =
             |batch: &Batch| fault == Fault::LinkLost && Proxy::is_idempotent(batch);
-        let mut again = Vec::new();
-        let mut lost = Vec::new();
+        let (mut again, mut reads, mut lost) = (Vec::new(), Vec::new(), Vec::new());
         let mut start = link.done;
         for flight in std::mem::take(&mut link.flights) {
             let touched = start < link.sent && !bug!(ForgetSent);
@@ -250,6 +252,11 @@ impl Proxy {
             match flight.cargo {
                 Cargo::Fetch(batch) if is_asked_again(&batch) => {
                     again.push(self.judge(batch, link.lane));
+                }
+                Cargo::Single(row, _)
+                    if fault == Fault::LinkLost && self.may_read_again(row, link.lane) =>
+                {
+                    reads.push(row);
                 }
                 _ => lost.push((flight, touched)),
             }
@@ -265,6 +272,7 @@ impl Proxy {
             self.fail_flight(flight, link.server, fault, touched);
         }
         self.ask_again(again, link.server, fault, now);
+        self.read_again(reads, link.server, now);
         if link.owes {
             self.owes_less(pool, server);
         }
@@ -289,7 +297,7 @@ impl Proxy {
                 let executed = sent && self.desk.rows[row].writes;
                 self.desk.fail_part((row, slot), Some(server), fault, executed);
             }
-            Cargo::Errand => {}
+            Cargo::Errand(_) => {}
         }
     }
 
@@ -349,6 +357,24 @@ impl Proxy {
         link.launch_batch(one, pool.upstream);
         self.mark_dirty(id);
         self.arm_link(id);
+    }
+
+    /// The same of a read that is kept until it is answered.
+    fn may_read_again(&self, id: RowId, lane: u16) -> bool {
+        let row = &self.desk.rows[id];
+        let is_read = !row.writes && !row.question.gathers && row.question.repeats.is_some();
+        is_read && self.may_ask_again(id, lane)
+    }
+
+    /// Reads whose link died are asked once more.
+    fn read_again(&mut self, reads: Vec<RowId>, server: u32, now: Time) {
+        for id in reads {
+            let row = &mut self.desk.rows[id];
+            (row.asked_again, row.question.rests) = (true, true);
+            let pool = &self.desk.pools[row.pool as usize];
+            pool.servers[server as usize].counters.add(Counter::AskedAgain, 1);
+            self.ask_anew(id, now);
+        }
     }
 
     /// A get may be asked once more if it was not yet, its client is there, and that client has

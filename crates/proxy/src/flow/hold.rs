@@ -240,7 +240,7 @@ impl Proxy {
             let dropped = link.withdraw_where(|flight| match &flight.cargo {
                 Cargo::Single(row, _) => flight.held && is_it(*row),
                 Cargo::Fetch(batch) => flight.held && all(batch),
-                Cargo::Errand => false,
+                Cargo::Errand(_) => false,
             });
             let late =
                 |batch: &Batch| hold_after.is_some_and(|time| now >= batch.since.after(time));

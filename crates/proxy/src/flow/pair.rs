@@ -198,7 +198,7 @@ impl Proxy {
         let (row, slot) = match &flight.cargo {
             Cargo::Single(row, slot) => (*row, *slot),
             Cargo::Fetch(batch) => (batch.entries[0].row, batch.entries[0].slot),
-            Cargo::Errand => return,
+            Cargo::Errand(_) => return,
         };
         let wrote = self.desk.rows[row].writes;
         match self.desk.clients.find(self.desk.rows[row].client).is_none() {
@@ -233,7 +233,7 @@ impl Proxy {
                     self.desk.server_error((row, slot), line);
                 }
             }
-            (Cargo::Errand, _) => {}
+            (Cargo::Errand(_), _) => {}
         }
     }
 
@@ -368,7 +368,7 @@ fn whose(
                 false => Err(NOT_ASKED),
             }
         }
-        (Cargo::Errand, ItemKind::Status | ItemKind::Part) => {
+        (Cargo::Errand(_), ItemKind::Status | ItemKind::Part) => {
             Ok((Entry::of_row(NONE, 0), Unit::Errand))
         }
         _ => Err(NO_ANSWER),
@@ -384,7 +384,7 @@ impl Flight {
         match &self.cargo {
             Cargo::Fetch(batch) => batch.outstanding().count(),
             Cargo::Single(..) => 1,
-            Cargo::Errand => 0,
+            Cargo::Errand(_) => 0,
         }
     }
 }

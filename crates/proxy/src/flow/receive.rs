@@ -22,6 +22,7 @@ pub(super) enum Data<'a> {
 /// link's queue.
 const KEY_HELD: usize = 48;
 
+const VOID: &str = "it belongs to a transaction that was refused, of which nothing is carried out";
 /// How often it is told that clients are refused, microseconds.
 const REFUSED_TELL_US: u64 = 1_000_000;
 
@@ -248,8 +249,12 @@ impl Proxy {
         if muted != Muted::No {
             mute(client, &mut request);
         }
+        let is_void = client.session.void;
         if matches!(request.class, Class::Refuse(Refusal::Unknown)) {
             self.adopt(id, &mut request, rest.bytes);
+        }
+        if is_void && !matches!(request.class, Class::Local(_)) {
+            request.class = Class::Refuse(Refusal::ByName(VOID));
         }
         if let Some(used) = self.login(id, &request, rest.bytes) {
             return used;
@@ -373,6 +378,9 @@ impl Proxy {
     fn refusal(&self, pool: usize, request: &Request) -> Option<Answer<'static>> {
         if let Class::Refuse(refusal) = request.class {
             return Some(Answer::Refused(refusal));
+        }
+        if matches!(request.class, Class::Local(_)) && request.head as usize > limits::OWN_LEN_MAX {
+            return Some(Answer::Refused(Refusal::TooLarge));
         }
         if request.body > self.desk.pools[pool].plan.item_size_max as u64 {
             return Some(Answer::Refused(Refusal::TooLarge));

@@ -106,10 +106,13 @@ impl Proxy {
                 Err(apart) => return Way::Apart(apart),
             },
             Place::Any => entry.any_place(id.index()),
-            Place::Nth(at) if entry.place_from(at).is_none() => {
+            Place::Nth(at) if entry.place_from(at) != Some(at) => {
                 return Way::Refused(Refusal::Bad(NO_PLACE));
             }
-            Place::Nth(at) => {
+            Place::From(at) if entry.place_from(at).is_none() => {
+                return Way::Refused(Refusal::Bad(NO_PLACE));
+            }
+            Place::Nth(at) | Place::From(at) => {
                 entry.place_from(at + u32::from(bug!(ScanElsewhere))).map(|at| at as usize)
             }
             Place::Sole => match (entry.place_from(0), entry.planned()) {

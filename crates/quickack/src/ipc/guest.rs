@@ -26,6 +26,7 @@ pub struct Said {
     dialect: u8,
     space: u32,
     muted: Silence,
+    void: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     profile: Option<Box<Names>>,
 }
@@ -69,20 +70,21 @@ impl From<Guest> for Passed {
 
 impl From<Session> for Said {
     fn from(session: Session) -> Said {
-        let Session { id, lane: Lane { dialect, space }, muted, profile } = session;
+        let Session { id, lane: Lane { dialect, space }, muted, void, profile } = session;
         let muted = match muted {
             Muted::No => Silence::No,
             Muted::Next => Silence::Next,
             Muted::Now => Silence::Now,
             Muted::Yes => Silence::Yes,
         };
-        Said { id, dialect, space, muted, profile: profile.map(|it| Box::new((*it).into())) }
+        let profile = profile.map(|it| Box::new((*it).into()));
+        Said { id, dialect, space, muted, void, profile }
     }
 }
 
 impl From<Said> for Session {
     fn from(said: Said) -> Session {
-        let Said { id, dialect, space, muted, profile } = said;
+        let Said { id, dialect, space, muted, void, profile } = said;
         let muted = match muted {
             Silence::No => Muted::No,
             Silence::Next => Muted::Next,
@@ -90,7 +92,7 @@ impl From<Said> for Session {
             Silence::Yes => Muted::Yes,
         };
         let profile = profile.map(|names| Box::new((*names).into()));
-        Session { id, lane: Lane { dialect, space }, muted, profile }
+        Session { id, lane: Lane { dialect, space }, muted, void, profile }
     }
 }
 
@@ -137,7 +139,7 @@ mod tests {
         let lane = Lane { dialect: 3, space: 9 };
         for muted in [Muted::No, Muted::Next, Muted::Now, Muted::Yes] {
             let profile = Some(Box::new(profile.clone()));
-            let client = client(Session { id: u64::MAX, lane, muted, profile });
+            let client = client(Session { id: u64::MAX, lane, muted, void: true, profile });
             assert_eq!(travel(&client).0, client);
         }
         let silent = client(Session { lane, ..Session::default() });

@@ -10,6 +10,12 @@ const SYNTAX: &[u8] = b"ERR syntax error";
 const NO_COMMAND: &[u8] = b"ERR Invalid command specified";
 const NO_KEYS: &[u8] = b"ERR The command has no key arguments";
 const BAD_COUNT: &[u8] = b"ERR Invalid number of arguments specified for command";
+/// So many commands are told of in one answer, if they are named.
+const NAMES_MAX: usize = 256;
+const MANY_NAMES: &[u8] = b"ERR at most 256 commands are told of at once";
+/// So many keys are told in one answer.
+const KEYS_MAX: usize = 10_000;
+const MANY_KEYS: &[u8] = b"ERR at most 10000 keys are told at once";
 const BAD_ARGUMENTS: &[u8] = b"ERR Invalid arguments specified for command";
 
 /// Whether clients are told of it: of refused commands they are not.
@@ -54,6 +60,9 @@ impl Talk<'_> {
             words::open_array(tops().count(), self.out);
             tops().for_each(|row| self.describe(row));
             return;
+        }
+        if names.len() > NAMES_MAX {
+            return self.error(&[MANY_NAMES]);
         }
         words::open_array(names.len(), self.out);
         for name in names {
@@ -136,6 +145,9 @@ impl Talk<'_> {
     }
 
     pub(super) fn command_docs(&mut self, names: &[&[u8]]) {
+        if names.len() > NAMES_MAX {
+            return self.error(&[MANY_NAMES]);
+        }
         let rows: Vec<&Row> = match names {
             [] => tops().collect(),
             _ => names.iter().filter_map(|name| find(name)).filter(|row| is_taken(row)).collect(),
@@ -199,6 +211,7 @@ impl Talk<'_> {
     /// The keys of a command that is not carried out; `flags`: and what becomes of each.
     pub(super) fn command_keys(&mut self, command: &[&[u8]], flags: bool) {
         let keys = match keys(command) {
+            Ok(keys) if keys.len() > KEYS_MAX => return self.error(&[MANY_KEYS]),
             Ok(keys) => keys,
             Err(why) => return self.error(&[why]),
         };

@@ -32,11 +32,15 @@ pub(in crate::redis) fn login<'a>(request: &Request, head: &'a [u8]) -> Login<'a
     }
     let mut arguments = Vec::new();
     for argument in request::arguments(head) {
-        match argument {
-            Cow::Borrowed(argument) => arguments.push(argument),
-            // A quoted one, in a line, that stands nowhere as it is.
-            Cow::Owned(_) => return Login::Other,
-        }
+        arguments.push(match argument {
+            Cow::Borrowed(argument) => argument,
+            // Quoted, in a line: between the quotes it stands as it is, unless it has escapes.
+            // Those nobody needs in a password, and with them it is a wrong one.
+            Cow::Owned(argument) => match memchr::memmem::find(head, &argument) {
+                Some(at) => &head[at..at + argument.len()],
+                None => head,
+            },
+        });
     }
     let (name, password) = match (request.command, arguments.get(1..).unwrap_or_default()) {
         (id::AUTH, [password]) => (DEFAULT_USER, *password),
@@ -241,6 +245,9 @@ mod tests {
         check("hello 3 auth anna pw", attempt("anna", "pw"));
         check("hello 2 setname x auth anna pw", attempt("anna", "pw"));
         check("hello 2 auth anna pw auth bert qw", attempt("bert", "qw"));
+        check("auth \"anna b\" 'p w'", attempt("anna b", "p w"));
+        check("auth 'p\\'w'", attempt("default", "auth 'p\\'w'\r\n"));
+        check("hello 3 \"auth\" anna \"\"", attempt("anna", ""));
         for (line, login) in [
             ("", Login::Free),
             ("quit", Login::Free),

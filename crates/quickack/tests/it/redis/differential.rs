@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use testkit::differential_redis::{Settings, Tally, rows, run};
 use testkit::process::{Family, Quickack};
 
-use super::{QUICKACK, addresses, quickack, servers};
+use super::{QUICKACK, addresses, config, servers};
 
 /// On a busy machine anybody may be late, which is not what is asked here.
 const PATIENT: [&str; 2] = ["allow: [flushall, flushdb]", "timeout: 20s"];
@@ -86,10 +86,10 @@ fn check(family: Family, behind: Behind, seed: u64, commands: usize) -> Tally {
         servers(family, if matches!(behind, Behind::Four | Behind::Unsplit) { 6 } else { 3 });
     let all = addresses(&backs);
     let (quickack, name) = match behind {
-        Behind::Four => (Some(quickack(&all[2..], &PATIENT)), "four"),
+        Behind::Four => (Some(by_one_worker(&all[2..], &PATIENT)), "four"),
         Behind::Unsplit => {
             let more = [&PATIENT[..], &["multi_key: refuse"]].concat();
-            (Some(quickack(&all[2..], &more)), "four, unsplit")
+            (Some(by_one_worker(&all[2..], &more)), "four, unsplit")
         }
         Behind::One => (Some(as_nutcracker(all[2])), "one"),
         Behind::Bare => (None, "nobody"),
@@ -113,12 +113,18 @@ fn check(family: Family, behind: Behind, seed: u64, commands: usize) -> Tally {
     tally
 }
 
+/// Scripts that clients have flushed are forgotten by the worker that flushed them.
+fn by_one_worker(servers: &[SocketAddr], more: &[&str]) -> Quickack {
+    Quickack::start(QUICKACK, &format!("{}global:\n  workers: 1\n", config(servers, more)))
+}
+
 /// A file as people have it who run nutcracker.
 fn as_nutcracker(server: SocketAddr) -> Quickack {
     let text = format!(
         "alpha:\n  listen: 127.0.0.1:0\n  hash: fnv1a_64\n  distribution: ketama\n  \
          auto_eject_hosts: false\n  redis: true\n  timeout: 20000\n  server_retry_timeout: 2000\n  \
-         allow: [flushall, flushdb]\n  servers:\n   - {server}:1\n"
+         allow: [flushall, flushdb]\n  servers:\n   - {server}:1\n\
+         global:\n  workers: 1\n"
     );
     Quickack::start(QUICKACK, &text)
 }

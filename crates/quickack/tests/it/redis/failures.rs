@@ -96,12 +96,21 @@ fn a_redis_that_is_killed_in_the_middle_of_split_mgets_gives_whole_answers_or_er
     assert_eq!(client.say(&format!("MGET {}", keys.join(" "))), whole);
 }
 
-/// It is slow by its own clock, and nobody else's.
 #[test]
 fn a_redis_that_sleeps_costs_those_of_the_others_nothing() {
+    check_sleep(&[]);
+}
+
+#[test]
+fn a_redis_that_sleeps_costs_those_of_the_others_nothing_where_nothing_is_held() {
+    check_sleep(&["hold_after: 0"]);
+}
+
+/// It is slow by its own clock, and nobody else's.
+fn check_sleep(pool: &[&str]) {
     let more = ["--enable-debug-command", "yes"];
     let backs: Vec<Redis> = (0..4).map(|_| Redis::start_with(Family::Redis70, &more)).collect();
-    let quickack = quickack(&addresses(&backs), &["timeout: 10s", "hold_after: 0"]);
+    let quickack = quickack(&addresses(&backs), &[&["timeout: 10s"], pool].concat());
     let keys: Vec<String> = (0..4).map(|at| key_of(&quickack, &backs, at)).collect();
     let mut sleeper = Speaker::connect(backs[0].address);
     let mut waiting: Vec<Speaker> = (0..20).map(|_| speak(&quickack)).collect();
@@ -189,9 +198,27 @@ fn an_incr_that_redis_executed_is_never_sent_again() {
     }
 }
 
-/// A server that says it did nothing is asked again, a write as well; each time is counted.
+/// One of two parts was executed and never answered: the client hears whose, and that nobody knows.
 #[test]
-fn a_redis_that_is_loading_is_asked_again_within_the_deadline() {
+fn an_mset_over_two_redises_of_which_one_never_answers_is_an_error_that_names_it() {
+    let backs = servers(Family::Redis70, 2);
+    let between = swallow(backs[1].address, "mset");
+    let all = [backs[0].address, between.address];
+    let quickack = quickack(&all, &["server_retry_timeout: 50ms"]);
+    let (one, two) = (key_of(&quickack, &backs, 0), key_of(&quickack, &backs, 1));
+    let mut client = speak(&quickack);
+    let reply = client.say(&format!("MSET {one} new {two} new"));
+    let text = reply.error();
+    assert!(text.contains("s2") && text.contains("outcome unknown"), "{reply:?}");
+    for (back, key) in backs.iter().zip([&one, &two]) {
+        let held = Speaker::connect(back.address).say(&format!("GET {key}"));
+        assert_eq!(held, Reply::Bulk("new".into()));
+    }
+    assert_eq!(between.count("mset"), 1);
+}
+
+/// A server that says it did nothing is asked again, a write as well; each time is counted.
+fn check_asked_again(excuse: &'static str, counter: &str) {
     const TIMES: usize = 3;
     for (line, word) in [("GET a", "get a"), ("SET a 1", "set a"), ("MGET a b", "mget a")] {
         let left = AtomicUsize::new(TIMES);
@@ -199,7 +226,7 @@ fn a_redis_that_is_loading_is_asked_again_within_the_deadline() {
             _ if words == "exists x" => say(":0\r\n"),
             _ if left.load(Ordering::Relaxed) > 0 => {
                 left.fetch_sub(1, Ordering::Relaxed);
-                say("-LOADING Redis is loading the dataset in memory\r\n")
+                say(&format!("-{excuse}\r\n"))
             }
             _ if words.starts_with("mget") => say("*2\r\n$1\r\n1\r\n$-1\r\n"),
             _ if words.starts_with("get") => say("$1\r\n1\r\n"),
@@ -211,10 +238,29 @@ fn a_redis_that_is_loading_is_asked_again_within_the_deadline() {
         let reply = client.say(line);
         assert!(!reply.is_error(), "{line}: {reply:?}");
         assert_eq!(model.count(word), TIMES + 1, "{line}");
-        let stats = crew::stats(&quickack);
-        let counted = &stats["pools"][0]["servers"][0]["again_loading_total"];
-        assert_eq!(counted.as_u64(), Some(TIMES as u64), "retries are counted by their reason");
+        assert_eq!(again(&quickack, counter), TIMES as u64, "{line}");
     }
+}
+
+/// A counter of the first server's.
+fn again(quickack: &Quickack, counter: &str) -> u64 {
+    let stats = crew::stats(quickack);
+    let server = &stats["pools"][0]["servers"][0];
+    server[counter].as_u64().unwrap_or_else(|| panic!("no {counter} in {server}"))
+}
+
+#[test]
+fn a_redis_that_is_loading_is_asked_again_within_the_deadline() {
+    check_asked_again("LOADING Redis is loading the dataset in memory", "again_loading_total");
+}
+
+#[test]
+fn a_redis_that_has_lost_its_master_or_its_cluster_is_asked_again() {
+    let lost = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
+    check_asked_again(lost, "again_master_down_total");
+    check_asked_again("CLUSTERDOWN The cluster is down", "again_cluster_down_total");
+    let keys = "TRYAGAIN Multiple keys request during rehashing of slot";
+    check_asked_again(keys, "again_try_again_total");
 }
 
 /// One that never comes out of it: the client reads the server's own words, after the deadline.
@@ -260,11 +306,91 @@ fn a_script_that_a_restarted_redis_has_lost_is_loaded_again() {
     until_back(&mut client, &format!("EXISTS {}", keys[0]));
     assert_eq!(run(&mut client, &keys[0]), Reply::Integer(5), "its counter went with it");
     assert_eq!(run(&mut client, &keys[1]), Reply::Integer(10));
-    // In a pipeline each answer stays in its place.
+    // In a pipeline nothing overtakes what came after it: such a one may stay unknown, in its place.
     Speaker::connect(again.address).say("SCRIPT FLUSH");
     let set = ["SET", "other", "x"].map(|word| word.as_bytes().to_vec()).to_vec();
     let call = ["EVALSHA", &sha, "1", &keys[0], "1"].map(|word| word.as_bytes().to_vec()).to_vec();
     let replies = client.ask_all(&[set.clone(), call.clone(), set, call]);
     let ok = Reply::Simple("OK".into());
-    assert_eq!(replies, [ok.clone(), Reply::Integer(6), ok, Reply::Integer(7)]);
+    assert_eq!([&replies[0], &replies[2]], [&ok, &ok]);
+    let first = &replies[1];
+    let done = if first.error().starts_with("NOSCRIPT ") { 5 } else { 6 };
+    assert!(done == 5 || *first == Reply::Integer(6), "{replies:?}");
+    assert_eq!(replies[3], Reply::Integer(done + 1), "{replies:?}");
+}
+
+/// Who flushes its scripts means it: they are not loaded again behind its back.
+#[test]
+fn a_script_that_was_flushed_through_us_stays_unknown_to_redis() {
+    let backs = servers(Family::Redis70, 2);
+    let text = format!("{}global:\n  workers: 1\n", super::config(&addresses(&backs), &[]));
+    let quickack = Quickack::start(super::QUICKACK, &text);
+    let mut client = speak(&quickack);
+    let sha = client.ask(&["SCRIPT", "LOAD", "return 42"]);
+    let sha = String::from_utf8_lossy(sha.bytes().expect("a sum")).into_owned();
+    let run = format!("EVALSHA {sha} 1 k");
+    assert_eq!(client.say(&run), Reply::Integer(42));
+    backs.iter().for_each(|back| drop(Speaker::connect(back.address).say("SCRIPT FLUSH")));
+    assert_eq!(client.say(&run), Reply::Integer(42));
+    let of_both = again(&quickack, "again_no_script_total")
+        + crew::stats(&quickack)["pools"][0]["servers"][1]["again_no_script_total"]
+            .as_u64()
+            .unwrap_or(0);
+    assert_eq!(of_both, 1);
+    assert_eq!(client.say("SCRIPT FLUSH"), Reply::Simple("OK".into()));
+    assert!(client.say(&run).error().starts_with("NOSCRIPT "));
+    assert_eq!(client.say(&format!("SCRIPT EXISTS {sha}")), Reply::Array(vec![Reply::Integer(0)]));
+}
+
+/// Clients send a whole transaction in one write and read later: what stands in it is refused with
+/// it, and nothing of it is done.
+#[test]
+fn a_transaction_in_one_write_leaves_nothing_behind_in_redis() {
+    let backs = servers(Family::Redis70, 2);
+    let quickack = quickack(&addresses(&backs), &[]);
+    let mut client = speak(&quickack);
+    for end in ["EXEC", "DISCARD", "RESET"] {
+        let mut bytes = Vec::new();
+        for line in ["MULTI", "INCR n", "SET a x", "MSET b 1 c 2", "DEL n a", end] {
+            let words: Vec<&str> = line.split(' ').collect();
+            testkit::resp::push_command(&words, &mut bytes);
+        }
+        client.send(&bytes);
+        let replies: Vec<Reply> = (0..6).map(|_| client.reply().expect("an answer")).collect();
+        assert!(replies[0].error().contains("'multi' is not supported"), "{replies:?}");
+        assert!(replies[1..5].iter().all(Reply::is_error), "{replies:?}");
+        match end {
+            "EXEC" => assert!(replies[5].error().starts_with("EXECABORT "), "{replies:?}"),
+            "DISCARD" => assert_eq!(replies[5], Reply::Simple("OK".into())),
+            _ => assert_eq!(replies[5], Reply::Simple("RESET".into())),
+        }
+        assert_eq!(client.say("EXISTS n a b c"), Reply::Integer(0), "after {end}");
+        assert_eq!(client.say("INCR after"), Reply::Integer(1), "after {end}");
+        client.say("DEL after");
+    }
+    assert!(client.say("EXEC").is_error() && client.say("DISCARD").is_error());
+}
+
+/// One of the servers does not know it: no connection may speak it, for its replies would be of two
+/// kinds.
+#[test]
+fn hello_3_before_redis_and_an_older_server_is_refused() {
+    let redis = Redis::start(Family::Redis70);
+    let old = Model::start_bare(|words| match words {
+        _ if words.starts_with("hello") => say("-ERR unknown command `hello`\r\n"),
+        "ping" => say("+PONG\r\n"),
+        _ => say("$3\r\nold\r\n"),
+    });
+    let quickack = quickack(&[redis.address, old.address], &["timeout: 2s"]);
+    let mut client = speak(&quickack);
+    // Both have been spoken to.
+    for n in 0..20 {
+        let reply = client.say(&format!("GET k{n}"));
+        let fine = [Reply::Bulk("old".into()), Reply::Null(b'$')].contains(&reply);
+        assert!(fine, "{reply:?}");
+    }
+    let refused = client.say("HELLO 3");
+    assert!(refused.error().starts_with("NOPROTO"), "{refused:?}");
+    assert_eq!(client.say("PING"), Reply::Simple("PONG".into()));
+    assert!(!client.say("HELLO 2").is_error());
 }

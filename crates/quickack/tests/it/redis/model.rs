@@ -30,6 +30,11 @@ type Rule = dyn Fn(&str) -> Turn + Send + Sync;
 impl Model {
     /// The first words on a link are answered as Redis 7.0 does.
     pub fn start(rule: impl Fn(&str) -> Turn + Send + Sync + 'static) -> Model {
+        Model::start_bare(move |words| greeting(words).map_or_else(|| rule(words), Turn::Say))
+    }
+
+    /// The same, and they are the rule's affair as well.
+    pub fn start_bare(rule: impl Fn(&str) -> Turn + Send + Sync + 'static) -> Model {
         let rule: Arc<Rule> = Arc::new(rule);
         let commands = Arc::new(Mutex::new(Vec::new()));
         let notes = Arc::clone(&commands);
@@ -66,7 +71,7 @@ fn serve(mut stream: TcpStream, rule: &Rule, notes: &Mutex<Vec<String>>) {
             held.drain(..len);
             let words = words(&request);
             notes.lock().unwrap_or_else(PoisonError::into_inner).push(words.clone());
-            let turn = greeting(&words).map_or_else(|| rule(&words), Turn::Say);
+            let turn = rule(&words);
             let (text, ends) = match &turn {
                 Turn::Say(text) => (text, false),
                 Turn::Close(text) | Turn::Reset(text) => (text, true),
