@@ -168,7 +168,8 @@ pub static POOL: &[Directive<PoolDraft>] = &[
          lacks it answers an error, where twemproxy would go on in database 0."),
     row("server_connections", Twemproxy, Value("1"),
         Kind::Number(1..=INT_MAX, |pool, count| pool.plan.server_connections = count as usize),
-        "Links to each server. One pipelined link is nearly always best."),
+        "Links to each server; in a Redis pool, for each database and version of RESP that clients \
+         are in. One pipelined link is nearly always best."),
     row("auto_eject_hosts", Twemproxy, Value("off"),
         Kind::Switch(|pool, on| pool.auto_eject = Some(on)),
         "`true` is `on_failure: eject`, `false` is `on_failure: fail_fast`."),
@@ -225,8 +226,9 @@ pub static POOL: &[Directive<PoolDraft>] = &[
          which at least one. What fails beyond it stays in the ring and fails fast."),
     live("server_connections_max", Unset("no cap"),
         Kind::Number(1..=INT_MAX, |pool, count| pool.server_connections_max = Some(count as usize)),
-        "Links to each server that all workers together may have. Each worker needs one, so the \
-         number of workers is the least."),
+        "Links to each server that all workers together may have; in a Redis pool, of each database \
+         and version of RESP that clients are in. Each worker needs one, so the number of workers is \
+         the least."),
     row("proxy_protocol", Native, Unset("nobody"),
         Kind::Owns("list of networks", |pool, word, first| {
             if first {
@@ -280,7 +282,8 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         Kind::Words(|| family::ALLOWED.to_vec(), |pool, names| pool.plan.allow = names),
         "Commands that empty all servers at once and that clients may give: `flush_all` of \
          memcached, `flushall` and `flushdb` of Redis. A refused one says so; libmemcached, and \
-         php with it, does not look at the answer to a binary flush."),
+         php with it, does not look at the answer to a binary flush. What a script calls is not \
+         looked at."),
     row("item_size_max", Native, Unset("1m; in a Redis pool 128m, or a worker's part of `memory_max`"),
         Kind::Size(1..=limits::ITEM_SIZE_MAX as u64, |pool, bytes| {
             pool.item_size_max = Some(bytes as usize);

@@ -80,7 +80,9 @@ const DIFFERENCES: &str = "
 ## Where a nutcracker.yml means something else here
 
 * `server_connections` counts for each worker: 4 workers have four times as many links to a server
-  as one. `server_connections_max` bounds them all, and `quickack check` prints the product.
+  as one. `server_connections_max` bounds them all, and `quickack check` prints the product. In a
+  Redis pool both count for each database and version of RESP that clients are in, 64 of them at
+  most in each worker.
 * `timeout` left out, or 0, waits forever in twemproxy. Here connect, queue and reply have a
   deadline of one second each unless the file names another.
 * `client_connections` is read and ignored by twemproxy 0.5. Here it is a limit.

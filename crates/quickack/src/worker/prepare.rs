@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use proxy::plan::Plan;
+use proxy::limits;
+use proxy::plan::{Plan, PoolPlan};
 
 use crate::config::{self, Affinity, Config, Override, Severity, Source};
 use crate::event::{Install, Listener, Target, TargetAddress};
@@ -97,13 +98,30 @@ fn targets(config: &Config, installation: &Installation) -> Result<BTreeMap<u32,
 /// This worker's part of what is limited for the whole proxy or by its own descriptors.
 fn share(mut plan: Plan, workers: usize, listeners: usize) -> Result<Plan, String> {
     plan.memory_max /= workers;
-    let links: usize =
-        plan.pools.iter().map(|pool| pool.servers.len() * (pool.server_connections + 1)).sum();
-    let own = links + listeners + workers + DESCRIPTORS_OWN;
-    plan.clients_room = sys::process::descriptors_max().saturating_sub(own);
+    let descriptors = sys::process::descriptors_max();
+    let own = links_kept(&plan, descriptors) + listeners + workers + DESCRIPTORS_OWN;
+    plan.clients_room = descriptors.saturating_sub(own);
     match plan.clients_room {
         0 => Err("the descriptor limit (ulimit -n) leaves no room for clients".to_string()),
         _ => Ok(plan),
+    }
+}
+
+/// Descriptors that are kept for links: those that every pool needs, and those of further lanes as
+/// far as they leave half of all to clients. A link that finds none is tried again after a pause.
+fn links_kept(plan: &Plan, descriptors: usize) -> usize {
+    let links = |pool: &PoolPlan| pool.servers.len() * pool.server_connections;
+    let needed: usize = plan.pools.iter().map(|pool| links(pool) + pool.servers.len()).sum();
+    let further: usize = plan.pools.iter().map(|pool| links(pool) * (lanes_max(pool) - 1)).sum();
+    needed + further.min((descriptors / 2).saturating_sub(needed))
+}
+
+/// Lanes that clients of a pool can be in: each has links of its own.
+fn lanes_max(pool: &PoolPlan) -> usize {
+    const DIALECTS: usize = 2;
+    match pool.protocol.lane().dialect {
+        0 => 1,
+        _ => (DIALECTS * pool.spaces as usize).min(limits::LANES_MAX),
     }
 }
 
@@ -121,3 +139,27 @@ fn names(plan: &Plan) -> HashMap<u32, String> {
 /// Descriptors beside listeners, links, pokes and clients: the loop, signals, the channel, the
 /// lock, the log, those that are being handed over, a reserve.
 const DESCRIPTORS_OWN: usize = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is kept for the links of four servers, of so many descriptors.
+    fn check(pool: &str, descriptors: usize) -> usize {
+        let servers = "'a:1:1', 'b:1:1', 'c:1:1', 'd:1:1'";
+        let text = format!("p: {{listen: h:1, {pool}, servers: [{servers}]}}\n");
+        let config = config::compile("test.yml", &text, &[]).config.unwrap();
+        links_kept(&config.plan, descriptors)
+    }
+
+    #[test]
+    fn descriptors_are_kept_for_links_of_every_lane_but_never_more_than_half() {
+        assert_eq!(check("server_connections: 2", 1024), 4 * 2 + 4);
+        // 16 databases in two versions of RESP.
+        assert_eq!(check("redis: true", 1024), 4 + 4 + 4 * 31);
+        assert_eq!(check("redis: true, databases: 1", 1024), 4 + 4 + 4);
+        assert_eq!(check("redis: true, databases: 1000", 100_000), 4 + 4 + 4 * 63);
+        assert_eq!(check("redis: true, databases: 1000", 100), 50);
+        assert_eq!(check("redis: true", 10), 8, "what is needed is kept whatever there is");
+    }
+}
