@@ -372,6 +372,18 @@ fn a_transaction_in_one_write_leaves_nothing_behind_in_redis() {
     assert!(client.say("EXEC").is_error() && client.say("DISCARD").is_error());
 }
 
+/// Who waits for the answer to MULTI hears no, and no more: what it would say next is said on a
+/// connection that knows of no transaction.
+#[test]
+fn a_transaction_that_waits_for_its_first_answer_is_refused_and_closed_before_redis() {
+    let backs = servers(Family::Redis70, 1);
+    let quickack = quickack(&addresses(&backs), &[]);
+    let mut client = speak(&quickack);
+    let refused = client.say("MULTI");
+    assert!(refused.error().contains("'multi' is not supported"), "{refused:?}");
+    assert_eq!(client.rest(), b"");
+}
+
 /// One of the servers does not know it: no connection may speak it, for its replies would be of two
 /// kinds.
 #[test]
