@@ -306,7 +306,8 @@ fn a_script_that_a_restarted_redis_has_lost_is_loaded_again() {
     until_back(&mut client, &format!("EXISTS {}", keys[0]));
     assert_eq!(run(&mut client, &keys[0]), Reply::Integer(5), "its counter went with it");
     assert_eq!(run(&mut client, &keys[1]), Reply::Integer(10));
-    // In a pipeline nothing overtakes what came after it: such a one may stay unknown, in its place.
+    // In a pipeline nothing overtakes what came after it: such a one may stay unknown, in its
+    // place.
     Speaker::connect(again.address).say("SCRIPT FLUSH");
     let set = ["SET", "other", "x"].map(|word| word.as_bytes().to_vec()).to_vec();
     let call = ["EVALSHA", &sha, "1", &keys[0], "1"].map(|word| word.as_bytes().to_vec()).to_vec();
