@@ -9,11 +9,14 @@ use std::rc::Rc;
 use metrics::Book;
 use proto::{Class, PROTOCOLS, Parsed, Resume};
 use proxy::limits::Limits;
-use proxy::plan::{OnFailure, Partial, Plan, PoolPlan, QuickAck, ServerPlan};
+use proxy::plan::{MultiKey, OnFailure, Partial, Plan, PoolPlan, QuickAck, ServerPlan};
 use proxy::{Action, Closed, ConnId, Proxy, Side, Slices, Time};
 use shard::Distribution;
 
 use crate::mutate::{self, Dice};
+use crate::redis::grammar;
+use crate::redis::injection::honest;
+use crate::redis::naive::{self, Reading};
 use crate::server::Ear;
 
 const STEPS: usize = 200;
@@ -29,8 +32,8 @@ thread_local! {
 const ROWS: usize = 8;
 
 pub fn run(seed: u64, budget: usize) {
-    let requests = [mutate::corpus("request"), mutate::corpus("packet")];
-    let replies = mutate::corpus("reply");
+    let requests = ["request", "packet", "redis-request"].map(|name| mutate::corpus(name));
+    let replies = ["reply", "redis-reply"].map(|name| mutate::corpus(name));
     for scene in 0..budget as u64 {
         let seed = seed.wrapping_add(scene);
         let shown = Shown(seed);
@@ -57,8 +60,10 @@ struct Scene<'a> {
     plan: Plan,
     now: Time,
     dice: Dice,
-    /// Lines, and packets.
-    requests: &'a [Vec<Vec<u8>>; 2],
+    /// The servers are Redis.
+    is_redis: bool,
+    /// Lines, packets, and Redis's.
+    requests: &'a [Vec<Vec<u8>>; 3],
     replies: &'a [Vec<u8>],
     clients: Vec<Client>,
     /// Links that were asked for and have neither come nor failed.
@@ -81,13 +86,20 @@ struct Client {
 }
 
 impl<'a> Scene<'a> {
-    fn new(seed: u64, requests: &'a [Vec<Vec<u8>>; 2], replies: &'a [Vec<u8>]) -> Scene<'a> {
+    fn new(
+        seed: u64,
+        requests: &'a [Vec<Vec<u8>>; 3],
+        replies: &'a [Vec<Vec<u8>>; 2],
+    ) -> Scene<'a> {
         let mut dice = Dice::new(seed);
         let now = Time(dice.below(1000) as u64);
         let book = BOOK.with(|book| *book);
         book.clear();
-        let plan = plan(&mut dice);
+        let is_redis = dice.one_in(2);
+        let plan = plan(is_redis, &mut dice);
+        let replies = &replies[usize::from(is_redis)];
         Scene {
+            is_redis,
             proxy: Proxy::new(plan.clone(), seed, now, book.sheet(0)),
             plan,
             now,
@@ -142,7 +154,10 @@ impl<'a> Scene<'a> {
             return;
         }
         let (id, corpus) = (client.id, usize::from(client.binary));
-        let bytes = mutate::input(&self.requests[corpus], &mut self.dice);
+        let bytes = match self.is_redis {
+            true => mutate::input_of(&self.requests[2], grammar::request, &mut self.dice),
+            false => mutate::input(&self.requests[corpus], &mut self.dice),
+        };
         self.receive(id, bytes);
     }
 
@@ -152,8 +167,12 @@ impl<'a> Scene<'a> {
         }
         let id = self.links[self.dice.below(self.links.len())];
         let bytes = match self.dice.below(20) {
+            0 if self.is_redis => mutate::input_of(self.replies, grammar::reply, &mut self.dice),
             0 => mutate::input(self.replies, &mut self.dice),
             1 => self.replies[self.dice.below(self.replies.len())].clone(),
+            _ if self.is_redis => {
+                half_honest_redis(self.heard.entry(id).or_default(), &mut self.dice)
+            }
             _ => half_honest(self.heard.entry(id).or_default(), &mut self.dice),
         };
         self.receive(id, bytes);
@@ -289,7 +308,9 @@ impl<'a> Scene<'a> {
             if self.dice.one_in(8) { self.dice.below(bytes.len() + 1) } else { bytes.len() };
         if taken > 0 {
             if !id.is_client() {
-                self.ears.entry(id).or_default().hear(&bytes[..taken]);
+                if !self.is_redis {
+                    self.ears.entry(id).or_default().hear(&bytes[..taken]);
+                }
                 self.heard.entry(id).or_default().extend_from_slice(&bytes[..taken]);
             }
             self.proxy.handle_transmitted(id, taken, self.now);
@@ -363,11 +384,41 @@ fn half_honest(heard: &mut Vec<u8>, dice: &mut Dice) -> Vec<u8> {
     out
 }
 
-fn plan(dice: &mut Dice) -> Plan {
+/// The same of Redis: what has been heard must be commands, one after the other.
+fn half_honest_redis(heard: &mut Vec<u8>, dice: &mut Dice) -> Vec<u8> {
+    let mut out = Vec::new();
+    loop {
+        match naive::request(heard) {
+            Reading::Is(words, len) => {
+                assert!(heard[0] == b'*' && !words.is_empty(), "no command: {words:?}");
+                heard.drain(..len);
+                match dice.below(12) {
+                    0 => out
+                        .extend_from_slice(b"-LOADING Redis is loading the dataset in memory\r\n"),
+                    1 => out.extend(grammar::reply(dice)),
+                    2 => {
+                        out.extend_from_slice(b"-NOSCRIPT No matching script. Please use EVAL.\r\n")
+                    }
+                    _ => honest(&words, &mut out),
+                }
+            }
+            Reading::Incomplete => return out,
+            Reading::Hopeless => panic!("a server hears b\"{}\"", heard.escape_ascii()),
+        }
+    }
+}
+
+fn plan(is_redis: bool, dice: &mut Dice) -> Plan {
     let servers = (0..1 + dice.below(3))
         .map(|number| ServerPlan::new(&format!("s{number}"), &format!("127.0.0.1:{number}"), 1))
         .collect();
-    let mut pool = PoolPlan::new("pool", PROTOCOLS[0], servers);
+    let redis = proto::protocol("redis").expect("the table has the protocol");
+    let protocol = if is_redis { redis } else { PROTOCOLS[0] };
+    let mut pool = PoolPlan::new("pool", protocol, servers);
+    pool.spaces = 1 + dice.below(4) as u32;
+    if dice.one_in(4) {
+        pool.multi_key = MultiKey::Refuse;
+    }
     pool.distribution = Distribution::ALL[dice.below(Distribution::ALL.len())];
     pool.server_connections = 1 + dice.below(2);
     pool.preconnect = dice.one_in(2);
@@ -378,7 +429,7 @@ fn plan(dice: &mut Dice) -> Plan {
     pool.quickack = if dice.one_in(2) { QuickAck::Partial } else { QuickAck::Always };
     pool.item_size_max = [10, 1 << 20][dice.below(2)];
     if dice.one_in(2) {
-        pool.allow = vec!["flush_all".to_string()];
+        pool.allow = ["flush_all", "flushall", "flushdb"].map(str::to_string).to_vec();
     }
     let mut limits = Limits::default();
     if dice.one_in(2) {

@@ -316,7 +316,7 @@ fn bulk(text: &[u8]) -> Vec<u8> {
 
 /// What a server says: to a canary what it asked for, to everybody else something of the shape that
 /// the command has.
-fn honest(words: &[Vec<u8>], out: &mut Vec<u8>) {
+pub fn honest(words: &[Vec<u8>], out: &mut Vec<u8>) {
     let name = String::from_utf8_lossy(&words[0]).to_ascii_uppercase();
     match name.as_str() {
         "HELLO" => {

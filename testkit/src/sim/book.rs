@@ -207,6 +207,7 @@ impl Book {
 
     /// What a client still waits for may never be done, for no fault of anybody's.
     pub fn excuse(&mut self, client: u32) {
+        self.redis.excused.insert(client);
         for update in self.updates.iter_mut().filter(|update| update.client == client) {
             update.excused = true;
         }

@@ -1,6 +1,7 @@
 //! The end of a run: faults stop, everything is answered, the servers come back, the clients leave,
 //! and nothing is left behind.
 
+use proxy::plan::MultiKey;
 use proxy::{Closed, Time, limits};
 
 use super::ask::Asker;
@@ -23,6 +24,7 @@ impl World {
             self.orphans.clear();
             self.over = self.book.event();
             self.check_quiet_updates();
+            self.check_quiet_wishes();
             self.ask_for_everything();
             self.say_goodbye();
         }
@@ -170,6 +172,30 @@ impl World {
             let is_tight = self.scene.tight_memory || self.scene.tight_queues;
             let is_late = self.queue_timeouts(update.pool) > 0;
             assert!(excused || is_tight || is_late, "quiet update {number} was forgotten");
+        }
+    }
+
+    /// The same of what muted Redis clients have asked to be changed.
+    fn check_quiet_wishes(&self) {
+        for (number, wish) in self.book.redis.wishes.iter().enumerate() {
+            let is_done = wish.is_executed() || !wish.refusals.is_empty();
+            let may_be_apart = wish.keys.len() > 1 && wish.is_together();
+            let is_open = wish.quiet && wish.writes && wish.arrived != 0 && !wish.keys.is_empty();
+            if is_done || !is_open || may_be_apart {
+                continue;
+            }
+            let model = &self.pools[wish.pool];
+            let in_trouble = |server: &Server| {
+                server.ever_lacked || server.was_in_trouble(wish.arrived, wish.arrived_at)
+            };
+            let excused = model.servers.iter().any(in_trouble)
+                || model.rings.was_empty(wish.arrived)
+                || self.book.redis.excused.contains(&wish.client)
+                || self.scene.tight_memory
+                || self.scene.tight_queues
+                || self.queue_timeouts(wish.pool) > 0
+                || model.plan.multi_key == MultiKey::Refuse;
+            assert!(excused, "wish {number} of a muted client was forgotten");
         }
     }
 

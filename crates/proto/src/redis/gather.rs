@@ -28,8 +28,6 @@ enum Gathering {
     Pick,
     /// 1 where all have it, element by element.
     And,
-    /// One success is enough.
-    One,
 }
 
 fn gathering(command: u16) -> Gathering {
@@ -38,7 +36,6 @@ fn gathering(command: u16) -> Gathering {
         id::KEYS => Gathering::Concat,
         id::RANDOMKEY => Gathering::Pick,
         id::SCRIPT_EXISTS => Gathering::And,
-        id::SCRIPT_KILL | id::FUNCTION_KILL => Gathering::One,
         _ => Gathering::Same,
     }
 }
@@ -67,7 +64,6 @@ pub(super) fn gather(
     }
     let how = gathering(asked.command);
     let enough = match how {
-        Gathering::One => !replies.is_empty(),
         Gathering::Pick => errors.is_empty() || replies.iter().any(|reply| !is_null(reply)),
         _ => errors.is_empty(),
     };
@@ -82,7 +78,6 @@ pub(super) fn gather(
         Gathering::Concat => concat(&replies, out),
         Gathering::Pick => pick(&replies, out),
         Gathering::And => and(&replies, out),
-        Gathering::One => replies.first().map(|reply| out.extend_from_slice(reply)),
     };
     if gathered.is_none() {
         out.truncate(start);
@@ -101,14 +96,10 @@ fn fail(errors: &[&[u8]], is_partly_done: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// How much an error claims: less than that nothing was done, or no more than that nothing runs.
+/// How much an error claims: less than that nothing was done?
 fn claim(error: &[u8]) -> u8 {
     let says = |words: &[u8]| memchr::memmem::find(error, words).is_some();
-    match error {
-        _ if says(b"outcome unknown") || says(b"done, but") => 0,
-        _ if error.starts_with(b"-NOTBUSY") => 2,
-        _ => 1,
-    }
+    u8::from(!says(b"outcome unknown") && !says(b"done, but"))
 }
 
 const PARTLY_DONE: &[u8] = b" (on other servers it was carried out)";
@@ -302,13 +293,5 @@ mod tests {
         check(id::SCRIPT_LOAD, &["$2\r\nab\r\n", "$2\r\nab\r\n"], "$2\r\nab\r\n");
         let differ = "-ERR the servers do not agree: one says 'ab', another 'cd'\r\n";
         check(id::FUNCTION_LOAD, &["$2\r\nab\r\n", "$2\r\nab\r\n", "$2\r\ncd\r\n"], differ);
-    }
-
-    #[test]
-    fn it_is_enough_that_one_runs() {
-        let idle = "-NOTBUSY No scripts in execution right now.\r\n";
-        check(id::SCRIPT_KILL, &[idle, "+OK\r\n", idle], "+OK\r\n");
-        check(id::FUNCTION_KILL, &[idle, idle], idle);
-        check(id::SCRIPT_KILL, &[idle, "-UNKILLABLE x\r\n"], "-UNKILLABLE x\r\n");
     }
 }

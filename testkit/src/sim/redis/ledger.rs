@@ -1,7 +1,7 @@
 //! The ledger of wishes: every request that a Redis client made, what servers did for it, and what
 //! they said.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use proxy::Time;
@@ -132,6 +132,8 @@ pub struct Ledger {
     pub said: Vec<Said>,
     /// Error replies to commands that bear no number, and when.
     pub errors: Vec<(u64, Rc<[u8]>)>,
+    /// Clients that wait for what may never be done, for no fault of anybody's.
+    pub excused: BTreeSet<u32>,
     /// The scripts that were asked to be loaded, by pool.
     pub scripts: BTreeMap<usize, Vec<u32>>,
     /// The last request of each client that a server executed, and the last that changes something.
@@ -175,6 +177,11 @@ impl Wish {
             since: u64::MAX,
             next: From::Unknown,
         }
+    }
+
+    /// Its keys must live together.
+    pub fn is_together(&self) -> bool {
+        self.kind == Kind::Single
     }
 
     /// Something was done for it.

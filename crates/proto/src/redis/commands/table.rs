@@ -7,6 +7,7 @@ use super::{Begin, Find, KeySpec, Row, all, split};
 use crate::{Class, Local, Place, Refusal};
 
 const ADMIN: &str = "it is about one server; ask the server itself";
+const BEHIND: &str = "it would wait behind the script: ask the server itself";
 const BLOCKING: &str = "it would hold up all other clients of its server connection";
 const CLIENTS: &str = "a server's connections are the proxy's, not its clients'";
 const CLUSTER: &str = "behind the proxy there are separate servers, not a cluster";
@@ -1766,9 +1767,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "discard",
-        class: Class::Refuse(Refusal::ByName(TRANSACTION)),
+        class: Class::Local(Local::Own),
         place: Place::Any, compare: Exact,
-        note: "it would bind a server connection to one client, and server connections are shared",
+        note: "as multi",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript", "loading", "stale", "fast", "allow_busy"],
@@ -1889,9 +1890,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "exec",
-        class: Class::Refuse(Refusal::ByName(TRANSACTION)),
+        class: Class::Local(Local::Own),
         place: Place::Any, compare: Exact,
-        note: "it would bind a server connection to one client, and server connections are shared",
+        note: "as multi",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript", "loading", "stale", "skip_commandlog"],
@@ -2124,9 +2125,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "function|kill",
-        class: all(id::FUNCTION_KILL, false, true),
+        class: Class::Refuse(Refusal::ByName(BEHIND)),
         place: Place::Any, compare: Exact,
-        note: "as script kill",
+        note: "it would wait behind the script: ask the server itself",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript", "allow_busy"],
@@ -3862,9 +3863,10 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "multi",
-        class: Class::Refuse(Refusal::ByName(TRANSACTION)),
-        place: Place::Any, compare: Exact,
-        note: "it would bind a server connection to one client, and server connections are shared",
+        class: Class::Local(Local::Own),
+        place: Place::Any, compare: Skip(OWN),
+        note: "refused, and with it all that comes before `EXEC`, `DISCARD` or `RESET`: a \
+            transaction would bind a server connection to one client",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript", "loading", "stale", "fast", "no_multi", "allow_busy"],
@@ -4738,7 +4740,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "script|flush",
-        class: all(id::SCRIPT_FLUSH, false, false),
+        class: all(id::SCRIPT_FLUSH, false, true),
         place: Place::Any, compare: Exact,
         note: "on all servers",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
@@ -4766,9 +4768,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "script|kill",
-        class: all(id::SCRIPT_KILL, false, true),
+        class: Class::Refuse(Refusal::ByName(BEHIND)),
         place: Place::Any, compare: Exact,
-        note: "on all servers; right if one was killed",
+        note: "it would wait behind the script: ask the server itself",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript", "allow_busy"],
@@ -4780,7 +4782,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "script|load",
-        class: all(id::SCRIPT_LOAD, false, false),
+        class: all(id::SCRIPT_LOAD, false, true),
         place: Place::Any, compare: Exact,
         note: "to all servers, and remembered: a server that has lost it gets it again",
         arity: 3, legacy: [0, 0, 0], container: false, valkey: false,

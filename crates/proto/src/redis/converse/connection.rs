@@ -1,4 +1,4 @@
-//! PING, ECHO, HELLO, AUTH, SELECT, RESET, QUIT: what is about the connection itself.
+//! HELLO, AUTH, SELECT, RESET, QUIT: what is about the connection itself.
 
 use std::borrow::Cow;
 
@@ -107,14 +107,6 @@ impl<'a> Hello<'a> {
 }
 
 impl Talk<'_> {
-    pub(super) fn ping(&mut self, rest: &[&[u8]]) {
-        match rest {
-            [] => words::simple("PONG", self.out),
-            [message] => words::bulk(message, self.out),
-            _ => self.error(&[b"ERR wrong number of arguments for 'ping' command"]),
-        }
-    }
-
     pub(super) fn turn(&mut self, command: u16) -> Turn {
         if command == id::QUIT {
             self.ok();
@@ -130,6 +122,7 @@ impl Talk<'_> {
         let profile = self.session.profile.take();
         self.session.lane = self.facts.lane;
         self.session.muted = Muted::No;
+        self.session.void = false;
         if let Some(old) = profile {
             let library = (old.library, old.library_version);
             if library != (Vec::new(), Vec::new()) {

@@ -2,14 +2,16 @@
 //! and looks at what there is.
 //!
 //! `connection.rs` is about the connection, `client.rs` about who its client is, `catalog.rs` about
-//! the commands, `facts.rs` about the server that the proxy seems to be. Shapes and words are those
-//! of Redis 7.0 and Valkey 9.1, in both versions of the protocol.
+//! the commands, `transaction.rs` about those that are refused, `facts.rs` about the server that
+//! the proxy seems to be. Shapes and words are those of Redis 7.0 and Valkey 9.1, in both versions
+//! of the protocol.
 
 mod catalog;
 mod client;
 mod connection;
 mod facts;
 mod glob;
+mod transaction;
 
 use super::commands::id;
 use super::{request, words};
@@ -52,9 +54,12 @@ impl Talk<'_> {
         // What stands behind the name, and behind that of a subcommand.
         let rest = arguments.get(1..).unwrap_or_default();
         let under = arguments.get(2..).unwrap_or_default();
+        if self.is_void(command) {
+            return Turn::Stay;
+        }
         match command {
+            id::MULTI | id::EXEC | id::DISCARD => self.transaction(command),
             id::RESET | id::QUIT => return self.turn(command),
-            id::PING => self.ping(rest),
             id::ECHO => words::bulk(rest.first().copied().unwrap_or_default(), self.out),
             id::HELLO => self.hello(rest),
             id::AUTH => self.auth(rest),
