@@ -27,12 +27,7 @@ impl Run<'_> {
         let mut batch = Vec::new();
         while batch.len() < len.min(self.settings.depth) {
             self.item(&mut batch);
-            // Behind a SCRIPT FLUSH that not all servers have answered yet, an EVALSHA may still be
-            // helped out by the proxy, which remembers the script.
-            let flushes = |item: &Item| item.is("SCRIPT") && item.says("FLUSH");
-            let ends = batch
-                .last()
-                .is_some_and(|item: &Item| item.is("QUIT") && !item.spoilt || flushes(item));
+            let ends = batch.last().is_some_and(|item: &Item| item.is("QUIT") && !item.spoilt);
             if ends {
                 break;
             }
