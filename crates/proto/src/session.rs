@@ -10,8 +10,8 @@ pub struct Session {
     pub id: u64,
     pub lane: Lane,
     pub muted: Muted,
-    /// What it asks is refused, whatever it is, until it says so: it has asked for something that is
-    /// all or nothing, and was refused.
+    /// What it asks is refused, whatever it is, until it says so: it has asked for something that
+    /// is all or nothing, and was refused. A client that waits for that answer is closed.
     pub void: bool,
     /// What few connections say more. In a box: connections at rest are many.
     pub profile: Option<Box<Profile>>,
@@ -90,7 +90,8 @@ impl std::fmt::Debug for Credentials {
 /// What a request is to a proxy whose client has not logged in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Login<'a> {
-    /// A try. `goes_on`: if it is right, it is answered as what else it asks.
+    /// A try. `goes_on`: if it is right, it is answered as what else it asks; if it is wrong, its
+    /// client stays who it was.
     Attempt { name: &'a [u8], password: &'a [u8], goes_on: bool },
     /// It asks how to log in.
     Mechanisms,

@@ -402,6 +402,8 @@ select -1
 select x
 select 99999999999
 select
+exec
+discard
 nope a b
 client nope
 """

@@ -5,24 +5,24 @@
 //! follows from this file alone. `value.rs` is what a server said, `session.rs` the rest of a
 //! client's life.
 
+mod gather;
 mod session;
 mod value;
 
 use std::collections::VecDeque;
 
 use metrics::{Counters, Pool as Counter, Sheet, Worker};
-use proto::{Answer, Ask, Asked, Item, Lesson, Quiet, Refusal, Request, Shown};
+use proto::{Answer, Ask, Asked, Item, Quiet, Refusal, Request, Shown};
 
+use crate::batch::Entry;
 use crate::buffer::{Outbox, Source, Spares};
 use crate::client::{Client, State as ClientState};
 use crate::fault::Fault;
 use crate::id::{ConnId, Side, Slab};
 use crate::limits::{self, Limits};
-use crate::link::{Batch, Entry};
-use crate::lore::Lore;
 use crate::memory::Memory;
 use crate::pool::Pool;
-use crate::request::{NONE, Row, RowId, Rows, State, UNTIMED};
+use crate::request::{NONE, RowId, Rows, State, UNTIMED};
 use crate::{Action, Time};
 
 pub(crate) use value::Value;
@@ -338,33 +338,6 @@ impl Desk {
         self.part_done(id);
     }
 
-    /// The reply to the first of a message's keys is that to the others as well.
-    pub(crate) fn gathered_with(&mut self, batch: &Batch) {
-        let first = batch.entries[0];
-        let row = &mut self.rows[first.row];
-        if row.question.each {
-            batch.entries[1..].iter().for_each(|entry| row.follow(entry.slot, first.slot));
-        }
-        // Nobody else's keys are in it; so its row is there until the last is settled.
-        batch.entries[1..].iter().for_each(|entry| self.part_done(entry.row));
-    }
-
-    /// A server's whole reply, of which with those of others one answer will be made.
-    pub(crate) fn gathered(&mut self, (id, slot): (RowId, u32), server: u32, value: Value<'_>) {
-        let row = &mut self.rows[id];
-        let is_there = self.clients.find(row.client).is_some();
-        let fits = self.memory.has_room(value.len()) && row.has_room(value.len());
-        if is_there && !fits {
-            let writes = row.writes;
-            return self.fail_part((id, slot), Some(server), Fault::OutOfMemory, writes);
-        }
-        if is_there {
-            row.keep_part(slot, value);
-            self.account_row(id);
-        }
-        self.part_done(id);
-    }
-
     /// The server's own error line takes the place of an answer.
     pub(crate) fn server_error(&mut self, (id, slot): (RowId, u32), line: &[u8]) {
         self.rows[id].fail(slot, &Answer::Error(line));
@@ -477,7 +450,7 @@ impl Desk {
             pool.record(&self.rows[row], self.now);
             match self.rows[row].question.gathers {
                 false => self.rows[row].emit(plan.partial, &mut client.out),
-                true => gather(&mut self.rows[row], &mut pool.lore, &mut client.out),
+                true => gather::gather(&mut self.rows[row], &mut pool.lore, &mut client.out),
             }
             client.learn(client.out.len() - before);
             before = client.out.len();
@@ -511,19 +484,6 @@ impl Desk {
             client.rows_held = client.rows_held + held - row.held;
         }
         self.memory.change(&mut row.held, held);
-    }
-}
-
-/// Every server has answered: one answer is made, from which something may be learnt.
-fn gather(row: &mut Row, lore: &mut Lore, out: &mut Outbox) {
-    let words = out.copied();
-    let start = words.len();
-    let is_good = row.gather(words);
-    let asked = row.question.asked();
-    match row.question.protocol.learn(&asked, &words[start..]).filter(|_| is_good) {
-        Some(Lesson::Learn { name, text }) if !bug!(NeverLearn) => lore.learn(name, text),
-        Some(Lesson::Forget) => lore.forget(),
-        _ => {}
     }
 }
 

@@ -24,6 +24,7 @@
 #[macro_use]
 pub mod bug;
 
+mod batch;
 mod buffer;
 mod client;
 mod desk;
@@ -48,10 +49,11 @@ use std::rc::Rc;
 use metrics::{Sheet, Worker};
 use proto::{Session, Span};
 
+use batch::Batch;
 use buffer::Source;
 use desk::Desk;
 use id::Slab;
-use link::{Batch, Link};
+use link::Link;
 use plan::Plan;
 use pool::{Hold, Pool};
 use random::Random;

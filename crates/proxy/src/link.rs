@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use proto::{Ask, Item, Progress, Shown, Upstream};
 
 use crate::Time;
+use crate::batch::{Batch, Entry};
 use crate::buffer::Outbox;
 use crate::client::End;
 use crate::limits::{self, Limits};
@@ -111,40 +112,6 @@ pub(crate) enum Cargo {
     Errand(u64),
 }
 
-/// The keys of one get, in the order asked, and for whom. Always in a box: it moves from the open
-/// batch to the queue, out of it and to the spares, and is as long as three cache lines.
-pub(crate) struct Batch {
-    /// The message, whose bytes the entries point into.
-    pub(crate) text: Vec<u8>,
-    pub(crate) entries: Vec<Entry>,
-    pub(crate) ask: Ask,
-    /// Asking again changes nothing.
-    pub(crate) idempotent: bool,
-    /// One reply answers all its keys.
-    pub(crate) whole: bool,
-    /// Length of what stands in `text` before the first key.
-    prefix_len: usize,
-    /// Entries before this one had their turn: they are settled, or among the skipped.
-    pub(crate) cursor: usize,
-    /// Keys that the server passed over. They are misses when the reply has ended, not before: a
-    /// reply that turns out to be wrong must not have made any.
-    pub(crate) skipped: Vec<Entry>,
-    /// The turn in which it was opened, and when that was.
-    pub(crate) turn: u64,
-    pub(crate) since: Time,
-    /// When its last key came: from then on its time in the queue counts.
-    pub(crate) latest: Time,
-}
-
-/// One key of a batch.
-#[derive(Clone, Copy)]
-pub(crate) struct Entry {
-    pub(crate) row: RowId,
-    pub(crate) slot: u32,
-    pub(crate) start: u32,
-    pub(crate) end: u32,
-}
-
 /// A value on its way in.
 pub(crate) struct Body {
     pub(crate) item: Item,
@@ -173,119 +140,6 @@ pub(crate) enum Unit {
     Batch,
     /// Nothing of anybody's.
     Errand,
-}
-
-impl Entry {
-    /// Stands for a request, or its part of this number, that is not about one key.
-    pub(crate) fn of_row(row: RowId, slot: u32) -> Entry {
-        Entry { row, slot, start: 0, end: 0 }
-    }
-}
-
-impl Batch {
-    /// An empty batch, to be opened.
-    pub(crate) fn blank() -> Box<Batch> {
-        Box::new(Batch {
-            text: Vec::new(),
-            entries: Vec::new(),
-            ask: Ask::default(),
-            idempotent: false,
-            whole: false,
-            prefix_len: 0,
-            cursor: 0,
-            skipped: Vec::new(),
-            turn: 0,
-            since: Time(0),
-            latest: Time(0),
-        })
-    }
-
-    /// Makes a used batch as good as a blank one, for keys that are asked so; its buffers stay.
-    pub(crate) fn open(&mut self, ask: Ask, idempotent: bool, turn: u64, now: Time) {
-        self.text.clear();
-        self.entries.clear();
-        self.ask = ask;
-        self.idempotent = idempotent;
-        self.whole = false;
-        self.cursor = 0;
-        self.skipped.clear();
-        self.turn = turn;
-        self.since = now;
-        self.latest = now;
-    }
-
-    /// What stands before the first key: the command and its arguments.
-    pub(crate) fn prefix(&self) -> &[u8] {
-        &self.text[..self.prefix_len]
-    }
-
-    /// From now on its keys are asked so, with this before the first.
-    pub(crate) fn widen(&mut self, ask: Ask, prefix: &[u8]) {
-        let (old, new) = (self.prefix_len as u32, prefix.len() as u32);
-        self.text.splice(..self.prefix_len, prefix.iter().copied());
-        self.prefix_len = prefix.len();
-        self.ask = ask;
-        for entry in &mut self.entries {
-            entry.start = entry.start - old + new;
-            entry.end = entry.end - old + new;
-        }
-    }
-
-    pub(crate) fn key(&self, entry: Entry) -> &[u8] {
-        &self.text[entry.start as usize..entry.end as usize]
-    }
-
-    /// Whether one more key of this length is within the bounds of a batch.
-    pub(crate) fn has_room(&self, key_len: usize, bytes_max: usize) -> bool {
-        self.entries.len() < limits::BATCH_KEYS_MAX
-            && self.text.len() + key_len + 3 <= limits::BATCH_BYTES_MAX.min(bytes_max)
-    }
-
-    pub(crate) fn push(&mut self, upstream: &dyn Upstream, key: &[u8], row: RowId, slot: u32) {
-        if self.entries.is_empty() {
-            self.prefix_len = self.text.len();
-        }
-        let start = upstream.push_fetch(key, &mut self.text);
-        let (start, end) = (start as u32, (start + key.len()) as u32);
-        self.entries.push(Entry { row, slot, start, end });
-    }
-
-    /// The batch without the keys that `is_out`, if any are left; and those.
-    pub(crate) fn part(
-        &self,
-        upstream: &dyn Upstream,
-        is_out: impl Fn(&Entry) -> bool,
-    ) -> (Option<Box<Batch>>, Box<Batch>) {
-        let with = |wanted: bool| {
-            let mut part = Batch::blank();
-            part.open(self.ask, self.idempotent, self.turn, self.since);
-            part.latest = self.latest;
-            part.text.extend_from_slice(self.prefix());
-            for entry in self.entries.iter().filter(|entry| is_out(entry) == wanted) {
-                part.push(upstream, self.key(*entry), entry.row, entry.slot);
-            }
-            part
-        };
-        let kept = with(false);
-        ((!kept.entries.is_empty()).then_some(kept), with(true))
-    }
-
-    /// Bytes held.
-    fn held(&self) -> usize {
-        self.text.len() + self.entries.len() * size_of::<Entry>()
-    }
-
-    /// The keys that have no answer yet, in the order asked.
-    pub(crate) fn outstanding(&self) -> impl Iterator<Item = &Entry> {
-        self.skipped.iter().chain(&self.entries[self.cursor..])
-    }
-
-    /// The place of the entry that a value with this key answers: a server answers in the order
-    /// asked and leaves out misses, so it is the next one with that key.
-    pub(crate) fn find(&self, key: &[u8]) -> Option<usize> {
-        let is_it = |at: &usize| self.key(self.entries[*at]) == key || bug!(PairByPosition);
-        (self.cursor..self.entries.len()).find(is_it)
-    }
 }
 
 impl Link {

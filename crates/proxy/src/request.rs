@@ -10,7 +10,6 @@ use proto::{Answer, Ask, Asked, Class, Item, Protocol, Quiet, Request, Shown, Sp
 
 use crate::Time;
 use crate::buffer::{Outbox, Spares};
-use crate::desk::Value;
 use crate::id::ConnId;
 use crate::limits;
 use crate::plan::Partial;
@@ -75,8 +74,8 @@ pub(crate) struct Question {
     pub(crate) repeats: Option<u8>,
     /// It waits to be asked again, and stands in no queue.
     pub(crate) rests: bool,
-    /// Its server has been told what it did not know: once, since one that forgets it at once is not
-    /// told again.
+    /// Its server has been told what it did not know: once, since one that forgets it at once is
+    /// not told again.
     pub(crate) remedied: bool,
     /// The place of the server that was asked, and where the walk goes on that it is a step of.
     pub(crate) at: u32,
@@ -266,9 +265,9 @@ impl Row {
     }
 
     /// Keeps a server's whole reply until it is gathered.
-    pub(crate) fn keep_part(&mut self, slot: u32, value: Value<'_>) {
+    pub(crate) fn keep_part(&mut self, slot: u32, write: impl FnOnce(&Question, &mut Vec<u8>)) {
         let start = self.values.len();
-        value.flatten((&self.question, slot), &mut self.values);
+        write(&self.question, &mut self.values);
         self.fill(slot, start);
     }
 

@@ -3,7 +3,7 @@
 use super::Run;
 use super::item::{Expect, Item};
 use super::maker::{self, Maker, Word};
-use super::table::{Fate, Likeness};
+use super::table::{Fate, Likeness, TRANSACTIONS};
 use super::values::Values;
 use crate::resp::Reply;
 
@@ -15,6 +15,10 @@ const LEAKING: &str = "function|list";
 
 impl Run<'_> {
     pub(super) fn draw(&mut self) -> Vec<Item> {
+        if self.transactions > 0 {
+            self.transactions -= 1;
+            return self.transaction();
+        }
         let len = match self.random.below(10) {
             0..2 => 1,
             2..7 => 1 + self.random.below(20),
@@ -23,7 +27,12 @@ impl Run<'_> {
         let mut batch = Vec::new();
         while batch.len() < len.min(self.settings.depth) {
             self.item(&mut batch);
-            let ends = batch.last().is_some_and(|item: &Item| item.is("QUIT") && !item.spoilt);
+            // Behind a SCRIPT FLUSH that not all servers have answered yet, an EVALSHA may still be
+            // helped out by the proxy, which remembers the script.
+            let flushes = |item: &Item| item.is("SCRIPT") && item.says("FLUSH");
+            let ends = batch
+                .last()
+                .is_some_and(|item: &Item| item.is("QUIT") && !item.spoilt || flushes(item));
             if ends {
                 break;
             }
@@ -60,6 +69,10 @@ impl Run<'_> {
         let name = self.rows[row].name;
         if name == "client|reply" {
             return self.muted(row, batch);
+        }
+        if TRANSACTIONS.contains(&name) {
+            self.transactions += usize::from(!self.settings.is_bare());
+            return;
         }
         // Often enough that it is met, seldom enough that something is there.
         if name.starts_with("flush") && self.random.permille(500) {
@@ -170,6 +183,28 @@ impl Run<'_> {
         if !skips {
             batch.push(self.whole(row, say("ON")));
         }
+    }
+
+    /// Written at once, as clients do, and nothing of it is done.
+    fn transaction(&mut self) -> Vec<Item> {
+        let mut names = vec!["multi"];
+        for _ in 0..self.random.below(4) {
+            names.push(*self.random.pick(&["set", "incr", "get", "mset", "rpush", "del", "ping"]));
+        }
+        names.push(*self.random.pick(&["exec", "discard"]));
+        let mut batch = Vec::new();
+        for name in names {
+            let row = row_of(&self.rows, name);
+            let words = self.call(row);
+            let mut item = self.whole(row, words);
+            item.expect = match name {
+                "multi" => Expect::ByName,
+                "discard" => Expect::Discarded,
+                _ => Expect::Void,
+            };
+            batch.push(item);
+        }
+        batch
     }
 
     /// Which words of a spoilt call are keys, if a server takes any for keys.

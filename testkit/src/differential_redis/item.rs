@@ -37,6 +37,10 @@ pub enum Expect {
     ByName,
     /// Refused, because a pattern may be about any key.
     Pattern,
+    /// Refused, because the transaction that it stands in was, or is that transaction's end.
+    Void,
+    /// `+OK`: nothing was to be done, and nothing is.
+    Discarded,
 }
 
 impl Item {
@@ -91,7 +95,8 @@ impl Item {
                 let text = ours.error();
                 text.contains(" is not supported: ") || text.starts_with("ERR wrong number of ")
             }
-            Expect::Pattern => ours.is_error(),
+            Expect::Pattern | Expect::Void => ours.is_error(),
+            Expect::Discarded => *ours == Reply::Simple(b"OK".to_vec()),
         }
     }
 }

@@ -87,6 +87,8 @@ struct Run<'s> {
     quickack: Vec<Speaker>,
     scratch: Speaker,
     tally: Tally,
+    /// Transactions that came up; each has a batch of its own.
+    transactions: usize,
     /// Rows that are still to be drawn before any comes again.
     deck: Vec<usize>,
     /// The last commands about each key, for whoever looks into a difference.
@@ -130,6 +132,7 @@ impl<'s> Run<'s> {
             quickack: connect(settings.quickack),
             scratch,
             tally: Tally::new(&rows),
+            transactions: 0,
             deck: Vec::new(),
             history: BTreeMap::new(),
             rows,

@@ -58,6 +58,9 @@ impl Row {
     }
 }
 
+/// These are asked together: what stands in a transaction is refused with it.
+pub const TRANSACTIONS: &[&str] = &["multi", "exec", "discard"];
+
 pub fn rows() -> Vec<Row> {
     commands::rows().iter().map(read).collect()
 }
@@ -66,6 +69,8 @@ fn read(row: &'static commands::Row) -> Row {
     let fate = match row.class {
         _ if row.container && !matches!(row.class, Class::Local(_)) => Fate::Container,
         Class::Refuse(Refusal::ByName(_)) => Fate::Refused,
+        // The proxy has an answer of its own, which is that it does not do it.
+        _ if TRANSACTIONS.contains(&row.name) => Fate::Refused,
         Class::Local(_) => Fate::Own,
         Class::Split { .. } => Fate::Split,
         _ => Fate::Forwarded,

@@ -57,7 +57,7 @@ impl Tally {
         row.calls += 1;
         row.spread += usize::from(item.spread > 1);
         row.apart += usize::from(item.expect == Expect::Apart);
-        row.refused += usize::from(item.expect == Expect::ByName);
+        row.refused += usize::from(is_refused(item.expect));
         self.skipped += usize::from(item.skip);
         match reply {
             Some(reply) if reply.is_error() => {
@@ -91,6 +91,10 @@ impl Tally {
         }
         lacking
     }
+}
+
+fn is_refused(expect: Expect) -> bool {
+    matches!(expect, Expect::ByName | Expect::Void | Expect::Discarded)
 }
 
 impl fmt::Display for Tally {

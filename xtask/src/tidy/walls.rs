@@ -37,7 +37,7 @@ const HOUSES: &[House] = &[
             &["flow"],
             &["desk"],
             &["link", "pool", "timers", "memory"],
-            &["client", "jury"],
+            &["batch", "client", "jury", "lane", "lore"],
             &["request"],
             &["plan", "fault", "buffer", "id", "random"],
             &["limits", "users"],

@@ -7,8 +7,8 @@
 //!     no  ──▶ the client gets the excuse
 //! ```
 //!
-//! The last only: what the client asked after it has been, or will be, executed before, and requests
-//! of one client must not change places.
+//! The last only: what the client asked after it has been, or will be, executed before, and
+//! requests of one client must not change places.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

@@ -9,10 +9,11 @@ use proto::{Answer, Ask, Class, Local, Place, Quiet, Refusal, Request};
 
 use super::receive::Data;
 use super::way::Way;
+use crate::batch::Batch;
 use crate::buffer::Outbox;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Batch, Cargo, Link, State};
+use crate::link::{Cargo, Link, State};
 use crate::pool::{Health, Stage};
 use crate::request::RowId;
 use crate::{Proxy, Time, limits};

@@ -5,9 +5,10 @@
 use metrics::{Server as Counter, Worker};
 
 use super::ask::close;
+use crate::batch::{Batch, Entry};
 use crate::fault::{Blame, Fault};
 use crate::id::ConnId;
-use crate::link::{Batch, Body, Cargo, Entry, Flight, Link, State, Unit};
+use crate::link::{Body, Cargo, Flight, Link, State, Unit};
 use crate::pool::{Hold, Stage};
 use crate::request::{NONE, RowId};
 use crate::timers::Due;
@@ -240,6 +241,15 @@ impl Proxy {
         {
             batch.cursor -= 1;
         }
+        self.settle_carried(&mut link, fault, now);
+        if link.owes {
+            self.owes_less(pool, server);
+        }
+        self.end_awaiting(pool, server);
+    }
+
+    /// What a dead link carried is asked once more, where that changes nothing, or fails.
+    fn settle_carried(&mut self, link: &mut Link, fault: Fault, now: Time) {
         // Who may ask again is judged before anything is settled: an update that fails here is a
         // change that its client has asked for, and may have been executed.
         let is_asked_again =
@@ -273,10 +283,6 @@ impl Proxy {
         }
         self.ask_again(again, link.server, fault, now);
         self.read_again(reads, link.server, now);
-        if link.owes {
-            self.owes_less(pool, server);
-        }
-        self.end_awaiting(pool, server);
     }
 
     /// Which of the keys of a batch that are outstanding may be asked once more.

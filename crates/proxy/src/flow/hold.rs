@@ -20,9 +20,10 @@
 use metrics::Server as Counter;
 use proto::Request;
 
+use crate::batch::Batch;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Batch, Cargo, Flight, Link, State};
+use crate::link::{Cargo, Flight, Link, State};
 use crate::pool::{Hold, Server};
 use crate::request::RowId;
 use crate::timers::Due;

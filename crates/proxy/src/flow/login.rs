@@ -42,6 +42,7 @@ impl Proxy {
         let (head, len) = (request.head as usize, request.len() as usize);
         let Some(whole) = bytes.get(..len) else { return Some(0) };
         let body = &whole[head..][..request.body as usize];
+        let mut keeps = false;
         let answer = match client.protocol.login(request, &whole[..head], body) {
             Login::Other if is_known => return None,
             Login::Free => return None,
@@ -57,10 +58,11 @@ impl Proxy {
                     self.note_login(id);
                     return None;
                 }
+                keeps = goes_on;
                 if is_right { Answer::LoggedIn } else { Answer::LoginFailed }
             }
         };
-        self.answer_login(id, request, &whole[..head], &answer);
+        self.answer_login(id, request, &whole[..head], &answer, keeps);
         Some(len)
     }
 
@@ -72,22 +74,31 @@ impl Proxy {
         }
         let head = &bytes[..request.head as usize];
         let attempt = client.protocol.login(request, head, b"");
-        if request.body > 0 || !matches!(attempt, Login::Attempt { .. }) {
+        let Login::Attempt { goes_on, .. } = attempt else { return None };
+        if request.body > 0 {
             return None;
         }
-        self.answer_login(id, request, head, &Answer::LoginFailed);
+        self.answer_login(id, request, head, &Answer::LoginFailed, goes_on);
         Some(head.len())
     }
 
     /// What is still to come of it is not waited for.
     fn turn_away(&mut self, id: ConnId, request: &Request, bytes: &[u8]) -> usize {
         let head = &bytes[..request.head as usize];
-        self.answer_login(id, request, head, &Answer::LoginFirst);
+        self.answer_login(id, request, head, &Answer::LoginFirst, false);
         self.desk.leave(id);
         bytes.len()
     }
 
-    fn answer_login(&mut self, id: ConnId, request: &Request, head: &[u8], answer: &Answer<'_>) {
+    /// `keeps`: whoever has failed to be somebody else is who he was before.
+    fn answer_login(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        answer: &Answer<'_>,
+        keeps: bool,
+    ) {
         let client = self.desk.clients.find_mut(id).expect("the caller found it");
         let pool = client.pool as usize;
         let counters = self.desk.pools[pool].counters;
@@ -97,8 +108,7 @@ impl Proxy {
                 false
             }
             Answer::LoginFailed => {
-                // Whoever tries to be somebody else is not who he was any more.
-                client.logged_in = false;
+                client.logged_in &= keeps;
                 counters.add(Counter::LoginsFailed, 1);
                 true
             }

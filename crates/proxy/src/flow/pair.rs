@@ -8,11 +8,12 @@ use metrics::Server as Counter;
 use proto::{Item, ItemKind, Parsed, Progress, Upstream};
 
 use super::pieces::begin_body;
+use crate::batch::{Batch, Entry};
 use crate::buffer::Source;
 use crate::desk::Value;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Batch, Cargo, Entry, Flight, State, Unit};
+use crate::link::{Cargo, Flight, State, Unit};
 use crate::plan::QuickAck;
 use crate::request::{NONE, Rows};
 use crate::{Action, Event, Proxy, Time, limits};

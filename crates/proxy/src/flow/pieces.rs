@@ -10,12 +10,13 @@
 use proto::{Ask, Item, ItemKind, Shown};
 
 use super::pair::Step;
+use crate::batch::Entry;
 use crate::buffer::{Outbox, Source};
 use crate::client::End;
 use crate::desk::{Desk, Value};
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Body, Entry, Link, Unit};
+use crate::link::{Body, Link, Unit};
 use crate::{Proxy, Time};
 
 /// The beginning of a body, or of a reply in pieces.

@@ -1,7 +1,7 @@
 //! Accept and receive: a client's bytes become requests.
 
-use metrics::{Pool as Counter, Worker};
-use proto::{Answer, Asked, Class, Local, Marks, Muted, Parsed, Quiet, Refusal, Request, Resume};
+use metrics::Pool as Counter;
+use proto::{Answer, Class, Local, Marks, Muted, Parsed, Quiet, Refusal, Request, Resume};
 
 use super::way::Way;
 use crate::buffer::{Outbox, Source};
@@ -9,8 +9,7 @@ use crate::client::{Body, Client, End, Intake, State};
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::plan::QuickAck;
-use crate::pool::Stage;
-use crate::{Action, Event, Passed, Proxy, Time, limits};
+use crate::{Action, Proxy, Time, limits};
 
 /// The body of a request that has arrived whole, trailer included.
 pub(super) enum Data<'a> {
@@ -23,9 +22,6 @@ pub(super) enum Data<'a> {
 const KEY_HELD: usize = 48;
 
 const VOID: &str = "it belongs to a transaction that was refused, of which nothing is carried out";
-/// How often it is told that clients are refused, microseconds.
-const REFUSED_TELL_US: u64 = 1_000_000;
-
 /// A client that wants no answer gets none.
 fn mute(client: &mut Client, request: &mut Request) {
     if client.session.muted == Muted::Next && !bug!(SkipForEver) {
@@ -37,68 +33,6 @@ fn mute(client: &mut Client, request: &mut Request) {
 }
 
 impl Proxy {
-    /// `new`: the client is not one that another worker has counted already.
-    pub(crate) fn accept(&mut self, row: u32, new: bool) -> Result<ConnId, Vec<u8>> {
-        // Whoever came through a listener, or from another worker, may find its pool gone.
-        let Some(pool) = self.pool_place(row) else { return Err(Vec::new()) };
-        let is_leaving = self.draining || self.desk.pools[pool].stage != Stage::Planned;
-        let is_full = self.is_full(pool);
-        let (entry, worker) = (&mut self.desk.pools[pool], self.desk.worker);
-        if is_leaving || is_full {
-            entry.counters.add(Counter::ClientsRefused, 1);
-            worker.add(Worker::AcceptsRefused, 1);
-            let mut refusal = Vec::new();
-            let why = if is_leaving { "shutting down" } else { "too many client connections" };
-            let now = self.desk.now;
-            if entry.refused_told.is_none_or(|told| now.since(told) >= REFUSED_TELL_US) {
-                entry.refused_told = Some(now);
-                self.desk.actions.push_back(Action::Log(Event::ClientsRefused { pool: row, why }));
-            }
-            let nobody = Asked::nobody();
-            entry.plan.protocol.answer(&nobody, &Answer::Failed(why), &mut refusal);
-            return Err(refusal);
-        }
-        entry.clients += 1;
-        worker.add(Worker::ClientsNow, 1);
-        worker.add(Worker::Accepts, u64::from(new));
-        entry.counters.add(Counter::ClientsNow, 1);
-        entry.counters.add(Counter::ClientsTotal, u64::from(new));
-        let home = entry.lanes.home;
-        entry.lanes.enter(home);
-        let lane = (home, entry.lanes.of(home));
-        let client = Client::new(pool as u32, entry.plan.protocol, lane, &self.desk.limits);
-        Ok(self.desk.clients.insert(client))
-    }
-
-    /// A client that has just come goes on where it was with another worker. `Err`: its lane has no
-    /// place here.
-    pub(crate) fn take_over(&mut self, id: ConnId, passed: Passed) -> Result<(), Vec<u8>> {
-        let client = self.desk.clients.find_mut(id).expect("it has just come");
-        let at = client.pool as usize;
-        let Some(lane) = self.lane_for(at, passed.session.lane) else {
-            self.desk.drop_client(id);
-            return Err(Vec::new());
-        };
-        let client = self.desk.clients.find_mut(id).expect("it has just come");
-        let pool = &mut self.desk.pools[at];
-        pool.lanes.leave(client.lane);
-        pool.lanes.enter(lane);
-        client.lane = lane;
-        client.take_over(passed);
-        Ok(())
-    }
-
-    /// Whether one client more is too many. Two limits are of all workers together, and workers
-    /// that accept at the same moment may pass them by one client each.
-    fn is_full(&self, pool: usize) -> bool {
-        let (sheet, plan) = (&self.desk.sheet, &self.desk.pools[pool].plan);
-        let within =
-            |limit: usize, now: &dyn Fn() -> u64| limit == usize::MAX || now() < limit as u64;
-        self.desk.clients.len() >= self.clients_room
-            || !within(self.clients_max, &|| sheet.total(0, Worker::ClientsNow))
-            || !within(plan.client_connections, &|| sheet.total(plan.row, Counter::ClientsNow))
-    }
-
     pub(crate) fn receive_client(&mut self, id: ConnId, source: Source<'_>, now: Time) {
         let Some(client) = self.desk.clients.find_mut(id) else { return };
         if client.state != State::Open {
@@ -295,12 +229,23 @@ impl Proxy {
             Ok(whole) if whole <= rest.bytes.len() => {
                 let data = Data::Flat(rest.part(head, whole));
                 self.admit(id, &request, text, data, way, now);
+                self.end_void(id, !is_void && whole == rest.bytes.len());
                 whole
             }
             _ => {
                 self.begin_body(id, request, &rest.bytes[..head], tail);
                 head
             }
+        }
+    }
+
+    /// A client that waits for the answer to what made its requests void never ends that: it is
+    /// closed, for the next that uses its connection would be refused for ever.
+    fn end_void(&mut self, id: ConnId, waits: bool) {
+        let Some(client) = self.desk.clients.find_mut(id).filter(|_| waits) else { return };
+        if client.session.void {
+            client.quits = true;
+            self.desk.leave(id);
         }
     }
 

@@ -1,4 +1,5 @@
-//! A client on its way to another worker, as it travels beside its connection: what [`Passed`] says.
+//! A client on its way to another worker, as it travels beside its connection: what [`Passed`]
+//! says.
 //!
 //! Most have said nothing about themselves, and then nothing is written of it. What a client can
 //! say is bounded by its protocol, and so is the message: one that were longer would not be sent,

@@ -6,10 +6,10 @@
 //!                       └─> quickack ───┘
 //! ```
 //!
-//! One `nutcracker.yml` has a pool for each row of the table below; another, all of `redis: true`. Both proxies start on that
-//! file unchanged, and the answers to the same gets tell which server each of them asked for
-//! each key. `shard`, called in this process, is the third opinion: where the proxies differ, it
-//! says whether the ring is wrong or the way to it.
+//! One `nutcracker.yml` has a pool for each row of the table below; another, all of `redis: true`.
+//! Both proxies start on that file unchanged, and the answers to the same gets tell which server
+//! each of them asked for each key. `shard`, called in this process, is the third opinion: where
+//! the proxies differ, it says whether the ring is wrong or the way to it.
 
 mod field;
 mod keys;

@@ -3864,7 +3864,7 @@ pub(super) static ROWS: &[Row] = &[
     Row {
         name: "multi",
         class: Class::Local(Local::Own),
-        place: Place::Any, compare: Exact,
+        place: Place::Any, compare: Skip(OWN),
         note: "refused, and with it all that comes before `EXEC`, `DISCARD` or `RESET`: a \
             transaction would bind a server connection to one client",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,

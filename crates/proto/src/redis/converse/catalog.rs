@@ -22,6 +22,8 @@ const BAD_ARGUMENTS: &[u8] = b"ERR Invalid arguments specified for command";
 fn is_taken(row: &Row) -> bool {
     match row.class {
         Class::Refuse(_) => row.container && subs(row).next().is_some(),
+        // They are answered, but never carried out.
+        Class::Local(_) => !matches!(row.name, "multi" | "exec" | "discard"),
         _ => true,
     }
 }

@@ -54,9 +54,12 @@ impl Talk<'_> {
         // What stands behind the name, and behind that of a subcommand.
         let rest = arguments.get(1..).unwrap_or_default();
         let under = arguments.get(2..).unwrap_or_default();
+        if self.is_void(command) {
+            return Turn::Stay;
+        }
         match command {
-            id::RESET | id::QUIT => return self.turn(command),
             id::MULTI | id::EXEC | id::DISCARD => self.transaction(command),
+            id::RESET | id::QUIT => return self.turn(command),
             id::ECHO => words::bulk(rest.first().copied().unwrap_or_default(), self.out),
             id::HELLO => self.hello(rest),
             id::AUTH => self.auth(rest),

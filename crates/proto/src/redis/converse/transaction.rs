@@ -2,77 +2,90 @@
 //!
 //! Clients send MULTI, what is to be done and EXEC in one write. If only MULTI and EXEC were
 //! refused, what stands between them would be done though its client is told that it was not.
+//! Whoever waits for the answer to MULTI is closed with it by the data plane: such a client never
+//! says EXEC.
 
 use super::super::commands::{self, id};
-use super::super::refusal;
 use super::Talk;
-use crate::{Asked, Class};
 
+/// What is answered all the same.
+const ANSWERED: &[u16] =
+    &[id::MULTI, id::EXEC, id::DISCARD, id::RESET, id::QUIT, id::HELLO, id::AUTH];
+const VOID: &[u8] = b"' is not supported: it belongs to a transaction that was refused, of which \
+    nothing is carried out";
+const NO_MULTI: &[u8] = b"ERR 'multi' is not supported: it would bind a server connection to one \
+    client, and server connections are shared";
 const ABORTED: &[u8] = b"EXECABORT Transaction discarded because of previous errors.";
 
 impl Talk<'_> {
     pub(super) fn transaction(&mut self, command: u16) {
         let was_void = std::mem::replace(&mut self.session.void, command == id::MULTI);
-        match command {
-            id::EXEC if was_void => self.error(&[ABORTED]),
-            id::DISCARD if was_void => self.ok(),
-            _ => self.refuse(command),
+        match (command, was_void) {
+            (id::MULTI, _) => self.error(&[NO_MULTI]),
+            (id::EXEC, true) => self.error(&[ABORTED]),
+            (id::EXEC, false) => self.error(&[b"ERR EXEC without MULTI"]),
+            (_, true) => self.ok(),
+            (_, false) => self.error(&[b"ERR DISCARD without MULTI"]),
         }
     }
 
-    /// As WATCH, which comes with them, is refused.
-    fn refuse(&mut self, command: u16) {
-        let Class::Refuse(why) = commands::row(id::WATCH).class else {
-            unreachable!("WATCH is refused")
-        };
-        refusal::write(&Asked { command, ..Asked::nobody() }, why, self.out);
+    /// Whether it is refused because it belongs to a refused transaction: a server would have put
+    /// it off and forgotten it.
+    pub(super) fn is_void(&mut self, command: u16) -> bool {
+        let is_void = self.session.void && !ANSWERED.contains(&command);
+        if is_void {
+            let name = commands::rows()[usize::from(command)].name.replace('|', " ");
+            self.error(&[b"ERR '", name.as_bytes(), VOID]);
+        }
+        is_void
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::converse;
     use crate::{Facts, Lane, Parsed, Protocol, Resume, Session};
 
+    const FACTS: Facts<'static> = Facts {
+        pool: "cache",
+        version: "quickack-0.1.0",
+        skills: None,
+        spaces: 16,
+        lane: Lane { dialect: 2, space: 0 },
+        servers: 1,
+        clients: 1,
+        uptime_s: 1,
+        has_users: false,
+    };
+
+    fn said(session: &mut Session, line: &str) -> String {
+        let head = format!("{line}\r\n").into_bytes();
+        let redis = crate::redis::Redis;
+        let parsed = redis.parse_request(&head, &mut Resume::default(), &mut Vec::new());
+        let Parsed::Complete(request) = parsed else { panic!("{line}: {parsed:?}") };
+        let mut out = Vec::new();
+        converse(&request, &head, session, &FACTS, &mut out);
+        String::from_utf8(out).expect("text")
+    }
+
+    /// Redis 7.0 would queue the SELECT and forget it: it must not outlive what it belongs to.
     #[test]
-    fn what_follows_a_refused_multi_is_void_until_its_end() {
-        let facts = Facts {
-            pool: "pool",
-            version: "quickack",
-            skills: None,
-            spaces: 16,
-            lane: Lane { dialect: 2, space: 0 },
-            servers: 1,
-            clients: 1,
-            uptime_s: 1,
-            has_users: false,
-        };
-        let mut session = Session { lane: facts.lane, ..Session::default() };
-        let why = "is not supported: it would bind a server connection to one client, and server \
-                   connections are shared\r\n";
-        for (line, expected, void) in [
-            ("exec", format!("-ERR 'exec' {why}"), false),
-            ("discard", format!("-ERR 'discard' {why}"), false),
-            ("multi", format!("-ERR 'multi' {why}"), true),
-            ("client getname", "$-1\r\n".to_string(), true),
-            (
-                "exec",
-                "-EXECABORT Transaction discarded because of previous errors.\r\n".into(),
-                false,
-            ),
-            ("multi", format!("-ERR 'multi' {why}"), true),
-            ("multi", format!("-ERR 'multi' {why}"), true),
-            ("discard", "+OK\r\n".to_string(), false),
-            ("multi", format!("-ERR 'multi' {why}"), true),
-            ("reset", "+RESET\r\n".to_string(), false),
-        ] {
-            let head = format!("{line}\r\n").into_bytes();
-            let redis = crate::redis::Redis;
-            let parsed = redis.parse_request(&head, &mut Resume::default(), &mut Vec::new());
-            let Parsed::Complete(request) = parsed else { panic!("{line}: {parsed:?}") };
-            let mut out = Vec::new();
-            redis.converse(&request, &head, &mut session, &facts, &mut out);
-            assert_eq!(String::from_utf8_lossy(&out), expected, "{line}");
-            assert_eq!(session.void, void, "{line}");
+    fn nothing_of_a_refused_transaction_is_carried_out() {
+        for (end, words) in [("exec", "-EXECABORT Trans"), ("discard", "+OK"), ("reset", "+RESET")]
+        {
+            let mut session = Session { lane: FACTS.lane, ..Session::default() };
+            assert!(said(&mut session, "multi").starts_with("-ERR 'multi' is not supported"));
+            assert!(session.void);
+            assert!(said(&mut session, "select 5").starts_with("-ERR 'select' is not supported"));
+            assert!(said(&mut session, "client setname x").starts_with("-ERR 'client setname'"));
+            assert_eq!((session.lane, &session.profile), (FACTS.lane, &None));
+            assert!(said(&mut session, end).starts_with(words), "{end}");
+            assert!(!session.void, "{end}");
+            assert_eq!(said(&mut session, "select 5"), "+OK\r\n");
         }
+        let mut session = Session::default();
+        assert_eq!(said(&mut session, "exec"), "-ERR EXEC without MULTI\r\n");
+        assert_eq!(said(&mut session, "discard"), "-ERR DISCARD without MULTI\r\n");
+        assert!(!session.void);
     }
 }

@@ -306,7 +306,8 @@ fn a_script_that_a_restarted_redis_has_lost_is_loaded_again() {
     until_back(&mut client, &format!("EXISTS {}", keys[0]));
     assert_eq!(run(&mut client, &keys[0]), Reply::Integer(5), "its counter went with it");
     assert_eq!(run(&mut client, &keys[1]), Reply::Integer(10));
-    // In a pipeline nothing overtakes what came after it: such a one may stay unknown, in its place.
+    // In a pipeline nothing overtakes what came after it: such a one may stay unknown, in its
+    // place.
     Speaker::connect(again.address).say("SCRIPT FLUSH");
     let set = ["SET", "other", "x"].map(|word| word.as_bytes().to_vec()).to_vec();
     let call = ["EVALSHA", &sha, "1", &keys[0], "1"].map(|word| word.as_bytes().to_vec()).to_vec();
@@ -369,6 +370,18 @@ fn a_transaction_in_one_write_leaves_nothing_behind_in_redis() {
         client.say("DEL after");
     }
     assert!(client.say("EXEC").is_error() && client.say("DISCARD").is_error());
+}
+
+/// Who waits for the answer to MULTI hears no, and no more: what it would say next is said on a
+/// connection that knows of no transaction.
+#[test]
+fn a_transaction_that_waits_for_its_first_answer_is_refused_and_closed_before_redis() {
+    let backs = servers(Family::Redis70, 1);
+    let quickack = quickack(&addresses(&backs), &[]);
+    let mut client = speak(&quickack);
+    let refused = client.say("MULTI");
+    assert!(refused.error().contains("'multi' is not supported"), "{refused:?}");
+    assert_eq!(client.rest(), b"");
 }
 
 /// One of the servers does not know it: no connection may speak it, for its replies would be of two

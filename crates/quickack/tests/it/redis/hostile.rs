@@ -183,7 +183,7 @@ fn is_stricter(frame: &[u8], ours: &[u8]) -> bool {
 fn no_word_of_a_client_makes_a_reply_of_its_own_before_valkey() {
     const EVIL: &str = "\r\n-EVIL x\r\n";
     // They say something about the answers themselves.
-    const LOUD: &[&str] = &["quit", "client|reply"];
+    const LOUD: &[&str] = &["quit", "client|reply", "multi"];
     let backs = servers(Family::Valkey91, 2);
     let quickack = quickack(&addresses(&backs), &["allow: [flushall, flushdb]"]);
     let mut canaries = Canaries::new(&quickack);

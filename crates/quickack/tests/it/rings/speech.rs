@@ -1,5 +1,5 @@
-//! What the rows speak: how keys are asked for, how the answers are read, and as much of a server as
-//! gets need. Every key is there and holds the server's number.
+//! What the rows speak: how keys are asked for, how the answers are read, and as much of a server
+//! as gets need. Every key is there and holds the server's number.
 
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::net::UnixStream;

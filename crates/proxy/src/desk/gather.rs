@@ -1,0 +1,52 @@
+//! Several servers' whole replies, of which one answer is made when the last has come: see ADR 17.
+
+use proto::Lesson;
+
+use super::{Desk, Value};
+use crate::batch::Batch;
+use crate::buffer::Outbox;
+use crate::fault::Fault;
+use crate::lore::Lore;
+use crate::request::{Row, RowId};
+
+impl Desk {
+    /// A server's whole reply, of which with those of others one answer will be made.
+    pub(crate) fn gathered(&mut self, (id, slot): (RowId, u32), server: u32, value: Value<'_>) {
+        let row = &mut self.rows[id];
+        let is_there = self.clients.find(row.client).is_some();
+        let fits = self.memory.has_room(value.len()) && row.has_room(value.len());
+        if is_there && !fits {
+            let writes = row.writes;
+            return self.fail_part((id, slot), Some(server), Fault::OutOfMemory, writes);
+        }
+        if is_there {
+            row.keep_part(slot, |question, out| value.flatten((question, slot), out));
+            self.account_row(id);
+        }
+        self.part_done(id);
+    }
+
+    /// The reply to the first of a message's keys is that to the others as well.
+    pub(crate) fn gathered_with(&mut self, batch: &Batch) {
+        let first = batch.entries[0];
+        let row = &mut self.rows[first.row];
+        if row.question.each {
+            batch.entries[1..].iter().for_each(|entry| row.follow(entry.slot, first.slot));
+        }
+        // Nobody else's keys are in it; so its row is there until the last is settled.
+        batch.entries[1..].iter().for_each(|entry| self.part_done(entry.row));
+    }
+}
+
+/// Every server has answered: one answer is made, from which something may be learnt.
+pub(super) fn gather(row: &mut Row, lore: &mut Lore, out: &mut Outbox) {
+    let words = out.copied();
+    let start = words.len();
+    let is_good = row.gather(words);
+    let asked = row.question.asked();
+    match row.question.protocol.learn(&asked, &words[start..]).filter(|_| is_good) {
+        Some(Lesson::Learn { name, text }) if !bug!(NeverLearn) => lore.learn(name, text),
+        Some(Lesson::Forget) => lore.forget(),
+        _ => {}
+    }
+}

@@ -1,0 +1,76 @@
+//! A client comes: through a listener, or from another worker.
+
+use metrics::{Pool as Counter, Worker};
+use proto::{Answer, Asked};
+
+use crate::client::Client;
+use crate::id::ConnId;
+use crate::pool::Stage;
+use crate::{Action, Event, Passed, Proxy};
+
+/// How often it is told that clients are refused, microseconds.
+const REFUSED_TELL_US: u64 = 1_000_000;
+
+impl Proxy {
+    /// `new`: the client is not one that another worker has counted already.
+    pub(crate) fn accept(&mut self, row: u32, new: bool) -> Result<ConnId, Vec<u8>> {
+        // Whoever came through a listener, or from another worker, may find its pool gone.
+        let Some(pool) = self.pool_place(row) else { return Err(Vec::new()) };
+        let is_leaving = self.draining || self.desk.pools[pool].stage != Stage::Planned;
+        let is_full = self.is_full(pool);
+        let (entry, worker) = (&mut self.desk.pools[pool], self.desk.worker);
+        if is_leaving || is_full {
+            entry.counters.add(Counter::ClientsRefused, 1);
+            worker.add(Worker::AcceptsRefused, 1);
+            let mut refusal = Vec::new();
+            let why = if is_leaving { "shutting down" } else { "too many client connections" };
+            let now = self.desk.now;
+            if entry.refused_told.is_none_or(|told| now.since(told) >= REFUSED_TELL_US) {
+                entry.refused_told = Some(now);
+                self.desk.actions.push_back(Action::Log(Event::ClientsRefused { pool: row, why }));
+            }
+            let nobody = Asked::nobody();
+            entry.plan.protocol.answer(&nobody, &Answer::Failed(why), &mut refusal);
+            return Err(refusal);
+        }
+        entry.clients += 1;
+        worker.add(Worker::ClientsNow, 1);
+        worker.add(Worker::Accepts, u64::from(new));
+        entry.counters.add(Counter::ClientsNow, 1);
+        entry.counters.add(Counter::ClientsTotal, u64::from(new));
+        let home = entry.lanes.home;
+        entry.lanes.enter(home);
+        let lane = (home, entry.lanes.of(home));
+        let client = Client::new(pool as u32, entry.plan.protocol, lane, &self.desk.limits);
+        Ok(self.desk.clients.insert(client))
+    }
+
+    /// A client that has just come goes on where it was with another worker. `Err`: its lane has no
+    /// place here.
+    pub(crate) fn take_over(&mut self, id: ConnId, passed: Passed) -> Result<(), Vec<u8>> {
+        let client = self.desk.clients.find_mut(id).expect("it has just come");
+        let at = client.pool as usize;
+        let Some(lane) = self.lane_for(at, passed.session.lane) else {
+            self.desk.drop_client(id);
+            return Err(Vec::new());
+        };
+        let client = self.desk.clients.find_mut(id).expect("it has just come");
+        let pool = &mut self.desk.pools[at];
+        pool.lanes.leave(client.lane);
+        pool.lanes.enter(lane);
+        client.lane = lane;
+        client.take_over(passed);
+        Ok(())
+    }
+
+    /// Whether one client more is too many. Two limits are of all workers together, and workers
+    /// that accept at the same moment may pass them by one client each.
+    fn is_full(&self, pool: usize) -> bool {
+        let (sheet, plan) = (&self.desk.sheet, &self.desk.pools[pool].plan);
+        let within =
+            |limit: usize, now: &dyn Fn() -> u64| limit == usize::MAX || now() < limit as u64;
+        self.desk.clients.len() >= self.clients_room
+            || !within(self.clients_max, &|| sheet.total(0, Worker::ClientsNow))
+            || !within(plan.client_connections, &|| sheet.total(plan.row, Counter::ClientsNow))
+    }
+}
