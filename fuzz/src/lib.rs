@@ -87,7 +87,7 @@ pub const FUZZERS: &[Fuzzer] = &[
     },
     Fuzzer {
         name: "injection",
-        about: "three clients beside those that send anything: each gets its own bytes and no others",
+        about: "three clients beside those that send anything: each gets its own bytes only",
         run: redis::injection::run,
         smoke: 300,
     },
