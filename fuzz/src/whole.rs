@@ -32,8 +32,8 @@ thread_local! {
 const ROWS: usize = 8;
 
 pub fn run(seed: u64, budget: usize) {
-    let requests = ["request", "packet", "redis-request"].map(|name| mutate::corpus(name));
-    let replies = ["reply", "redis-reply"].map(|name| mutate::corpus(name));
+    let requests = ["request", "packet", "redis-request"].map(mutate::corpus);
+    let replies = ["reply", "redis-reply"].map(mutate::corpus);
     for scene in 0..budget as u64 {
         let seed = seed.wrapping_add(scene);
         let shown = Shown(seed);

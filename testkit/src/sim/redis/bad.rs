@@ -59,7 +59,7 @@ impl Asker<'_> {
             0 => (b"-ERR wrong number of arguments for 'get' command\r\n", &[b"GET"]),
             1 => (b"-ERR wrong number of arguments for 'mset' command\r\n", &[b"mSet", b"a"]),
             2 => (b"-ERR unknown command 'BOGUS'", &[b"BOGUS", b"a\r\nb", b"c"]),
-            3 => (b"-ERR ", &[b"MULTI"]),
+            3 => (b"-ERR ", &[b"WATCH", b"{00}"]),
             4 => (b"-ERR ", &[b"SUBSCRIBE", b"here"]),
             5 => (b"-ERR ", &[b"BLPOP", b"{00}", b"0"]),
             6 => (b"-ERR ", &[b"SHUTDOWN"]),

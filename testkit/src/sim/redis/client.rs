@@ -3,8 +3,8 @@
 
 use crate::sim::ask::Asker;
 use crate::sim::client::Asked;
-use crate::sim::random::Random;
 
+use super::inline::{is_inline, put_inline};
 use super::ledger::{From, Kind, Loose, Wish};
 use super::resp::{put_array, put_bulk};
 
@@ -127,7 +127,7 @@ impl Asker<'_> {
         for key in keys {
             self.keyed("GET", Wish::new(Kind::Single, false, vec![key]), &[]);
         }
-        self.one_of("DBSIZE", Loose::Size, Kind::Size);
+        self.one_of("DBSIZE", Kind::Size);
         // Its server has forgotten it just now.
         let known = self.book.redis.scripts.get(&self.client.pool).cloned().unwrap_or_default();
         if let Some(script) = known.last().copied() {
@@ -302,13 +302,13 @@ impl Asker<'_> {
                 let wish = Wish::new(Kind::Keys, false, Vec::new());
                 self.broadcast(wish, &[b"KEYS", pattern.as_bytes()]);
             }
-            2 => self.one_of("RANDOMKEY", Loose::Random, Kind::Loose(Loose::Random)),
-            3 => self.one_of("TIME", Loose::Time, Kind::Loose(Loose::Time)),
-            _ => self.one_of("DBSIZE", Loose::Size, Kind::Size),
+            2 => self.one_of("RANDOMKEY", Kind::Loose(Loose::Random)),
+            3 => self.one_of("TIME", Kind::Loose(Loose::Time)),
+            _ => self.one_of("DBSIZE", Kind::Size),
         }
     }
 
-    fn one_of(&mut self, word: &str, _what: Loose, kind: Kind) {
+    fn one_of(&mut self, word: &str, kind: Kind) {
         self.plain(Wish::new(kind, false, Vec::new()), &[word.as_bytes()]);
     }
 
@@ -453,49 +453,6 @@ impl Asker<'_> {
             self.book.redis.add(Wish { pool, client, index, space, dialect, quiet, ..wish });
         self.expect(Asked::Redis(number), before, quiet, is_last);
     }
-}
-
-/// Whether it can stand in a line, in quotes if need be.
-fn is_inline(argument: &[u8]) -> bool {
-    argument.len() < 200
-}
-
-/// One line in place of an array.
-fn put_inline(out: &mut Vec<u8>, arguments: &[&[u8]], random: &mut Random) {
-    for (at, argument) in arguments.iter().enumerate() {
-        if at > 0 {
-            out.extend_from_slice(if random.permille(100) { b"  " } else { b" " });
-        }
-        let is_clean = argument.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'\\');
-        let has_quotes = argument.iter().any(|byte| b"\"'".contains(byte));
-        match random.below(6) {
-            1 if is_clean && !has_quotes => {
-                out.push(b'\'');
-                out.extend_from_slice(argument);
-                out.push(b'\'');
-            }
-            2..6 if is_clean && !has_quotes && !argument.is_empty() => {
-                out.extend_from_slice(argument);
-            }
-            _ => put_quoted(out, argument),
-        }
-    }
-    out.extend_from_slice(if random.permille(300) { b"\n" } else { b"\r\n" });
-}
-
-fn put_quoted(out: &mut Vec<u8>, argument: &[u8]) {
-    out.push(b'"');
-    for byte in argument {
-        match byte {
-            b'"' | b'\\' => out.extend_from_slice(&[b'\\', *byte]),
-            b'\n' => out.extend_from_slice(b"\\n"),
-            b'\r' => out.extend_from_slice(b"\\r"),
-            b'k' => out.extend_from_slice(b"\\x6b"),
-            byte if byte.is_ascii_graphic() || *byte == b' ' => out.push(*byte),
-            byte => out.extend_from_slice(format!("\\x{byte:02X}").as_bytes()),
-        }
-    }
-    out.push(b'"');
 }
 
 /// What stands for a script's hash.

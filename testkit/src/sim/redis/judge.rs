@@ -279,7 +279,8 @@ impl Judge<'_> {
         if is_partly {
             let wish = self.wish(number);
             let others = wish.is_executed() || wish.keys.is_empty();
-            assert!(wish.writes && others, "wish {number}: {line:?}, and no other has done it");
+            let changes = wish.writes || wish.kind == Kind::Load;
+            assert!(changes && others, "wish {number}: {line:?}, and no other has done it");
         }
         let said_line = &format!("{line}\r\n").into_bytes()[..];
         if self.is_tight(reply) {
@@ -382,8 +383,13 @@ impl Judge<'_> {
         let forgot = forgot.map(|one| if one.told == 0 { u64::MAX } else { one.told });
         let forgot = forgot.max().is_some_and(|at| at > loaded.arrived);
         // Whoever leaves is not kept waiting, and a pool that is back has learnt nothing.
-        let leaves = self.client.is_half_closed || self.client.is_leaving;
+        let leaves = self.client.is_half_closed || self.client.is_leaving || self.client.is_gone();
         let leaves = leaves || self.summary.installs > 0;
+        // What it does not want answered may not be done yet, and must not be overtaken.
+        let leaves = leaves || self.client.has_been_quiet;
+        // Its time may be over.
+        let patience = self.pool.deadlines_since(wish.arrived_at).reply;
+        let leaves = leaves || self.now.since(wish.arrived_at) >= patience;
         // Asked again, it may go to a server that has not been told.
         let leaves = leaves || !self.pool.is_ordered();
         let is_alone = self.client.arrived == 0 && !leaves;

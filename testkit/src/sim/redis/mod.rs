@@ -13,6 +13,8 @@
 
 mod bad;
 mod client;
+mod greet;
+mod inline;
 mod judge;
 mod ledger;
 mod resp;
@@ -22,8 +24,8 @@ mod together;
 mod tree;
 
 pub use client::Talk;
+pub use greet::Greetings;
 pub use ledger::{From, Ledger};
-pub use server::Greetings;
 pub use store::Model;
 
 /// The length of the first command, if it is whole.

@@ -5,9 +5,6 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use proto::Lane;
-use proxy::plan::PoolPlan;
-
 use crate::sim::conn::Conn;
 use crate::sim::server::{Place, Server, Trick};
 
@@ -15,65 +12,31 @@ use super::client::MARK;
 use super::ledger::{From, Kind, Loose, Said, Wish};
 use super::resp::{self, put_array, put_bulk, put_line, put_null, put_number};
 
-/// The first words on a link of each lane of a pool.
-pub struct Greetings(Vec<(Lane, Vec<u8>)>);
-
-impl Greetings {
-    pub fn new(plan: &PoolPlan) -> Greetings {
-        let upstream = plan.protocol.upstream();
-        let mut rows = Vec::new();
-        for space in 0..plan.spaces {
-            for dialect in [plan.protocol.lane().dialect, 3] {
-                let lane = Lane { dialect, space };
-                let mut text = Vec::new();
-                upstream.hello(None, lane, &mut text);
-                rows.push((lane, text));
-            }
-        }
-        Greetings(rows)
-    }
-
-    /// Whether these are the first words on a link, whole.
-    pub fn are(&self, text: &[u8]) -> bool {
-        self.0.iter().any(|(_, row)| row == text)
-    }
-
-    /// The first words at the start of `text`, and whom they make the link.
-    fn find(&self, text: &[u8]) -> Option<&(Lane, Vec<u8>)> {
-        let longer = |row: &&(Lane, Vec<u8>)| row.1.len() > text.len() && row.1.starts_with(text);
-        if self.0.iter().any(|row| longer(&row)) {
-            return None;
-        }
-        let fitting = self.0.iter().filter(|row| text.starts_with(&row.1));
-        fitting.max_by_key(|row| row.1.len())
-    }
-}
-
 /// A command as the server reads it.
-struct Words<'a> {
+pub struct Words<'a> {
     input: &'a [u8],
     places: Vec<Range<usize>>,
     /// Its name in capitals.
-    name: String,
-    len: usize,
+    pub name: String,
+    pub len: usize,
 }
 
 impl<'a> Words<'a> {
-    fn read(input: &'a [u8]) -> Option<Words<'a>> {
+    pub fn read(input: &'a [u8]) -> Option<Words<'a>> {
         let (places, len) = resp::command(input)?;
         let name = String::from_utf8_lossy(&input[places[0].clone()]).to_ascii_uppercase();
         Some(Words { input, places, name, len })
     }
 
-    fn at(&self, at: usize) -> &'a [u8] {
+    pub fn at(&self, at: usize) -> &'a [u8] {
         &self.input[self.places[at].clone()]
     }
 
-    fn text(&self, at: usize) -> &'a str {
+    pub fn text(&self, at: usize) -> &'a str {
         std::str::from_utf8(self.at(at)).expect("the model writes text")
     }
 
-    fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.places.len()
     }
 }
@@ -94,79 +57,7 @@ impl Server {
         true
     }
 
-    /// The first words on a link are answered.
-    fn greet(&mut self, input: &[u8], conn: &mut Conn, place: &mut Place<'_>) -> Option<usize> {
-        let (lane, text) = place.greetings.find(input)?.clone();
-        let start = conn.output.len();
-        let trick = self.trick_of();
-        let mut at = 0;
-        while at < text.len() {
-            let words = Words::read(&text[at..]).expect("first words are commands");
-            self.greet_one(&words, conn, place);
-            at += words.len;
-        }
-        match trick {
-            Trick::Die => {
-                conn.output.truncate(start);
-                conn.is_over = true;
-            }
-            Trick::Poison => {
-                conn.output.truncate(start);
-                put_line(&mut conn.output, "?what");
-                conn.poison = conn.poison.or(Some((start, conn.output.len())));
-            }
-            // Nothing of what a greeting says may be refused so, and it must not be believed.
-            Trick::ErrorLine | Trick::None | Trick::NoSocket => {}
-        }
-        conn.lane = Some(lane);
-        Some(text.len())
-    }
-
-    fn greet_one(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
-        let model = self.redis.as_ref().expect("it is Redis");
-        let is_loading = place.now < model.loads_until;
-        let out = &mut conn.output;
-        match words.name.as_str() {
-            "HELLO" if !model.speaks_three => {
-                conn.is_unskilled = true;
-                put_line(out, "-ERR unknown command `HELLO`, with args beginning with: `3`, ");
-            }
-            "HELLO" => {
-                let three = words.count() > 1 && words.at(1) == b"3";
-                put_line(out, if three { "%7" } else { "*14" });
-                for (name, value) in [
-                    ("server", "$5\r\nredis"),
-                    ("version", "$6\r\n7.0.15"),
-                    ("proto", if three { ":3" } else { ":2" }),
-                    ("id", ":5"),
-                    ("mode", "$10\r\nstandalone"),
-                    ("role", "$6\r\nmaster"),
-                    ("modules", "*0"),
-                ] {
-                    put_bulk(out, name.as_bytes());
-                    put_line(out, value);
-                }
-            }
-            "SELECT" => {
-                let space: usize = words.text(1).parse().expect("a number");
-                let is_there = space < model.spaces.len();
-                let line = if is_there { "+OK" } else { "-ERR DB index is out of range" };
-                put_line(out, line);
-            }
-            "PING" if is_loading => put_line(out, LOADING),
-            "PING" => put_line(out, "+PONG"),
-            "INFO" => {
-                let version = if model.speaks_three { "7.0.15" } else { "5.0.14" };
-                let text =
-                    format!("# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\n");
-                put_bulk(out, text.as_bytes());
-            }
-            "CLIENT" | "AUTH" => put_line(out, "+OK"),
-            other => panic!("the proxy greets by {other:?}"),
-        }
-    }
-
-    fn trick_of(&mut self) -> Trick {
+    pub fn trick_of(&mut self) -> Trick {
         match self.trick {
             Trick::NoSocket => Trick::None,
             _ => std::mem::replace(&mut self.trick, Trick::None),
