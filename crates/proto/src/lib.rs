@@ -23,8 +23,8 @@ pub mod scan;
 mod session;
 
 pub use message::{
-    Answer, Ask, Asked, Carry, Class, Command, Excuse, Extra, Heard, Item, ItemKind, Lane, Lesson,
-    Local, Marks, Parsed, Place, Progress, Quiet, Refusal, Request, Resume, Shown, Skills, Span,
+    Answer, Ask, Asked, Carry, Class, Command, Excuse, Extra, Heard, Item, ItemKind, Lane, Local,
+    Marks, Parsed, Place, Progress, Quiet, Refusal, Request, Resume, Shown, Skills, Span,
 };
 pub use session::{Credentials, Facts, Login, Muted, Profile, Session, Turn};
 
@@ -166,9 +166,14 @@ pub trait Protocol: Sync {
         false
     }
 
-    /// What the answer to a broadcast teaches.
-    fn learn<'a>(&self, _asked: &Asked<'a>, _reply: &'a [u8]) -> Option<Lesson<'a>> {
+    /// What the answer to a broadcast teaches: a name, and the text that it stands for.
+    fn learn<'a>(&self, _asked: &Asked<'a>, _reply: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
         None
+    }
+
+    /// Whether a broadcast means that no name that was learnt stands for anything any more.
+    fn forgets(&self, _asked: &Asked<'_>) -> bool {
+        false
     }
 
     /// Writes what to ask a server first, so that it does not excuse itself so again. `known` finds

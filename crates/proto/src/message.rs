@@ -277,15 +277,6 @@ pub enum Excuse {
     NoScript,
 }
 
-/// What a reply teaches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lesson<'a> {
-    /// A name, and the text that it stands for.
-    Learn { name: &'a [u8], text: &'a [u8] },
-    /// That no name stands for anything any more.
-    Forget,
-}
-
 /// A command that the operator has told of: which of its arguments are keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extra {

@@ -28,8 +28,8 @@ mod words;
 pub use servers::Servers;
 
 use crate::{
-    Answer, Ask, Asked, Carry, Command, Excuse, Extra, Facts, Item, Lane, Lesson, Login, Parsed,
-    Protocol, Request, Resume, Session, Shown, Skills, Span, Turn, Upstream,
+    Answer, Ask, Asked, Carry, Command, Excuse, Extra, Facts, Item, Lane, Login, Parsed, Protocol,
+    Request, Resume, Session, Shown, Skills, Span, Turn, Upstream,
 };
 
 /// Redis.
@@ -137,8 +137,12 @@ impl Protocol for Redis {
         request::adopt(request, input, keys, extras)
     }
 
-    fn learn<'a>(&self, asked: &Asked<'a>, reply: &'a [u8]) -> Option<Lesson<'a>> {
+    fn learn<'a>(&self, asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
         script::learn(asked, reply)
+    }
+
+    fn forgets(&self, asked: &Asked<'_>) -> bool {
+        asked.command == commands::id::SCRIPT_FLUSH
     }
 
     fn remedy(

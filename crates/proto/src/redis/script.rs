@@ -6,21 +6,17 @@ use std::borrow::Cow;
 use super::commands::id;
 use super::reply::Walk;
 use super::{request, words};
-use crate::{Ask, Asked, Excuse, Lesson};
+use crate::{Ask, Asked, Excuse};
 
-/// The digest that SCRIPT LOAD was answered with, and the script. SCRIPT FLUSH means that none is
-/// to be run any more.
-pub(super) fn learn<'a>(asked: &Asked<'a>, reply: &'a [u8]) -> Option<Lesson<'a>> {
-    if asked.command == id::SCRIPT_FLUSH && reply.first() == Some(&b'+') {
-        return Some(Lesson::Forget);
-    }
+/// The digest that SCRIPT LOAD was answered with, and the script.
+pub(super) fn learn<'a>(asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
     if asked.command != id::SCRIPT_LOAD {
         return None;
     }
     let digest = Walk::new(reply).text().filter(|digest| is_digest(digest))?;
     // One of a line with quotes, which stands nowhere as it is, is not remembered.
     match request::arguments(asked.head).into_iter().nth(2)? {
-        Cow::Borrowed(text) => Some(Lesson::Learn { name: digest, text }),
+        Cow::Borrowed(script) => Some((digest, script)),
         Cow::Owned(_) => None,
     }
 }
@@ -67,11 +63,7 @@ mod tests {
         let head = "*3\r\n$6\r\nSCRIPT\r\n$4\r\nload\r\n$8\r\nreturn 1\r\n";
         let reply = format!("$40\r\n{DIGEST}\r\n");
         let learnt = learn(&asked(id::SCRIPT_LOAD, head), reply.as_bytes());
-        let (name, text) = (DIGEST.as_bytes(), &b"return 1"[..]);
-        assert_eq!(learnt, Some(Lesson::Learn { name, text }));
-        let flush = asked(id::SCRIPT_FLUSH, "");
-        assert_eq!(learn(&flush, b"+OK\r\n"), Some(Lesson::Forget));
-        assert_eq!(learn(&flush, b"-ERR no\r\n"), None);
+        assert_eq!(learnt, Some((DIGEST.as_bytes(), &b"return 1"[..])));
         let error = "-ERR Error compiling script\r\n";
         assert_eq!(learn(&asked(id::SCRIPT_LOAD, head), error.as_bytes()), None);
         assert_eq!(learn(&asked(id::SCRIPT_LOAD, head), b"$-1\r\n"), None);

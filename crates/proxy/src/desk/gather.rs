@@ -1,7 +1,5 @@
 //! Several servers' whole replies, of which one answer is made when the last has come: see ADR 17.
 
-use proto::Lesson;
-
 use super::{Desk, Value};
 use crate::batch::Batch;
 use crate::buffer::Outbox;
@@ -44,9 +42,11 @@ pub(super) fn gather(row: &mut Row, lore: &mut Lore, out: &mut Outbox) {
     let start = words.len();
     let is_good = row.gather(words);
     let asked = row.question.asked();
-    match row.question.protocol.learn(&asked, &words[start..]).filter(|_| is_good) {
-        Some(Lesson::Learn { name, text }) if !bug!(NeverLearn) => lore.learn(name, text),
-        Some(Lesson::Forget) => lore.forget(),
-        _ => {}
+    let learnt = row.question.protocol.learn(&asked, &words[start..]).filter(|_| is_good);
+    if row.question.protocol.forgets(&asked) {
+        // Once more: what was on its way when it was asked may have been learnt since.
+        lore.forget();
+    } else if let Some((name, text)) = learnt.filter(|_| !bug!(NeverLearn)) {
+        lore.learn(name, text);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   excuse ──▶ is it the last that its client has asked, and is there time?
-//!     yes ──▶ the client is not read · a remedy, if there is one · a pause ──▶ routed and sent anew
+//!     yes ──▶ the client is not read · a remedy, if there is one · a pause ──▶ routed, sent anew
 //!     no  ──▶ the client gets the excuse
 //! ```
 //!

@@ -217,6 +217,9 @@ impl Proxy {
         let row = self.desk.enqueue(id, request, head);
         let entry = &mut self.desk.rows[row];
         (entry.question.ask, entry.question.gathers, entry.writes) = (ask, true, writes);
+        if entry.question.protocol.forgets(&entry.question.asked()) {
+            self.desk.pools[pool].lore.forget();
+        }
         entry.left = servers.len() as u32 + 1;
         entry.open_slots(servers.len(), &mut self.desk.spares);
         self.desk.account_row(row);

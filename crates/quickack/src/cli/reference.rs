@@ -113,10 +113,10 @@ fn errors() -> String {
     let mut page = heading(
         "Errors",
         "What a client reads when something fails that is not its own fault. The line is\n\
-         `SERVER_ERROR <server>: <words>`, in Redis's protocol `-ERR <server>: <words>`, where the\n\
-         server is named as in the configuration;\n\
-         when no server is left the pool's name stands there. The second words are those for an\n\
-         update that had been sent: it may have been executed, and is never sent again.",
+         `SERVER_ERROR <server>: <words>`, to clients of Redis's protocol\n\
+         `-ERR <server>: <words>`, where the server is named as in the configuration; when no\n\
+         server is left the pool's name stands there. The second words are those for an update\n\
+         that had been sent: it may have been executed, and is never sent again.",
     );
     page += "\n| fault | whose | words | words after sending | counter | what is done |\n\
              |---|---|---|---|---|---|\n";

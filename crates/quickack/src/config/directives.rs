@@ -226,9 +226,9 @@ pub static POOL: &[Directive<PoolDraft>] = &[
          which at least one. What fails beyond it stays in the ring and fails fast."),
     live("server_connections_max", Unset("no cap"),
         Kind::Number(1..=INT_MAX, |pool, count| pool.server_connections_max = Some(count as usize)),
-        "Links to each server that all workers together may have; in a Redis pool, of each database \
-         and version of RESP that clients are in. Each worker needs one, so the number of workers is \
-         the least."),
+        "Links to each server that all workers together may have; in a Redis pool, of each \
+         database and version of RESP that clients are in. Each worker needs one, so the number of \
+         workers is the least."),
     row("proxy_protocol", Native, Unset("nobody"),
         Kind::Owns("list of networks", |pool, word, first| {
             if first {
@@ -284,7 +284,8 @@ pub static POOL: &[Directive<PoolDraft>] = &[
          memcached, `flushall` and `flushdb` of Redis. A refused one says so; libmemcached, and \
          php with it, does not look at the answer to a binary flush. What a script calls is not \
          looked at."),
-    row("item_size_max", Native, Unset("1m; in a Redis pool 128m, or a worker's part of `memory_max`"),
+    row("item_size_max", Native,
+        Unset("1m; in a Redis pool 128m, or a worker's part of `memory_max`"),
         Kind::Size(1..=limits::ITEM_SIZE_MAX as u64, |pool, bytes| {
             pool.item_size_max = Some(bytes as usize);
         }),

@@ -49,7 +49,8 @@ fn shown_pool(pool: &PoolPlan) -> String {
         "{name} {protocol} {hash:?} {distribution:?} {hash_tag:?} {servers:?} {server_connections} \
          {preconnect} {timeouts:?} {on_failure:?} {server_failure_limit} {server_retry_timeout} \
          {client_connections} {merge_gets} {partial:?} {allow:?} {item_size_max} {quickack:?} \
-         {server_quickack:?} {hold_after:?} {users:?} {server_login:?} {multi_key:?} {spaces} {space} {extras:?}"
+         {server_quickack:?} {hold_after:?} {users:?} {server_login:?} {multi_key:?} \
+         {spaces} {space} {extras:?}"
     )
 }
 
