@@ -161,15 +161,15 @@ impl World {
             self.book.excuse(client.number);
             return;
         }
-        if let Some(sent) = client.drained_at {
-            let owed = client.expects.iter().filter(|one| one.end <= sent && one.is_owed());
-            assert_eq!(owed.count(), 0, "drained without all answers");
-            return;
-        }
         // Without memory for its next request, a muted one is not told so, nor anything later.
         let is_tight = self.scene.tight_memory && client.talk.is_some();
         if is_tight && client.has_been_quiet {
             self.book.excuse(client.number);
+            return;
+        }
+        if let Some(sent) = client.drained_at {
+            let owed = client.expects.iter().filter(|one| one.end <= sent && one.is_owed());
+            assert_eq!(owed.count(), 0, "drained without all answers");
             return;
         }
         let wished = client.is_half_closed || client.is_leaving;
