@@ -81,7 +81,7 @@ impl Item {
             Expect::Same => {
                 let direct = direct.expect("a server was asked");
                 // A cursor is the proxy's own word: one that it did not give is no cursor.
-                // For GETKEYS a server reads ' 1' as a number, which it does not in the call itself.
+                // For GETKEYS a server reads ' 1' as a number, which it does not in a call.
                 let getkeys = self.is("command") && ours.is_error();
                 self.skip
                     || self.spoilt && (self.is("scan") || getkeys)
