@@ -9,7 +9,7 @@ use proto::{Item, ItemKind, Parsed, Progress, Upstream};
 
 use super::pieces::begin_body;
 use crate::batch::{Batch, Entry};
-use crate::buffer::Source;
+use crate::buffer::{Source, has_trailer};
 use crate::desk::Value;
 use crate::fault::Fault;
 use crate::id::ConnId;
@@ -138,7 +138,7 @@ impl Proxy {
             begin_body(link, &mut self.desk, (item, asked), rest, (entry, unit));
             return Ok(Step::Used(item.head as usize));
         }
-        if !rest.bytes[..len].ends_with(item.trailer) {
+        if !has_trailer(&rest.bytes[..len], item.trailer) {
             // The batch is past this key, and nobody has it: it is outstanding again.
             if let Cargo::Fetch(batch) = &mut flight.cargo {
                 batch.cursor = batch.cursor.saturating_sub(1);

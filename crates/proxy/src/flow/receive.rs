@@ -4,7 +4,7 @@ use metrics::Pool as Counter;
 use proto::{Answer, Class, Local, Marks, Muted, Parsed, Quiet, Refusal, Request, Resume};
 
 use super::way::Way;
-use crate::buffer::{Outbox, Source};
+use crate::buffer::{Outbox, Source, has_trailer};
 use crate::client::{Body, Client, End, Intake, State};
 use crate::fault::Fault;
 use crate::id::ConnId;
@@ -410,7 +410,7 @@ impl Proxy {
         now: Time,
     ) {
         if let Data::Flat(source) = &data
-            && !source.bytes.ends_with(request.trailer)
+            && !has_trailer(source.bytes, request.trailer)
             && !bug!(SkipTrailer)
         {
             return self.refuse_data(id, request, head);
