@@ -14,12 +14,14 @@ struct Field {
     link: Option<ConnId>,
     block: Rc<Vec<u8>>,
     now: Time,
+    redis: bool,
 }
 
 impl Field {
-    fn new(merge_gets: bool) -> Field {
+    fn new(redis: bool, merge_gets: bool) -> Field {
         let server = ServerPlan::new("a:11211", "a:11211", 1);
-        let mut pool = PoolPlan::new("alpha", proto::PROTOCOLS[0], vec![server]);
+        let protocol = proto::protocol(if redis { "redis" } else { "memcached" });
+        let mut pool = PoolPlan::new("alpha", protocol.expect("it is one"), vec![server]);
         pool.merge_gets = merge_gets;
         let plan = Plan::new(vec![pool]);
         let row = plan.pools[0].row;
@@ -28,7 +30,7 @@ impl Field {
         let mut proxy = Proxy::new(plan, 7, now, sheet);
         let clients: Vec<ConnId> =
             (0..10).map(|_| proxy.handle_accept(row, now).expect("there is room")).collect();
-        Field { proxy, clients, link: None, block: Rc::new(vec![0; 16 * 1024]), now }
+        Field { proxy, clients, link: None, block: Rc::new(vec![0; 16 * 1024]), now, redis }
     }
 
     /// Hands bytes over as the event loop does: from one block, used again when nobody kept it.
@@ -60,7 +62,10 @@ impl Field {
             slices.iter().map(|slice| slice.len()).sum()
         };
         self.proxy.handle_transmitted(link, len, self.now);
-        self.receive(link, b"VERSION 1.6.18\r\n");
+        match self.redis {
+            true => self.receive(link, b"-ERR unknown command 'HELLO'\r\n"),
+            false => self.receive(link, b"VERSION 1.6.18\r\n"),
+        }
     }
 
     /// Writes one side and returns what was written, in the order of the connections.
@@ -88,7 +93,8 @@ impl Field {
         self.proxy.end_turn(self.now);
         self.act();
         for (link, bytes) in self.write(Side::Link) {
-            let replies = uncounted(|| serve(&bytes));
+            let redis = self.redis;
+            let replies = uncounted(|| if redis { serve_redis(&bytes) } else { serve(&bytes) });
             self.receive(link, &replies);
             uncounted(|| drop((bytes, replies)));
         }
@@ -144,9 +150,22 @@ fn serve(bytes: &[u8]) -> Vec<u8> {
     replies.into_bytes()
 }
 
+/// The same of Redis: in what is asked below no argument looks like a command's name.
+fn serve_redis(bytes: &[u8]) -> Vec<u8> {
+    let text = std::str::from_utf8(bytes).expect("the requests below are text");
+    let replies = text.split("\r\n").filter_map(|word| match word {
+        "GET" => Some("$1\r\nv\r\n"),
+        "SET" => Some("+OK\r\n"),
+        "MGET" => Some("*2\r\n$1\r\nv\r\n$-1\r\n"),
+        "INCR" => Some(":42\r\n"),
+        _ => None,
+    });
+    replies.collect::<String>().into_bytes()
+}
+
 fn check(merge_gets: bool, request: impl AsRef<[u8]>, answered: impl AsRef<[u8]>) {
     let (request, answered) = (request.as_ref(), answered.as_ref());
-    let mut field = Field::new(merge_gets);
+    let mut field = Field::new(request[0] == b'*', merge_gets);
     // Buffers, queues and tables find their size.
     for _ in 0..2_000 {
         field.turn(request, answered);
@@ -192,6 +211,20 @@ fn meta_requests_allocate_nothing() {
     check(true, "mg key v k O1\r\n", "VA 1 kkey O1\r\nv\r\n");
     check(true, "mg key v c\r\nget key\r\n", "VA 1 c7\r\nv\r\nVALUE key 0 1\r\nv\r\nEND\r\n");
     check(true, "ms key 1 O2\r\nv\r\n", "HD O2\r\n");
+}
+
+#[test]
+fn requests_of_redis_allocate_nothing() {
+    let get = "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n";
+    let set = "*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$1\r\nv\r\n";
+    let incr = "*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n";
+    let mget = "*3\r\n$4\r\nMGET\r\n$1\r\na\r\n$1\r\nb\r\n";
+    let ping = "*1\r\n$4\r\nPING\r\n";
+    check(true, get, "$1\r\nv\r\n");
+    check(true, set, "+OK\r\n");
+    let all = [get, set, incr, mget, ping].concat().repeat(4);
+    let told = "$1\r\nv\r\n+OK\r\n:42\r\n*2\r\n$1\r\nv\r\n$-1\r\n+PONG\r\n".repeat(4);
+    check(true, all, told);
 }
 
 /// A packet: magic, opcode, status, cas number; extras, key and value.
