@@ -56,9 +56,9 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Whether `bytes` end with a frame's trailer. Nearly always there is none; then nothing is compared:
-/// an empty slice points at no memory, and some processors take a microsecond's tenth to find out
-/// that a masked load from there reads nothing (glibc's `memcmp` with AVX-512).
+/// Whether `bytes` end with a frame's trailer. Nearly always there is none, and then nothing is
+/// compared: an empty slice points at no memory, and glibc's `memcmp` for AVX-512 loads from there
+/// under a mask, which costs some processors a tenth of a microsecond.
 pub(crate) fn has_trailer(bytes: &[u8], trailer: &[u8]) -> bool {
     trailer.is_empty() || bytes.ends_with(trailer)
 }

@@ -63,7 +63,8 @@ fn check(quickack: &Quickack) {
     read_value(&mut client);
     client.expect("\r\n");
     let peak = workers();
-    let most = LEN as u64 / 1024 + BESIDE_KB;
+    // Twice: a busy machine reads in pieces of half a block, each of which holds the whole.
+    let most = 2 * LEN as u64 / 1024 + BESIDE_KB;
     assert!(peak <= most, "a worker held {peak} KB, more than {most}");
 }
 
