@@ -25,6 +25,18 @@ pub mod server;
 pub mod told;
 pub mod whole;
 
+/// Says how to see a scene again if it unwinds; forgotten if it does not.
+pub(crate) struct Shown {
+    pub(crate) fuzzer: &'static str,
+    pub(crate) seed: u64,
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        eprintln!("again: cargo xtask fuzz {} --seed {} --budget 1", self.fuzzer, self.seed);
+    }
+}
+
 /// One fuzzer.
 pub struct Fuzzer {
     pub name: &'static str,

@@ -51,7 +51,7 @@ fn check(protocol: &dyn Protocol, bytes: &[u8], dice: &mut Dice) {
 }
 
 /// The same input in random pieces ends the same way.
-fn pieces(
+pub fn pieces(
     protocol: &dyn Protocol,
     bytes: &[u8],
     whole: Parsed<proto::Request>,

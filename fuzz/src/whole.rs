@@ -13,6 +13,7 @@ use proxy::plan::{MultiKey, OnFailure, Partial, Plan, PoolPlan, QuickAck, Server
 use proxy::{Action, Closed, ConnId, Proxy, Side, Slices, Time};
 use shard::Distribution;
 
+use crate::Shown;
 use crate::mutate::{self, Dice};
 use crate::redis::grammar;
 use crate::redis::injection::honest;
@@ -36,20 +37,11 @@ pub fn run(seed: u64, budget: usize) {
     let replies = ["reply", "redis-reply"].map(mutate::corpus);
     for scene in 0..budget as u64 {
         let seed = seed.wrapping_add(scene);
-        let shown = Shown(seed);
+        let shown = Shown { fuzzer: "whole", seed };
         let mut scene = Scene::new(seed, &requests, &replies);
         (0..STEPS).for_each(|_| scene.step());
         scene.everybody_goes();
         std::mem::forget(shown);
-    }
-}
-
-/// Says how to see the scene again if it unwinds.
-struct Shown(u64);
-
-impl Drop for Shown {
-    fn drop(&mut self) {
-        eprintln!("again: cargo xtask fuzz whole --seed {} --budget 1", self.0);
     }
 }
 

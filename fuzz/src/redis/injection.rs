@@ -11,6 +11,7 @@ use proxy::{Action, ConnId, Proxy, Side, Slices, Time};
 
 use super::grammar;
 use super::naive::{self, Reading};
+use crate::Shown;
 use crate::mutate::{self, Dice};
 
 const STEPS: usize = 150;
@@ -77,20 +78,11 @@ pub fn run(seed: u64, budget: usize) {
     let corpus = mutate::corpus("redis-request");
     for scene in 0..budget as u64 {
         let seed = seed.wrapping_add(scene);
-        let shown = Shown(seed);
+        let shown = Shown { fuzzer: "injection", seed };
         let mut scene = Scene::new(seed, &corpus);
         (0..STEPS).for_each(|_| scene.step());
         scene.everything_is_answered();
         std::mem::forget(shown);
-    }
-}
-
-/// Says how to see the scene again if it unwinds.
-struct Shown(u64);
-
-impl Drop for Shown {
-    fn drop(&mut self) {
-        eprintln!("again: cargo xtask fuzz injection --seed {} --budget 1", self.0);
     }
 }
 

@@ -6,6 +6,7 @@ use proto::{Ask, Carry, Class, Parsed, Protocol, Refusal, Request, Resume, Skill
 use super::grammar;
 use super::naive::{self, Reading};
 use crate::mutate::{self, Dice};
+use crate::request::pieces;
 
 pub fn run(seed: u64, budget: usize) {
     let protocol = proto::protocol("redis").expect("the table has the protocol");
@@ -151,29 +152,4 @@ fn refused(why: Refusal, words: &[Vec<u8>]) {
     const KNOWN: &[&[u8]] = &[b"get", b"set", b"mget", b"del", b"ping", b"select", b"eval"];
     let name = words[0].to_ascii_lowercase();
     assert!(why != Refusal::Unknown || !KNOWN.contains(&&name[..]), "{words:?}");
-}
-
-/// The same input in random pieces ends the same way.
-fn pieces(
-    protocol: &dyn Protocol,
-    bytes: &[u8],
-    whole: Parsed<Request>,
-    keys: &[Span],
-    dice: &mut Dice,
-) {
-    let mut resume = Resume::default();
-    let mut found = Vec::new();
-    let mut end = 0;
-    loop {
-        end = (end + 1 + dice.below(12)).min(bytes.len());
-        let before = resume.scanned;
-        let outcome = protocol.parse_request(&bytes[..end], &mut resume, &mut found);
-        assert!(resume.scanned >= before && resume.scanned <= end, "the search goes forward");
-        if outcome == Parsed::Incomplete && end < bytes.len() {
-            continue;
-        }
-        assert_eq!(outcome, whole, "the first {end} bytes, in pieces");
-        assert_eq!(found, keys);
-        return;
-    }
 }

@@ -13,10 +13,9 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use metrics::Server as Counter;
-use proto::{Ask, Class, Excuse, Parsed, Quiet, Request, Resume};
+use proto::{Ask, Class, Excuse, Parsed, Quiet, Resume};
 
 use super::receive::Data;
-use super::way::Way;
 use crate::buffer::Outbox;
 use crate::client::State as ClientState;
 use crate::fault::Fault;
@@ -141,42 +140,13 @@ impl Proxy {
             unreachable!("the same bytes are the same request")
         };
         self.adopt(owner, &mut request, &head);
-        self.route_anew(row, &request, &head, now);
-    }
-
-    fn route_anew(&mut self, row: RowId, request: &Request, head: &[u8], now: Time) {
-        let owner = self.desk.rows[row].client;
         // What was split has met.
-        let single = match request.class {
-            Class::Split { writes, .. } => &Request { class: Class::Single { writes }, ..*request },
-            _ => request,
-        };
-        let pool = self.desk.rows[row].pool as usize;
-        let server = match self.way(owner, single, head, now) {
-            Some(Way::Go { server: Some(server), .. }) => Some(server),
-            Some(Way::Go { server: None, .. }) => self.server_for(owner, single, head),
-            Some(Way::Apart(apart)) => return self.refuse_apart(row, single, head, apart),
-            Some(Way::Fault(server, fault)) => {
-                return self.desk.fail_part((row, 0), server, fault, false);
-            }
-            Some(Way::Refused(refusal)) => return self.desk.refuse(row, refusal),
-            Some(Way::Wait(server)) => {
-                return self.desk.fail_part((row, 0), Some(server as u32), Fault::Down, false);
-            }
-            None => unreachable!("only what one server answers is asked again"),
-        };
-        let Some(server) = server else {
-            return self.desk.fail_part((row, 0), None, Fault::NoServer, false);
-        };
-        // As it was asked: that its keys meet is not to be seen from its class any more.
-        let ask = self.desk.rows[row].question.ask;
-        match self.link_for(pool, server, owner, now) {
-            Ok(link) => {
-                let none = Data::Held(Outbox::default());
-                self.send(link, (row, 0), single, head, none, ask, now);
-            }
-            Err(fault) => self.desk.fail_part((row, 0), Some(server as u32), fault, false),
+        if let Class::Split { writes, .. } = request.class {
+            request.class = Class::Single { writes };
         }
+        let way = self.way(owner, &request, &head, now);
+        let way = way.expect("only what one server answers is asked again");
+        self.go(row, &request, &head, Data::Held(Outbox::default()), way, now);
     }
 }
 

@@ -166,17 +166,33 @@ impl Proxy {
         (way, writes): (Way, bool),
         now: Time,
     ) {
-        let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
         let row = self.desk.enqueue(id, request, head);
         self.desk.rows[row].writes = writes;
         self.desk.rows[row].left = 1;
+        self.go(row, request, head, data, way, now);
+    }
+
+    /// A request goes its way, for the first time or once more.
+    pub(super) fn go(
+        &mut self,
+        row: RowId,
+        request: &Request,
+        head: &[u8],
+        data: Data<'_>,
+        way: Way,
+        now: Time,
+    ) {
+        let (id, pool) = (self.desk.rows[row].client, self.desk.rows[row].pool as usize);
         let (ask, server) = match way {
             Way::Go { ask, server: Some(server) } => (ask, Some(server)),
             Way::Go { ask, server: None } => (ask, self.server_for(id, request, head)),
             Way::Fault(server, fault) => {
                 return self.desk.fail_part((row, 0), server, fault, false);
             }
-            Way::Wait(_) => unreachable!("who waits is read again, or put back"),
+            // Only once more: whoever waits the first time is read again, or put back.
+            Way::Wait(server) => {
+                return self.desk.fail_part((row, 0), Some(server as u32), Fault::Down, false);
+            }
             Way::Refused(refusal) => return self.desk.refuse(row, refusal),
             Way::Apart(apart) => return self.refuse_apart(row, request, head, apart),
         };

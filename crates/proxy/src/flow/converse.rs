@@ -18,7 +18,6 @@ impl Proxy {
             self.named += 1;
             client.session.id = self.named << WORKER_BITS | self.desk.sheet.slot() as u64;
         }
-        let client = self.desk.clients.find_mut(id).expect("it has just asked");
         let (protocol, pool) = (client.protocol, client.pool as usize);
         let before = client.session.clone();
         let mut session = std::mem::take(&mut client.session);
