@@ -32,8 +32,8 @@ impl Upstream for Servers {
 
     fn lacks(&self, skills: Skills) -> Option<&'static str> {
         (!skills.meta).then_some(
-            "has no meta commands that can be relied on (memcached has them since 1.6.13): requests \
-             that need them are refused",
+            "has no meta commands that can be relied on (memcached has them since 1.6.13): \
+             requests that need them are refused",
         )
     }
 

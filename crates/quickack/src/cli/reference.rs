@@ -51,8 +51,8 @@ fn commands() -> String {
         let skilled: Vec<String> = skilled.map(|it| format!("`{}`", it.name)).collect();
         if !skilled.is_empty() {
             page += &format!(
-                "\nIn front of a server without the meta commands some forms are refused of {}. The log\n\
-                 names such a server when it is met.\n",
+                "\nThe log names a server without the meta commands when it is met. In front of it,\n\
+                 some forms are refused of {}.\n",
                 skilled.join(", ")
             );
         }
@@ -97,15 +97,15 @@ fn admin() -> String {
 const ADMIN_PLACES: &str = "
 ## Where a proxy is found
 
-Without `admin:` in the file, the socket is in `RUNTIME_DIRECTORY` (systemd's `RuntimeDirectory=`), else in
-`/run/quickack` for root, else in `$XDG_RUNTIME_DIR/quickack` or `/tmp/quickack-UID`. Its name follows from the
-configuration's path: `quickack reload -c FILE` finds it. With `admin: /path` a link of that name leads there. Beside
-each name is a `.lock`, which the proxy holds while it lives: by it a name is taken again after a `kill -9`, and only
-its own proxy ever removes it.
+Without `admin:` in the file, the socket is in `RUNTIME_DIRECTORY` (systemd's `RuntimeDirectory=`),
+else in `/run/quickack` for root, else in `$XDG_RUNTIME_DIR/quickack` or `/tmp/quickack-UID`. Its
+name follows from the configuration's path: `quickack reload -c FILE` finds it. With `admin: /path`
+a link of that name leads there. Beside each name is a `.lock`, which the proxy holds while it
+lives: by it a name is taken again after a `kill -9`, and only its own proxy ever removes it.
 
-Without `-c` and `--admin` the only proxy that answers is meant. Whoever asks looks in its own folder; root looks in
-`/run/quickack` and the folders in it too, whoever owns them, and so finds services of other users. A socket counts
-only if a process of its folder's owner listens on it.
+Without `-c` and `--admin` the only proxy that answers is meant. Whoever asks looks in its own
+folder; root looks in `/run/quickack` and the folders in it too, whoever owns them, and so finds
+services of other users. A socket counts only if a process of its folder's owner listens on it.
 
 ## Verbs
 ";

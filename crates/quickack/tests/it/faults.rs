@@ -195,7 +195,7 @@ fn a_connect_that_never_ends_costs_one_deadline() {
     let address = SocketAddr::try_from(address).expect("an address of the internet");
     // A queue of 0 holds one.
     let _fills_the_queue = TcpStream::connect(address).expect("the one");
-    let quickack = quickack(&[address], &["timeout_connect: 4s"]);
+    let quickack = quickack(&[address], &["timeout_connect: 4s", "timeout_queue: 60s"]);
     let start = Instant::now();
     quickack.client().ask("get a\r\n", &format!("SERVER_ERROR {address}: connect timed out\r\n"));
     let took = start.elapsed();
