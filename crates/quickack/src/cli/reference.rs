@@ -51,8 +51,8 @@ fn commands() -> String {
         let skilled: Vec<String> = skilled.map(|it| format!("`{}`", it.name)).collect();
         if !skilled.is_empty() {
             page += &format!(
-                "\nThe log names a server without the meta commands when it is met. In front of it,\n\
-                 some forms are refused of {}.\n",
+                "\nThe log names a server without the meta commands when it is met. In front of \
+                 it,\nsome forms are refused of {}.\n",
                 skilled.join(", ")
             );
         }
