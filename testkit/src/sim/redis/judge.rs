@@ -7,7 +7,7 @@ use std::rc::Rc;
 use proxy::plan::MultiKey;
 
 use crate::sim::client::Expect;
-use crate::sim::judge::{Explained, Judge};
+use crate::sim::judge::{Explained, Judge, is_known_before};
 use crate::sim::server::Server;
 
 use super::client::PROTOCOL_ERROR;
@@ -312,6 +312,11 @@ impl Judge<'_> {
             return;
         }
         let text = line.strip_prefix("-ERR ").unwrap_or_else(|| panic!("{line:?}"));
+        // What was known before it was sent keeps it from all.
+        assert!(
+            !(is_partly && is_known_before(text)),
+            "wish {number}: {text:?}, and others did it"
+        );
         if self.may_be_lost(number) && !text.contains(": ") {
             panic!("wish {number} is refused: {line:?}");
         }
