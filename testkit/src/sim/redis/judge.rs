@@ -349,8 +349,8 @@ impl Judge<'_> {
         let wish = self.wish(number);
         let keys = wish.keys.clone();
         let splits = self.plan.multi_key == MultiKey::Split;
-        // What met before, and was refused for a while, may live apart by now.
-        let turned = !wish.refusals.is_empty() && self.pool.rings.has_turned(expect.arrived);
+        // What met before, and is asked again, may live apart by now.
+        let turned = self.pool.rings.has_turned(expect.arrived);
         let is_whole = wish.kind == Kind::Single || !splits;
         assert!(is_whole || turned, "{line:?}, but it can be split");
         // ... the same server: 'a' is on s1, 'b' on s2; ...
