@@ -116,7 +116,13 @@ fn errors() -> String {
          `SERVER_ERROR <server>: <words>`, to clients of Redis's protocol\n\
          `-ERR <server>: <words>`, where the server is named as in the configuration; when no\n\
          server is left the pool's name stands there. The second words are those for an update\n\
-         that had been sent: it may have been executed, and is never sent again.",
+         that had been sent: it may have been executed, and is never sent again.\n\n\
+         A change at several servers (`MSET`, `DEL`, `FLUSHALL`, `SCRIPT LOAD`, `flush_all` …) is\n\
+         sent to none of them if one of them is Down, Unable, LaneRefused or QueueFull then: the\n\
+         line names that one.\n\n\
+         `-CROSSSLOT` names two keys of a request that has to go to one server, and where they\n\
+         live. It advises a hash tag in the pool's own bytes; where the pool has no `hash_tag`,\n\
+         a tag has no effect, and the line names the directive.",
     );
     page += "\n| fault | whose | words | words after sending | counter | what is done |\n\
              |---|---|---|---|---|---|\n";

@@ -21,6 +21,7 @@ mod large;
 mod limits;
 mod logins;
 mod metrics;
+mod outage;
 mod peers;
 mod proxy_protocol;
 mod queue;
