@@ -314,7 +314,13 @@ impl Proxy {
         (server, fault): (Option<u32>, Fault),
     ) {
         let row = self.desk.enqueue(id, request, head);
-        self.desk.rows[row].left = 1;
+        let entry = &mut self.desk.rows[row];
+        entry.left = 1;
+        // Its latency is that of a change.
+        entry.writes = matches!(
+            request.class,
+            Class::Split { writes: true, .. } | Class::Broadcast { writes: true, .. }
+        );
         self.desk.fail_part((row, 0), server, fault, false);
     }
 
