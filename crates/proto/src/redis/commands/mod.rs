@@ -7,7 +7,7 @@
 mod lookup;
 mod table;
 
-use crate::{Ask, Class, Command, Place};
+use crate::{Ask, Class, Command, Place, Reach};
 
 pub(super) use lookup::{lookup, lookup_at, lookup_sub};
 pub use table::id;
@@ -139,7 +139,7 @@ const fn split(command: u16, each: bool, writes: bool) -> Class {
 }
 
 const fn all(command: u16, gated: bool, writes: bool) -> Class {
-    Class::Broadcast { ask: Ask { command }, gated, writes }
+    Class::Broadcast { ask: Ask { command }, gated, writes, reach: Reach::All }
 }
 
 pub(super) const ABOUT: &str = "\
