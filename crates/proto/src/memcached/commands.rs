@@ -41,6 +41,8 @@ const fn admin(command: u16) -> Class {
     Class::Broadcast { ask: Ask { command }, gated: true, writes: true, reach: Reach::All }
 }
 
+pub(super) const STREAM: &str = "refused by the proxy: it is a stream; ask the server itself";
+
 const SERVER_ONLY: Class =
     Class::Refuse(Refusal::ByName("refused by the proxy: ask the server itself"));
 
@@ -99,7 +101,7 @@ pub(super) static TABLE: &[Command] = &[
         admin(LRU_CRAWLER),
         "as slabs; `metadump` and `mgdump` are streams and are refused",
     ),
-    row("watch", SERVER_ONLY, ""),
+    row("watch", Class::Refuse(Refusal::ByName(STREAM)), "a stream"),
     row("cache_memlimit", admin(CACHE_MEMLIMIT), "as slabs"),
     row("extstore", admin(EXTSTORE), "as slabs"),
     row("refresh_certs", SERVER_ONLY, ""),
