@@ -119,8 +119,8 @@ pub const HOLD_AFTER_DEFAULT_US: u64 = 30_000;
 /// The first pause before something is tried again that we failed at; it doubles with each failure.
 /// A server that is down has failed once more each time that such a pause is over.
 pub const BACKOFF_FIRST_US: u64 = 50_000;
-/// A server that is down is probed after a pause of this part of the time for which it has failed:
-/// so its return is noticed late by no more than that, and one that has long been away costs little.
+/// A server that is down is probed after a pause of this part of the time for which it has failed.
+/// So its return is noticed late by no more than that, and one that is away for long costs little.
 pub const PROBE_FRACTION: u64 = 16;
 /// The shortest such pause; `BACKOFF_LAST_US` is the longest.
 pub const PROBE_FIRST_US: u64 = 10_000;

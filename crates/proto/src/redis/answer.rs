@@ -62,8 +62,8 @@ fn pass(line: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Two keys and where they live; and how they could live together, which a tag alone does only where
-/// the pool looks for tags.
+/// Two keys and where they live; and how they could live together, which a tag alone does only
+/// where the pool looks for tags.
 fn apart(keys: [&[u8]; 2], servers: [&str; 2], tag: Option<[u8; 2]>, out: &mut Vec<u8>) {
     let [one, other] = keys.map(words::beginning);
     let [here, there] = servers.map(str::as_bytes);
@@ -125,8 +125,8 @@ mod tests {
             (Some(*b"$$"), "a hash tag in both brings them together, as in $user:1$:name\r\n"),
             (
                 None,
-                "the pool has no `hash_tag`: with `hash_tag: \"{}\"` a hash tag in both would bring \
-                 them together, as in {user:1}:name\r\n",
+                "the pool has no `hash_tag`: with `hash_tag: \"{}\"` a hash tag in both would \
+                 bring them together, as in {user:1}:name\r\n",
             ),
         ] {
             check(&apart(tag), &format!("{where_they_are}{advice}"));

@@ -9,8 +9,8 @@
 //!   left 3    2           1            1       0       one Status, if all of it has come
 //! ```
 //!
-//! Frames are judged strictly, and what stands in them is not: scripts write lines as they like, and
-//! a link is many clients'.
+//! Frames are judged strictly, and what stands in them is not: scripts write lines as they like,
+//! and a link is many clients'.
 //!
 //! One item takes as many whole elements as the input holds. A bulk that is long, or has not come
 //! whole, is the item's body: its bytes are never looked at.

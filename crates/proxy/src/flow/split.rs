@@ -12,7 +12,7 @@ use crate::id::ConnId;
 use crate::plan::MultiKey;
 use crate::{Proxy, Time, limits};
 
-/// Bytes by which a key, with what belongs to it, may be longer in a message than in a client's line.
+/// Bytes by which a key, with what belongs to it, may be longer in a message than in a line.
 const KEY_FRAME_LEN: usize = 8;
 
 impl Proxy {

@@ -127,7 +127,8 @@ fn check<B: Back + Send>(way: Way, rounds: usize) {
     let mut back = B::start(None).expect("a port is found");
     let address = back.address();
     let text = format!(
-        "alpha:\n  listen: 127.0.0.1:0\n  protocol: {}\n  timeout: 250\n  servers:\n   - {address}:1 s1\n",
+        "alpha:\n  listen: 127.0.0.1:0\n  protocol: {}\n  timeout: 250\n  servers:\n   - \
+         {address}:1 s1\n",
         B::PROTOCOL
     );
     let quickack = Quickack::start(QUICKACK, &text);
