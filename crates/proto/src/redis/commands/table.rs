@@ -1782,9 +1782,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "debug|help",
-        class: Class::Single { writes: false },
+        class: gated(id::DEBUG_HELP, false, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "",
+        note: "one answer if all give the same, else an error that names each",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
