@@ -30,6 +30,7 @@ mod quiet_master;
 mod redis;
 mod reload;
 mod rings;
+mod running;
 mod shutdown;
 mod soak;
 mod stall;
