@@ -53,7 +53,7 @@ impl Proxy {
             Login::Other => Answer::LoginFirst,
             Login::Mechanisms => Answer::Mechanisms,
             Login::Attempt { name, password, goes_on } => {
-                let is_right = whole.ends_with(request.trailer) && users.admit(name, password);
+                let is_right = whole.ends_with(request.trailer) && users.admit(&name, &password);
                 if is_right && goes_on {
                     self.note_login(id);
                     return None;

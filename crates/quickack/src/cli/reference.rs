@@ -1,7 +1,7 @@
 //! The reference pages that are generated from tables: `quickack docs PAGE` prints one, and a
 //! test fails while `docs/reference/PAGE.md` says something else.
 
-use proto::Class;
+use proto::{Class, Reach};
 use proxy::fault::FAULTS;
 
 use crate::admin::VERBS;
@@ -70,6 +70,7 @@ fn class(class: Class) -> &'static str {
         Class::Split { writes: true, .. } => "split by server, gathered; never sent twice",
         Class::Split { .. } => "read; split by server, gathered",
         Class::Broadcast { gated: true, .. } => "every server of the pool, if the pool allows it",
+        Class::Broadcast { reach: Reach::Survey, .. } => "every server that is up, gathered",
         Class::Broadcast { .. } => "every server of the pool, gathered",
         Class::Local(_) => "answered by the proxy",
         Class::Refuse(_) => "refused by name",
@@ -143,7 +144,13 @@ fn errors() -> String {
          `SERVER_ERROR <server>: <words>`, to clients of Redis's protocol\n\
          `-ERR <server>: <words>`, where the server is named as in the configuration; when no\n\
          server is left the pool's name stands there. The second words are those for an update\n\
-         that had been sent: it may have been executed, and is never sent again.",
+         that had been sent: it may have been executed, and is never sent again.\n\n\
+         A change at several servers (`MSET`, `DEL`, `FLUSHALL`, `SCRIPT LOAD`, `flush_all` …) is\n\
+         sent to none of them if one of them is Down, Unable, LaneRefused or QueueFull then: the\n\
+         line names that one.\n\n\
+         `-CROSSSLOT` names two keys of a request that has to go to one server, and where they\n\
+         live. It advises a hash tag in the pool's own bytes; where the pool has no `hash_tag`,\n\
+         a tag has no effect, and the line names the directive.",
     );
     page += "\n| fault | whose | words | words after sending | counter | what is done |\n\
              |---|---|---|---|---|---|\n";

@@ -373,3 +373,28 @@ fn links_to_memcached_have_keepalive_and_a_user_timeout() {
     }
     assert_eq!(links, 1);
 }
+
+/// Nothing undoes what the other would have done.
+#[test]
+fn a_flush_all_is_done_at_no_memcached_if_one_is_down() {
+    let (one, other) = (Memcached::start(), Memcached::start());
+    let quickack = quickack(&[one.address, other.address], &["allow: [flush_all]"]);
+    let mut direct = one.client();
+    direct.ask("set here 0 0 1\r\nX\r\n", "STORED\r\n");
+    let dead = other.address;
+    drop(other);
+    let told = format!("SERVER_ERROR {dead}: down, waiting for it to come back\r\n");
+    let mut client = quickack.client();
+    // Whoever asks the dead one first finds out.
+    let start = Instant::now();
+    for n in 0.. {
+        client.send(format!("get k{n}\r\n"));
+        if format!("{}\r\n", client.line()) == told {
+            break;
+        }
+        assert!(start.elapsed() < DEADLINE, "it is not missed");
+    }
+    client.ask("flush_all\r\n", &told);
+    client.ask("flush_all 10\r\n", &told);
+    direct.ask("get here\r\n", "VALUE here 0 1\r\nX\r\nEND\r\n");
+}

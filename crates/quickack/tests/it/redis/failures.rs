@@ -233,6 +233,46 @@ fn an_mset_over_two_redises_of_which_one_never_answers_is_an_error_that_names_it
     assert_eq!(between.count("mset"), 1);
 }
 
+/// Nothing undoes what the others would have done: a change goes to all of its servers or to none.
+#[test]
+fn a_change_at_several_redises_is_done_at_none_of_them_if_one_is_down() {
+    let mut backs = servers(Family::Redis70, 2);
+    let quickack = quickack(&addresses(&backs), &["allow: [flushall, flushdb]"]);
+    let (one, two) = (key_of(&quickack, &backs, 0), key_of(&quickack, &backs, 1));
+    let mut client = speak(&quickack);
+    assert_eq!(client.say(&format!("MSET {one} old {two} old")), Reply::Simple("OK".into()));
+    backs.remove(1);
+    // Whoever asks first finds out.
+    wait_until("it is missed", || {
+        client.say(&format!("GET {two}")).error() == "ERR s2: down, waiting for it to come back"
+    });
+    for line in [
+        format!("MSET {one} new {two} new"),
+        format!("MSET {two} new {one} new"),
+        format!("DEL {one} {two}"),
+        format!("UNLINK {one} {two}"),
+        "FLUSHALL".to_string(),
+        "FLUSHDB".to_string(),
+        "SCRIPT LOAD return".to_string(),
+        "FUNCTION FLUSH".to_string(),
+    ] {
+        let told = client.say(&line);
+        let refused = line == "FUNCTION FLUSH" && told.error().contains("not supported");
+        let down = told.error() == "ERR s2: down, waiting for it to come back";
+        assert!(down || refused, "{line}: {told:?}");
+    }
+    // Reads are told what can be told, and one server's changes are its own.
+    let read = client.say(&format!("MGET {one} {two}"));
+    assert_eq!(read.error(), "ERR s2: down, waiting for it to come back");
+    assert_eq!(client.say(&format!("GET {one}")), Reply::Bulk("old".into()));
+    let mut direct = Speaker::connect(backs[0].address);
+    assert_eq!(direct.say(&format!("GET {one}")), Reply::Bulk("old".into()));
+    let scripts = direct.say("INFO memory");
+    let scripts = String::from_utf8_lossy(scripts.bytes().unwrap_or_default()).into_owned();
+    assert!(scripts.contains("number_of_cached_scripts:0"), "{scripts}");
+    assert_eq!(client.say(&format!("DEL {one}")), Reply::Integer(1));
+}
+
 /// A server that says it did nothing is asked again, a write as well; each time is counted.
 fn check_asked_again(excuse: &'static str, counter: &str) {
     const TIMES: usize = 3;
