@@ -5,7 +5,7 @@
 //! unless its own client has a get in the batch.
 
 use metrics::{Pool as Counter, Server as ServerCounter};
-use proto::{Answer, Ask, Class, Local, Place, Quiet, Refusal, Request};
+use proto::{Answer, Ask, Class, Local, Place, Quiet, Reach, Refusal, Request};
 
 use super::receive::Data;
 use super::way::Way;
@@ -218,7 +218,7 @@ impl Proxy {
 
     /// To every server of the pool, or to that of its keys; some only where the operator allows it.
     pub(super) fn ask_broadcast(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) {
-        let Class::Broadcast { ask, gated, writes, reach: _ } = request.class else {
+        let Class::Broadcast { ask, gated, writes, reach } = request.class else {
             unreachable!("judged by its class")
         };
         let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
@@ -229,7 +229,7 @@ impl Proxy {
             let answer = Answer::Refused(Refusal::ByName(NOT_ALLOWED));
             return self.desk.answer(id, request, head, &answer);
         }
-        if !self.keys.is_empty() {
+        if reach == Reach::Keys {
             return self.ask_of_keys(id, request, head, (ask, writes), now);
         }
         let servers = &self.desk.pools[pool].servers;
