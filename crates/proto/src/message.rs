@@ -80,9 +80,8 @@ pub enum Class {
     /// one server it is a `Single`. `each`: a reply has an element for each key asked, and so has
     /// the answer, in the client's order; otherwise [`crate::Protocol::gather`] makes it.
     Split { ask: Ask, each: bool, writes: bool, idempotent: bool },
-    /// Goes to every server of the pool; the replies are gathered. `gated`: only where the pool
-    /// allows it by the name of what is asked. `reach`: what it means that a server is missing. One
-    /// with keys goes to the server that all of them belong to, and is gated only.
+    /// Goes to every server of the pool, or to that of its keys; the replies are gathered. `gated`:
+    /// only where the pool allows it by the name of what is asked. `reach`: which servers it needs.
     Broadcast { ask: Ask, gated: bool, writes: bool, reach: Reach },
     /// The proxy answers by itself.
     Local(Local),
@@ -98,6 +97,8 @@ pub enum Reach {
     /// Those that are up. The answer names the others, and is an error only if there is no other
     /// answer.
     Survey,
+    /// The one server that all its keys belong to.
+    Keys,
 }
 
 /// What the proxy answers by itself.

@@ -23,7 +23,7 @@ use crate::id::{ConnId, Side, Slab};
 use crate::limits::{self, Limits};
 use crate::memory::Memory;
 use crate::pool::Pool;
-use crate::request::{Kind, NONE, Origin, RowId, Rows, State, UNTIMED};
+use crate::request::{Kind, NONE, RowId, Rows, State, UNTIMED};
 use crate::{Action, Time};
 
 pub(crate) use ours::{VERSION, View};
@@ -342,19 +342,6 @@ impl Desk {
         self.part_done(id);
     }
 
-    /// The server's own error line takes the place of an answer.
-    pub(crate) fn server_error(&mut self, (id, slot): (RowId, u32), server: u32, line: &[u8]) {
-        let row = &mut self.rows[id];
-        if row.question.gathers {
-            let plan = &self.pools[row.pool as usize].servers[server as usize].plan;
-            let origin = Origin { place: Some(server), label: &plan.label };
-            row.keep_bad_part(slot, origin, Kind::Error, line);
-        } else {
-            row.fail(slot, &Answer::Error(line));
-        }
-        self.settle_error(id);
-    }
-
     /// A key of a read met a fault.
     pub(crate) fn fail_key(&mut self, part: (RowId, u32), server: Option<u32>, fault: Fault) {
         self.fail_part(part, server, fault, false);
@@ -382,8 +369,7 @@ impl Desk {
         let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
         if row.question.gathers {
             let kind = if sent { Kind::Uncertain } else { Kind::Fault };
-            row.keep_bad_part(slot, Origin { place: server, label }, kind, words.as_bytes());
-            return self.settle_error(id);
+            return self.gathered_bad((id, slot), server, kind, words.as_bytes());
         }
         let text = format!("{label}: {words}");
         let answer = if sent { Answer::Uncertain(&text) } else { Answer::Failed(&text) };

@@ -61,8 +61,7 @@ impl Row {
 /// These are asked together: what stands in a transaction is refused with it.
 pub const TRANSACTIONS: &[&str] = &["multi", "exec", "discard"];
 
-/// What the pool allows: all that can be allowed and leaves the servers as they are, as far as their
-/// other answers tell.
+/// What the pool allows, since it leaves the servers as they are, as far as other answers tell.
 pub const ALLOWED: &[&str] = &["flushall", "flushdb", "config|resetstat", "slowlog|reset"];
 
 pub fn rows() -> Vec<Row> {

@@ -125,7 +125,7 @@ fn class(
         "gated" => (gated("All"), "Place::Any"),
         "report" => (gated("Survey"), "Place::Any"),
         "gated-one" if fact.keys.is_empty() => return Err(format!("{name} has no keys")),
-        "gated-one" => (gated("All"), "Place::Keys"),
+        "gated-one" => (gated("Keys"), "Place::Keys"),
         "own" => ("Class::Local(Local::Own)".into(), "Place::Any"),
         "container" if !fact.container => return Err(format!("{name} has no subcommands")),
         "container" => ("Class::Refuse(Refusal::Unknown)".into(), "Place::Any"),
@@ -148,8 +148,7 @@ fn note(fact: &Fact, line: &Line, review: &Review) -> String {
         ("container", _) => "its subcommands only",
         ("gated", _) => "one answer if all give the same, else an error that names each",
         ("report", _) => "a list of each server's name and reply; one server's reply as it is",
-        ("gated-one", _) => "only to the server of its key",
-        ("one", _) if has_many => "all its keys on one server",
+        ("one" | "gated-one", _) if has_many => "all its keys on one server",
         _ => "",
     };
     match (fact.valkey, text) {

@@ -92,8 +92,8 @@ pub(super) static TABLE: &[Command] = &[
     row(
         "slabs",
         admin(SLABS),
-        "to all servers, only where `allow:` names it; an answer that is not the same from all is an error \
-         that names each",
+        "to all servers, only where `allow:` names it; an answer that is not the same from all is \
+         an error that names each",
     ),
     row("lru", admin(LRU), "as slabs"),
     row(

@@ -1,6 +1,7 @@
 //! Several servers' whole replies, of which one answer is made when the last has come: see ADR 17.
 
 use metrics::Sheet;
+use proto::Answer;
 
 use super::ours::View;
 use super::{Desk, Value};
@@ -8,7 +9,7 @@ use crate::batch::Batch;
 use crate::buffer::Outbox;
 use crate::fault::Fault;
 use crate::pool::Pool;
-use crate::request::{Origin, Row, RowId};
+use crate::request::{Kind, Origin, Row, RowId};
 
 impl Desk {
     /// A server's whole reply, of which with those of others one answer will be made.
@@ -27,6 +28,31 @@ impl Desk {
             self.account_row(id);
         }
         self.part_done(id);
+    }
+
+    /// The server's own error line takes the place of an answer.
+    pub(crate) fn server_error(&mut self, (id, slot): (RowId, u32), server: u32, line: &[u8]) {
+        let row = &mut self.rows[id];
+        if row.question.gathers {
+            return self.gathered_bad((id, slot), Some(server), Kind::Error, line);
+        }
+        row.fail(slot, &Answer::Error(line));
+        self.settle_error(id);
+    }
+
+    /// Bad news of a server's, of which with what others say one answer will be made.
+    pub(super) fn gathered_bad(
+        &mut self,
+        (id, slot): (RowId, u32),
+        server: Option<u32>,
+        kind: Kind,
+        text: &[u8],
+    ) {
+        let row = &mut self.rows[id];
+        let pool = &self.pools[row.pool as usize];
+        let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
+        row.keep_bad_part(slot, Origin { place: server, label }, kind, text);
+        self.settle_error(id);
     }
 
     /// The reply to the first of a message's keys is that to the others as well.

@@ -5,7 +5,7 @@
 //! unless its own client has a get in the batch.
 
 use metrics::{Pool as Counter, Server as ServerCounter};
-use proto::{Answer, Ask, Class, Local, Place, Quiet, Refusal, Request};
+use proto::{Answer, Ask, Class, Local, Place, Quiet, Reach, Refusal, Request};
 
 use super::receive::Data;
 use super::way::Way;
@@ -231,7 +231,7 @@ impl Proxy {
     /// A change goes to none of them if one cannot be asked now: nothing would undo what the others
     /// did.
     pub(super) fn ask_broadcast(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) {
-        let Class::Broadcast { ask, gated, writes, reach: _ } = request.class else {
+        let Class::Broadcast { ask, gated, writes, reach } = request.class else {
             unreachable!("judged by its class")
         };
         let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
@@ -242,7 +242,7 @@ impl Proxy {
             let answer = Answer::Refused(Refusal::ByName(NOT_ALLOWED));
             return self.desk.answer(id, request, head, &answer);
         }
-        if !self.keys.is_empty() {
+        if reach == Reach::Keys {
             return self.ask_of_keys(id, request, head, (ask, writes), now);
         }
         let servers = &self.desk.pools[pool].servers;

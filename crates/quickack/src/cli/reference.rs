@@ -69,6 +69,9 @@ fn class(class: Class) -> &'static str {
         Class::Single { writes: false } => "one server",
         Class::Split { writes: true, .. } => "split by server, gathered; never sent twice",
         Class::Split { .. } => "read; split by server, gathered",
+        Class::Broadcast { reach: Reach::Keys, .. } => {
+            "the server of its keys, if the pool allows it"
+        }
         Class::Broadcast { gated: true, .. } => "every server of the pool, if the pool allows it",
         Class::Broadcast { reach: Reach::Survey, .. } => "every server that is up, gathered",
         Class::Broadcast { .. } => "every server of the pool, gathered",

@@ -16,8 +16,8 @@ pub struct AllowDraft {
 }
 
 impl PoolDraft {
-    /// The commands that are allowed, each by the name that the protocol's table has: of a container
-    /// all its subcommands that can be allowed.
+    /// The commands that are allowed, by their names in the protocol's table: of a container all
+    /// its subcommands that can be.
     pub fn allowed(&self) -> Vec<String> {
         let protocol = self.protocol();
         let rows = self.allow.iter().flat_map(|draft| meant(protocol, &draft.name));

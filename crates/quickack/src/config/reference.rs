@@ -28,7 +28,7 @@ fn table<D>(directives: &[Directive<D>], out: &mut String) {
             Unwritten::Unset(words) => words.to_string(),
         };
         let live = if directive.runtime { " (r)" } else { "" };
-        let (name, text) = (directive.name, directive.text);
+        let (name, text) = (directive.name, directive.text.replace('|', "\\|"));
         let kind = kind(&directive.kind);
         let _ = writeln!(out, "| `{name}`{origin}{live} | {kind} | {default} | {text} |");
     }

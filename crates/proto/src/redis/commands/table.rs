@@ -1750,9 +1750,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "debug|digest-value",
-        class: gated(id::DEBUG_DIGEST_VALUE, false, Reach::All),
+        class: gated(id::DEBUG_DIGEST_VALUE, false, Reach::Keys),
         place: Place::Keys, compare: Exact,
-        note: "only to the server of its key",
+        note: "all its keys on one server",
         arity: -3, legacy: [2, -1, 1], container: false, valkey: false,
         keys: &[
             KeySpec { begin: At(2),
@@ -1810,9 +1810,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "debug|htstats-key",
-        class: gated(id::DEBUG_HTSTATS_KEY, false, Reach::All),
+        class: gated(id::DEBUG_HTSTATS_KEY, false, Reach::Keys),
         place: Place::Keys, compare: Exact,
-        note: "only to the server of its key",
+        note: "",
         arity: -3, legacy: [2, 2, 1], container: false, valkey: false,
         keys: &[
             KeySpec { begin: At(2),
@@ -1856,9 +1856,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "debug|listpack",
-        class: gated(id::DEBUG_LISTPACK, false, Reach::All),
+        class: gated(id::DEBUG_LISTPACK, false, Reach::Keys),
         place: Place::Keys, compare: Exact,
-        note: "only to the server of its key",
+        note: "",
         arity: 3, legacy: [2, 2, 1], container: false, valkey: false,
         keys: &[
             KeySpec { begin: At(2),
@@ -1888,9 +1888,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "debug|object",
-        class: gated(id::DEBUG_OBJECT, false, Reach::All),
+        class: gated(id::DEBUG_OBJECT, false, Reach::Keys),
         place: Place::Keys, compare: Exact,
-        note: "only to the server of its key",
+        note: "",
         arity: -3, legacy: [2, 2, 1], container: false, valkey: false,
         keys: &[
             KeySpec { begin: At(2),
@@ -2004,9 +2004,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "debug|sdslen",
-        class: gated(id::DEBUG_SDSLEN, false, Reach::All),
+        class: gated(id::DEBUG_SDSLEN, false, Reach::Keys),
         place: Place::Keys, compare: Exact,
-        note: "only to the server of its key",
+        note: "",
         arity: 3, legacy: [2, 2, 1], container: false, valkey: false,
         keys: &[
             KeySpec { begin: At(2),
@@ -2106,9 +2106,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "debug|ziplist",
-        class: gated(id::DEBUG_ZIPLIST, false, Reach::All),
+        class: gated(id::DEBUG_ZIPLIST, false, Reach::Keys),
         place: Place::Keys, compare: Exact,
-        note: "only to the server of its key",
+        note: "",
         arity: -3, legacy: [2, 2, 1], container: false, valkey: false,
         keys: &[
             KeySpec { begin: At(2),
@@ -4523,9 +4523,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "pfdebug",
-        class: gated(id::PFDEBUG, true, Reach::All),
+        class: gated(id::PFDEBUG, true, Reach::Keys),
         place: Place::Keys, compare: Exact,
-        note: "only to the server of its key",
+        note: "",
         arity: 3, legacy: [2, 2, 1], container: false, valkey: false,
         keys: &[
             KeySpec { begin: At(2),
@@ -5084,7 +5084,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "save",
         class: gated(id::SAVE, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "no server answers anything while it saves",
+        note: "a server answers nothing else while it saves",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "no_async_loading", "no_multi"],
