@@ -11,7 +11,6 @@ use super::receive::Data;
 use super::way::Way;
 use crate::batch::Batch;
 use crate::buffer::Outbox;
-use crate::client::Client;
 use crate::desk::VERSION;
 use crate::fault::Fault;
 use crate::id::ConnId;
@@ -277,26 +276,6 @@ impl Proxy {
             }
         }
         self.desk.part_done(row);
-    }
-
-    /// What the operator allows, of the server that all its keys belong to.
-    fn ask_of_keys(
-        &mut self,
-        id: ConnId,
-        request: &Request,
-        head: &[u8],
-        (ask, writes): (Ask, bool),
-        now: Time,
-    ) {
-        let has_left = self.desk.clients.find(id).is_some_and(Client::gave_up);
-        let way = match self.meet(id, request, head) {
-            Ok(None) => Way::Fault(None, Fault::NoServer),
-            Ok(_) if has_left => return self.drop_unasked(id, request, head),
-            Ok(server) => Way::Go { ask, server },
-            Err(apart) => Way::Apart(apart),
-        };
-        let none = Data::Held(Outbox::default());
-        self.ask_single(id, request, head, none, (way, writes), now);
     }
 
     #[allow(clippy::too_many_arguments)]

@@ -1,12 +1,13 @@
 //! Requests whose keys may belong to several servers, of which each is asked for its own; the
 //! replies are gathered into one answer. Whatever can reach one server alone goes there as it came.
 
-use proto::{Carry, Class, Request, Skills, Span};
+use proto::{Ask, Carry, Class, Request, Skills, Span};
 
 use super::ask::How;
 use super::receive::Data;
 use super::way::Way;
 use crate::buffer::Outbox;
+use crate::client::Client;
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::plan::MultiKey;
@@ -88,6 +89,26 @@ impl Proxy {
             };
             Some((Some(server as u32), fault))
         })
+    }
+
+    /// What the operator allows, of the server that all its keys belong to.
+    pub(super) fn ask_of_keys(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        (ask, writes): (Ask, bool),
+        now: Time,
+    ) {
+        let has_left = self.desk.clients.find(id).is_some_and(Client::gave_up);
+        let way = match self.meet(id, request, head) {
+            Ok(None) => Way::Fault(None, Fault::NoServer),
+            Ok(_) if has_left => return self.drop_unasked(id, request, head),
+            Ok(server) => Way::Go { ask, server },
+            Err(apart) => Way::Apart(apart),
+        };
+        let none = Data::Held(Outbox::default());
+        self.ask_single(id, request, head, none, (way, writes), now);
     }
 
     /// What its server needs after a key, beyond the key.
