@@ -94,7 +94,11 @@ const SUITES: &[Suite] = &[
         version: "8.1.0",
         source: Source::Pypi("redis"),
         made: "",
-        runner: Runner::Pytest(&["tests/test_commands.py"]),
+        // It gives the server a password that the pool has not, and so all later tests fail.
+        runner: Runner::Pytest(&[
+            "tests/test_commands.py",
+            "--deselect=tests/test_commands.py::TestRedisCommands::test_auth",
+        ]),
     },
 ];
 

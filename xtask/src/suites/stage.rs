@@ -137,17 +137,18 @@ fn tap_file(folder: &str, name: &str, program: Option<&Path>) -> String {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", TAP_FILE_MAX, "perl", name]).current_dir(folder);
     command.env("MEMCACHED_DEBUG", Path::new(folder).join("memcached-real"));
-    command.env("ALLOW", allowed("memcached").join(" "));
+    command.env("ALLOW", allowed("memcached"));
     command.envs(program.map(|program| ("QUICKACK", program)));
     let ended = File::create(&path).and_then(|said| {
         let errors = said.try_clone()?;
         command.stdin(Stdio::null()).stdout(said).stderr(errors).status()
     });
+    let ended = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
     let said = fs::read(&path).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
     // Some say values of a megabyte.
     let lines = said.lines().map(|line| line.chars().take(LINE_MAX).chain(['\n']));
-    format!("{}{name}\n{}# ended: {ended:?}\n", said::FILE, lines.flatten().collect::<String>())
+    format!("{}{name}\n{}# ended: {ended}\n", said::FILE, lines.flatten().collect::<String>())
 }
 
 /// The servers where the tests look for them, or quickack there and the servers elsewhere.
@@ -184,7 +185,7 @@ fn pool(listen: &str, server: &str, protocol: &str) -> String {
     let name = listen.replace(['/', '.', ':'], "_");
     let allow = allowed(protocol);
     format!(
-        "{name}:\n  listen: {listen}\n  protocol: {protocol}\n  allow: {allow:?}\n  \
+        "{name}:\n  listen: {listen}\n  protocol: {protocol}\n  allow: {allow}\n  \
          servers:\n    - {server}:1\n"
     )
 }
@@ -208,11 +209,11 @@ fn start(command: &mut Command, place: &str) -> Result<Child, String> {
     Err(format!("{name}: nobody on {place}"))
 }
 
-/// What the pool allows: the words of a file.
-fn allowed(protocol: &str) -> Vec<String> {
+/// A pool's `allow:`, from the file with a name a line.
+fn allowed(protocol: &str) -> String {
     let file = root().join(FOLDER).join(format!("{protocol}.allow"));
     let text = fs::read_to_string(file).unwrap_or_default();
-    text.split_whitespace().map(str::to_string).collect()
+    format!("{:?}", text.lines().collect::<Vec<_>>())
 }
 
 /// Said at the end by a run that came to its end.
