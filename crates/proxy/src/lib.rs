@@ -135,8 +135,11 @@ pub enum Event {
     /// A server sent what nobody asked for.
     Poisoned { server: u32, why: &'static str },
     /// So many logins of clients to a pool have failed since it was last told; that is at most once
-    /// a second.
-    LoginsFailed { pool: u32, count: u64 },
+    /// a second. `client` was the last.
+    LoginsFailed { pool: u32, count: u64, client: ConnId },
+    /// A server lacks what clients may ask for; told when that is learned. `what` is its protocol's
+    /// word.
+    Lacks { server: u32, what: &'static str },
     /// A server closes its links at words that it said it knows: it is not asked so any more.
     Unskilled { server: u32 },
     /// The first request of a pool that has to do with marks: reads that would show them are not
@@ -188,7 +191,6 @@ pub struct Proxy {
     /// A timer for that is set.
     publish_due: bool,
     draining: bool,
-    started: Time,
 }
 
 impl Proxy {
@@ -216,7 +218,6 @@ impl Proxy {
             stirred: false,
             publish_due: false,
             draining: false,
-            started: now,
         };
         for pool in 0..proxy.desk.pools.len() {
             if proxy.desk.pools[pool].plan.preconnect {

@@ -2,10 +2,10 @@
 
 use super::commands::{MG, SET, TABLE};
 use super::meta::{self, base64};
-use super::{Binary, Servers, answer, binary, reply, request};
+use super::{Binary, Servers, answer, binary, gather, reply, request};
 use crate::{
-    Answer, Ask, Asked, Carry, Class, Command, Item, Login, Parsed, Protocol, Request, Resume,
-    Shown, Skills, Span, Upstream,
+    Answer, Ask, Asked, Carry, Class, Command, Item, Login, Ours, Parsed, Part, Protocol, Request,
+    Resume, Shown, Skills, Span, Upstream,
 };
 
 const ABOUT: &str = "\
@@ -103,6 +103,17 @@ impl Protocol for Text {
         }
     }
 
+    fn gather(
+        &self,
+        asked: &Asked<'_>,
+        parts: &mut dyn Iterator<Item = Part<'_>>,
+        _ours: &dyn Ours,
+        out: &mut Vec<u8>,
+    ) {
+        let pass = |reply: &[u8], out: &mut Vec<u8>| out.extend_from_slice(reply);
+        gather::gather(self, asked, parts, &pass, out);
+    }
+
     fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool {
         meta::answer::names(asked, key)
     }
@@ -126,7 +137,7 @@ impl Protocol for Text {
         let space = body.iter().position(|byte| *byte == b' ').unwrap_or(body.len());
         let (name, rest) = body.split_at(space);
         let password = rest.get(1..).unwrap_or_default();
-        Login::Attempt { name, password, goes_on: false }
+        Login::Attempt { name: name.into(), password: password.into(), goes_on: false }
     }
 }
 
@@ -142,8 +153,8 @@ mod tests {
         let (head, rest) = stream.as_bytes().split_at(request.head as usize);
         let found = Text.login(&request, head, &rest[..request.body as usize]);
         let expected = expected.map_or(Login::Other, |(name, password)| Login::Attempt {
-            name: name.as_bytes(),
-            password: password.as_bytes(),
+            name: name.as_bytes().into(),
+            password: password.as_bytes().into(),
             goes_on: false,
         });
         assert_eq!(found, expected, "{stream}");

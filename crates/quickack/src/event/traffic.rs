@@ -1,6 +1,6 @@
 //! What passes through connections: bytes in, bytes out, and what the mind wants done.
 
-use proxy::{Action, Closed, ConnId, Side, Slices};
+use proxy::{Action, Closed, ConnId, Event, Side, Slices};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
@@ -142,10 +142,18 @@ impl Loop<'_> {
                 Action::Pause(id) => self.set_paused(id, true),
                 Action::Resume(id) => self.set_paused(id, false),
                 Action::Report(report) => self.errands.report(report),
-                Action::Log(event) => self.errands.log(event),
+                Action::Log(event) => self.log(event),
             }
         }
         ack_due
+    }
+
+    fn log(&mut self, event: Event) {
+        let from = match &event {
+            Event::LoginsFailed { client, .. } => self.conns.find(*client).and_then(|it| it.peer()),
+            _ => None,
+        };
+        self.errands.log(event, from);
     }
 
     fn flush_ack(&mut self, id: ConnId) {

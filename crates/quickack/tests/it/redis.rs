@@ -1,5 +1,6 @@
 //! Redis and Valkey: real servers behind, real clients and hostile ones in front.
 
+mod allow;
 mod clients;
 mod databases;
 mod differential;
@@ -7,6 +8,7 @@ mod failures;
 mod hostile;
 mod model;
 mod pools;
+mod scripts;
 mod words;
 
 use std::net::SocketAddr;
