@@ -188,8 +188,11 @@ pub trait Protocol: Sync {
         None
     }
 
-    /// Whether it is this key, as servers write it, that a single request with `keep` asked for.
-    fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool;
+    /// Whether this item, which begins with `head`, can answer a single request with `keep`: what it
+    /// repeats of the request, a key or what the client tells its requests by, is what was asked.
+    fn is_answer(&self, _asked: &Asked<'_>, _item: &Item, _head: &[u8]) -> bool {
+        true
+    }
 
     /// Tells an item of a server's reply in the client's words: writes its head, and says what of
     /// the body follows. For requests with `keep`, and for reads that were asked together with

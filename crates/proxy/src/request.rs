@@ -120,9 +120,10 @@ impl Question {
         self.protocol.answer(&self.asked(), answer, out);
     }
 
-    /// Whether a value with this key can be its one answer.
-    pub(crate) fn names(&self, key: &[u8]) -> bool {
-        self.protocol.names(&self.asked(), key)
+    /// Whether this item, which begins with `head`, can be its one answer. Where the head of the
+    /// request was not kept, nothing of it is repeated.
+    pub(crate) fn is_answer(&self, item: &Item, head: &[u8]) -> bool {
+        !self.keep || self.protocol.is_answer(&self.asked(), item, head)
     }
 
     /// Tells a server's item; `slot`: which key of a read it is about.

@@ -103,8 +103,8 @@ impl Protocol for Text {
         }
     }
 
-    fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool {
-        meta::answer::names(asked, key)
+    fn is_answer(&self, asked: &Asked<'_>, item: &Item, head: &[u8]) -> bool {
+        meta::answer::is_answer(asked, item, head)
     }
 
     fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {

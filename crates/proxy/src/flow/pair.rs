@@ -364,9 +364,10 @@ fn whose(
             }
         }
         (Cargo::Single(row, slot), ItemKind::Status | ItemKind::Part) => {
-            match key.is_empty() || rows[*row].question.names(key) {
+            let head = &bytes[..item.head as usize];
+            match rows[*row].question.is_answer(item, head) {
                 true => Ok((Entry::of_row(*row, *slot), Unit::Single)),
-                false => Err(NOT_ASKED),
+                false => Err(NOT_ITS_OWN),
             }
         }
         (Cargo::Errand(_), ItemKind::Status | ItemKind::Part) => {
@@ -377,6 +378,7 @@ fn whose(
 }
 
 const NOT_ASKED: &str = "the value of a key that was not asked for";
+const NOT_ITS_OWN: &str = "an answer about another key, or with another opaque, than was asked";
 const NO_ANSWER: &str = "not a possible answer to what was asked";
 
 impl Flight {

@@ -17,6 +17,7 @@ mod header;
 mod opcodes;
 mod request;
 
+use super::meta::answer::Repeated;
 use super::{Servers, Text};
 use crate::{
     Answer, Ask, Asked, Carry, Command, Item, Login, Parsed, Protocol, Request, Resume, Shown,
@@ -117,8 +118,9 @@ impl Protocol for Binary {
         carry::open_fetch(request, head, out);
     }
 
-    fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool {
-        Header::read(asked.head).is_some_and(|header| header.key(asked.head) == key)
+    fn is_answer(&self, asked: &Asked<'_>, item: &Item, head: &[u8]) -> bool {
+        let Some(header) = Header::read(asked.head) else { return false };
+        Repeated::read(asked.ask.command, item, head).is_of(header.key(asked.head), None)
     }
 
     fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
