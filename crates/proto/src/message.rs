@@ -96,6 +96,8 @@ pub enum Local {
     Version,
     /// Accepted and without effect, like `verbosity`.
     Nothing,
+    /// A read that names no key: nothing is found.
+    NoKeys,
     /// The proxy's own counters.
     Stats,
     /// Answered when everything that its client asked before, quiet requests too, is settled.

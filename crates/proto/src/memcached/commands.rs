@@ -37,6 +37,9 @@ const UPDATE: Class = Class::Single { writes: true };
 const SERVER_ONLY: Class =
     Class::Refuse(Refusal::ByName("refused by the proxy: ask the server itself"));
 
+/// Of what stores.
+const ENDS: &str = "a length that cannot be read ends the connection";
+
 const fn row(name: &'static str, class: Class, note: &'static str) -> Command {
     Command { name, class, skilled: false, note }
 }
@@ -64,12 +67,17 @@ pub(super) static TABLE: &[Command] = &[
     row("gets", fetch(GETS), "as get, with the cas number"),
     row("gat", fetch_touch(GAT), "as get, and sets the expiry; never asked twice"),
     row("gats", fetch_touch(GATS), "as gat, with the cas number"),
-    row("set", UPDATE, ""),
-    row("add", UPDATE, ""),
-    row("replace", UPDATE, ""),
-    row("append", UPDATE, ""),
-    row("prepend", UPDATE, ""),
-    row("cas", UPDATE, "the cas number belongs to the server that gave it"),
+    row("set", UPDATE, ENDS),
+    row("add", UPDATE, ENDS),
+    row("replace", UPDATE, ENDS),
+    row("append", UPDATE, ENDS),
+    row("prepend", UPDATE, ENDS),
+    row(
+        "cas",
+        UPDATE,
+        "the cas number belongs to the server that gave it; a length that cannot be read ends the \
+         connection",
+    ),
     row("delete", UPDATE, "a time other than 0 is refused, as by memcached"),
     row("incr", UPDATE, ""),
     row("decr", UPDATE, ""),
@@ -102,7 +110,8 @@ pub(super) static TABLE: &[Command] = &[
     meta(
         "ms",
         UPDATE,
-        "on servers without meta only `T F M k O q P L`, and `C` in the modes S and R",
+        "on servers without meta only `T F M k O q P L`, and `C` in the modes S and R; a length \
+         that cannot be read ends the connection, but a line without one does not",
     ),
     meta("md", UPDATE, "on servers without meta only `k O q P L`"),
     meta(

@@ -16,8 +16,9 @@ classic words where those mean exactly the same. What memcached 1.6.18 takes and
 * a number with a `+`, minus zero, or one beyond its range; a control character anywhere in a
   line;
 * text behind a flag that has no value; base64 that is not canonical;
-* an `ms` without a length that can be read: the connection ends, since data cannot be told from
-  commands.
+* a storage command whose length cannot be read: the connection ends, since data cannot be told
+  from commands. One that names no length is an error, and the conversation goes on;
+* the data of a storage command that is refused: it is passed over, never read as commands.
 
 Flags of newer versions (`E`, `S`, `x`) pass on; a letter that nobody knows is refused. `k` of a
 base64 key whose bytes a line cannot hold is told from the request: the server could send such a
