@@ -188,6 +188,13 @@ pub trait Protocol: Sync {
         None
     }
 
+    /// Writes the request, in this protocol, that removes what is stored under the key of one whose
+    /// data there is no room for, if that is what servers do with such a request: else its client
+    /// would go on reading what it meant to replace.
+    fn removal(&self, _request: &Request, _head: &[u8], _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
     /// Whether this item, which begins with `head`, can answer a single request with `keep`: what it
     /// repeats of the request, a key or what the client tells its requests by, is what was asked.
     fn is_answer(&self, _asked: &Asked<'_>, _item: &Item, _head: &[u8]) -> bool {

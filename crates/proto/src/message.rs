@@ -135,6 +135,8 @@ pub enum Refusal {
     Bad(&'static str),
     /// The value is larger than any server would take.
     TooLarge,
+    /// The same, and what is stored under its key could not be removed.
+    TooLargeKept,
 }
 
 /// A request whose head has been understood.

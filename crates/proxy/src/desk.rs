@@ -377,8 +377,7 @@ impl Desk {
 
     /// A request cannot be asked after all.
     pub(crate) fn refuse(&mut self, id: RowId, refusal: Refusal) {
-        let row = &mut self.rows[id];
-        row.question.answer(&Answer::Refused(refusal), &mut row.error);
+        self.rows[id].fail(0, &Answer::Refused(refusal));
         self.settle_error(id);
     }
 

@@ -6,7 +6,7 @@
 //!   alloc ──▶ Waiting(parts left) ──last part settled──▶ Done ──head of its pipeline──▶ emit, free
 //! ```
 
-use proto::{Answer, Ask, Asked, Class, Item, Protocol, Quiet, Request, Shown, Span};
+use proto::{Answer, Ask, Asked, Class, Item, Protocol, Quiet, Refusal, Request, Shown, Span};
 
 use crate::Time;
 use crate::buffer::{Outbox, Spares};
@@ -72,6 +72,8 @@ pub(crate) struct Question {
     pub(crate) each: bool,
     /// It may be asked again when its server excuses itself; it has been so many times.
     pub(crate) repeats: Option<u8>,
+    /// Its data is not taken; what is under way removes what is stored under its key.
+    pub(crate) no_room: Option<NoRoom>,
     /// It waits to be asked again, and stands in no queue.
     pub(crate) rests: bool,
     /// Its server has been told what it did not know: once, since one that forgets it at once is
@@ -83,6 +85,33 @@ pub(crate) struct Question {
     pub(crate) head: Vec<u8>,
     /// Where the parts of the head end that belong to one key each, if it was joined from several.
     ends: Vec<u32>,
+}
+
+/// Why the data of a request is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoRoom {
+    /// It is longer than the pool lets it be.
+    TooLarge,
+    /// All memory is in use.
+    NoMemory,
+}
+
+impl NoRoom {
+    /// What its client is told, when its key has been removed or need not be.
+    pub(crate) fn answer(self) -> Answer<'static> {
+        match self {
+            NoRoom::TooLarge => Answer::Refused(Refusal::TooLarge),
+            NoRoom::NoMemory => Answer::Failed("out of memory storing object"),
+        }
+    }
+
+    /// As `answer`, when its key could not be removed.
+    fn answer_kept(self) -> Answer<'static> {
+        match self {
+            NoRoom::TooLarge => Answer::Refused(Refusal::TooLargeKept),
+            NoRoom::NoMemory => Answer::Failed("out of memory storing object, old value kept"),
+        }
+    }
 }
 
 impl Question {
@@ -134,6 +163,10 @@ impl Question {
         head: &[u8],
         out: &mut Vec<u8>,
     ) -> Shown {
+        if let Some(no_room) = self.no_room {
+            self.answer(&no_room.answer(), out);
+            return Shown::Head;
+        }
         self.protocol.translate(&self.asked_for(slot), item, head, out)
     }
 
@@ -153,6 +186,7 @@ impl Question {
         let may_repeat = request.repeat && request.body == 0 && head.len() <= limits::REPEAT_MAX;
         self.repeats = may_repeat.then_some(0);
         self.remedied = false;
+        self.no_room = None;
         let is_learnt = request.repeat && matches!(request.class, Class::Broadcast { .. });
         if request.keep || may_repeat || is_learnt {
             if head.len() > ROW_KEEP_MAX {
@@ -239,6 +273,11 @@ impl Row {
 
     /// Bad news takes the place of the whole answer, or of a key's where each has its own.
     pub(crate) fn fail(&mut self, slot: u32, answer: &Answer<'_>) {
+        let kept = self.question.no_room.map(NoRoom::answer_kept);
+        let answer = match (&kept, answer) {
+            (Some(kept), answer) if !matches!(answer, Answer::Uncertain(_)) => kept,
+            _ => answer,
+        };
         if self.question.is_joined() || self.question.gathers {
             let start = self.values.len();
             let asked = self.question.asked_for(slot);
@@ -461,6 +500,7 @@ impl Row {
             gathers: false,
             each: false,
             repeats: None,
+            no_room: None,
             rests: false,
             remedied: false,
             at: 0,

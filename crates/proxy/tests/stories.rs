@@ -531,7 +531,7 @@ fn values_that_have_begun_to_arrive_are_counted_whole() {
     let mut stage = Stage::of(&["s0"], |plan| plan.memory_max = 2_500);
     let said = |stage: &mut Stage| {
         let client = stage.client();
-        stage.says(client, "set k 0 0 1000\r\nx");
+        stage.says(client, "add k 0 0 1000\r\nx");
         stage.hears(client)
     };
     assert_eq!([said(&mut stage), said(&mut stage)], ["", ""]);

@@ -1,8 +1,9 @@
 //! What clients speak: lines of text.
 
-use super::commands::{MG, SET, TABLE};
+use super::commands::{MG, MS, SET, TABLE};
 use super::meta::{self, base64};
 use super::{Binary, Servers, answer, binary, reply, request};
+use crate::scan::Tokens;
 use crate::{
     Answer, Ask, Asked, Carry, Class, Command, Item, Login, Parsed, Protocol, Request, Resume,
     Shown, Skills, Span, Upstream,
@@ -102,6 +103,17 @@ impl Protocol for Text {
             out.push(b' ');
             out.extend_from_slice(request.arguments.of(head));
         }
+    }
+
+    /// As memcached 1.6.18 does it: of a `set`, and of an `ms` in every mode, but not of `cas`.
+    fn removal(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) -> bool {
+        let removes = matches!(request.command, SET | MS);
+        if removes {
+            let mut tokens = Tokens::new(head);
+            let key = tokens.by_ref().nth(1).map_or(&b""[..], |key| tokens.text(key));
+            meta::carry::write_removal(key, request.arguments.of(head) == b"b", out);
+        }
+        removes
     }
 
     fn is_answer(&self, asked: &Asked<'_>, item: &Item, head: &[u8]) -> bool {

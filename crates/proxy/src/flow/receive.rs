@@ -9,6 +9,7 @@ use crate::client::{Body, Client, End, Intake, State};
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::plan::QuickAck;
+use crate::request::NoRoom;
 use crate::{Action, Proxy, Time, limits};
 
 /// The body of a request that has arrived whole, trailer included.
@@ -223,6 +224,13 @@ impl Proxy {
             }
         }
         if let Some(answer) = refused {
+            if let Some(used) = self.remove(id, &request, text, now) {
+                if used == 0 {
+                    let client = self.desk.clients.find_mut(id).expect("it waits");
+                    client.session.muted = muted;
+                }
+                return used;
+            }
             return self.refuse_read(id, &request, text, &answer);
         }
         match usize::try_from(request.len()) {
@@ -272,15 +280,20 @@ impl Proxy {
         head: &[u8],
         answer: &Answer<'_>,
     ) -> usize {
+        self.pass_over(id, request);
+        self.desk.answer(id, request, head, answer);
+        self.pause_if_full(id);
+        head.len()
+    }
+
+    /// What follows the head of a request that is refused is nobody's.
+    pub(super) fn pass_over(&mut self, id: ConnId, request: &Request) {
         let client = self.desk.clients.find_mut(id).expect("the caller found it");
         let (pool, tail) = (client.pool as usize, request.len() - u64::from(request.head));
         if tail > 0 {
             client.intake = Intake::Swallow(tail);
         }
         self.desk.pools[pool].counters.add(Counter::Refused, 1);
-        self.desk.answer(id, request, head, answer);
-        self.pause_if_full(id);
-        head.len()
     }
 
     /// An unknown command may be one that the operator knows.
@@ -327,17 +340,23 @@ impl Proxy {
         if matches!(request.class, Class::Local(_)) && request.head as usize > limits::OWN_LEN_MAX {
             return Some(Answer::Refused(Refusal::TooLarge));
         }
-        if request.body > self.desk.pools[pool].plan.item_size_max as u64 {
-            return Some(Answer::Refused(Refusal::TooLarge));
-        }
-        if request.body > 0 && !self.desk.memory.has_room(request.body as usize) {
-            return Some(Answer::Failed("out of memory storing object"));
+        if let Some(no_room) = self.no_room(pool, request) {
+            return Some(no_room.answer());
         }
         let keys_held = request.head as usize + self.keys.len() * KEY_HELD;
         if self.keys.len() > 1 && !self.desk.memory.has_room(keys_held) {
             return Some(Answer::Failed("out of memory for so many keys"));
         }
         None
+    }
+
+    /// Why there is no room for a request's data.
+    pub(super) fn no_room(&self, pool: usize, request: &Request) -> Option<NoRoom> {
+        if request.body > self.desk.pools[pool].plan.item_size_max as u64 {
+            return Some(NoRoom::TooLarge);
+        }
+        let has_room = request.body == 0 || self.desk.memory.has_room(request.body as usize);
+        (!has_room).then_some(NoRoom::NoMemory)
     }
 
     fn begin_body(&mut self, id: ConnId, request: Request, head: &[u8], left: u64) {

@@ -7,7 +7,7 @@ use super::super::commands::{
 };
 use super::super::is_plain;
 use super::super::meta::base64;
-use super::header::Header;
+use super::header::{self, Header};
 use super::opcodes::{self, Mode, Shape};
 use crate::scan::push_decimal;
 use crate::{Ask, Carry, Quiet, Refusal, Request, Skills};
@@ -40,6 +40,17 @@ pub(super) fn write_head(request: &Request, head: &[u8], ask: Ask, out: &mut Vec
         _ => said.write_classic(ask.command, len, out),
     }
     out.extend_from_slice(b"\r\n");
+}
+
+/// The packet that removes the key of a `Set`. An `Add` and the others leave theirs, as in
+/// memcached.
+pub(super) fn write_removal(request: &Request, head: &[u8], out: &mut Vec<u8>) -> bool {
+    let said = Said::read(request, head);
+    let removes = said.shape == Shape::Store(Mode::Set);
+    if removes {
+        header::push_delete(said.key, out);
+    }
+    removes
 }
 
 /// What ends the data block: the value of a binary packet has no trailer.

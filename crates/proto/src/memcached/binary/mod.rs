@@ -118,6 +118,10 @@ impl Protocol for Binary {
         carry::open_fetch(request, head, out);
     }
 
+    fn removal(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) -> bool {
+        carry::write_removal(request, head, out)
+    }
+
     fn is_answer(&self, asked: &Asked<'_>, item: &Item, head: &[u8]) -> bool {
         let Some(header) = Header::read(asked.head) else { return false };
         Repeated::read(asked.ask.command, item, head).is_of(header.key(asked.head), None)
