@@ -64,7 +64,9 @@ fn make(redis: &PathBuf, valkey: &PathBuf) -> Result<String, String> {
     let review = std::fs::read_to_string(root().join(REVIEW))
         .map_err(|error| format!("{REVIEW}: {error}"))?;
     let review = review::read(&review)?;
-    write::table(&facts::merge(redis, valkey), &review)
+    let mut facts = facts::merge(redis, valkey);
+    review.complete(&mut facts)?;
+    write::table(&facts, &review)
 }
 
 /// Where the package of Python's puts it.

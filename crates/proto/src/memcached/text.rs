@@ -2,11 +2,11 @@
 
 use super::commands::{MG, MS, SET, TABLE};
 use super::meta::{self, base64};
-use super::{Binary, Servers, answer, binary, reply, request};
+use super::{Binary, Servers, answer, binary, gather, reply, request};
 use crate::scan::Tokens;
 use crate::{
-    Answer, Ask, Asked, Carry, Class, Command, Item, Login, Parsed, Protocol, Request, Resume,
-    Shown, Skills, Span, Upstream,
+    Answer, Ask, Asked, Carry, Class, Command, Item, Login, Ours, Parsed, Part, Protocol, Request,
+    Resume, Shown, Skills, Span, Upstream,
 };
 
 const ABOUT: &str = "\
@@ -103,6 +103,17 @@ impl Protocol for Text {
             out.push(b' ');
             out.extend_from_slice(request.arguments.of(head));
         }
+    }
+
+    fn gather(
+        &self,
+        asked: &Asked<'_>,
+        parts: &mut dyn Iterator<Item = Part<'_>>,
+        _ours: &dyn Ours,
+        out: &mut Vec<u8>,
+    ) {
+        let pass = |reply: &[u8], out: &mut Vec<u8>| out.extend_from_slice(reply);
+        gather::gather(self, asked, parts, &pass, out);
     }
 
     /// As memcached 1.6.18 does it: of a `set`, and of an `ms` in every mode, but not of `cas`.

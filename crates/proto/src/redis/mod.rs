@@ -28,8 +28,8 @@ mod words;
 pub use servers::Servers;
 
 use crate::{
-    Answer, Ask, Asked, Carry, Command, Excuse, Extra, Facts, Item, Lane, Login, Parsed, Protocol,
-    Request, Resume, Session, Shown, Skills, Span, Turn, Upstream,
+    Answer, Ask, Asked, Carry, Command, Excuse, Extra, Facts, Item, Lane, Login, Ours, Parsed,
+    Part, Protocol, Request, Resume, Session, Shown, Skills, Span, Turn, Upstream,
 };
 
 /// Redis.
@@ -110,10 +110,11 @@ impl Protocol for Redis {
     fn gather(
         &self,
         asked: &Asked<'_>,
-        parts: &mut dyn Iterator<Item = Result<&[u8], &[u8]>>,
+        parts: &mut dyn Iterator<Item = Part<'_>>,
+        ours: &dyn Ours,
         out: &mut Vec<u8>,
     ) {
-        gather::gather(asked, parts, out);
+        gather::gather(asked, parts, ours, out);
     }
 
     fn converse(

@@ -1,12 +1,10 @@
 //! What a protocol answers by itself: who is there, what the client is called, which database it is
 //! in. The protocol has the words, and says what becomes of the client.
 
-use proto::{Answer, Carry, Class, Facts, Lane, Local, Muted, Quiet, Request, Session, Turn};
+use proto::{Answer, Carry, Class, Lane, Local, Muted, Ours, Quiet, Request, Session, Turn};
 
-use metrics::Pool as Counter;
-
-use super::ask::VERSION;
 use super::way::Way;
+use crate::desk::View;
 use crate::id::ConnId;
 use crate::{Proxy, Time, limits};
 
@@ -27,7 +25,10 @@ impl Proxy {
             // That one answer is not wanted, unless the protocol now says otherwise.
             session.muted = Muted::Now;
         }
-        let turn = protocol.converse(request, head, &mut session, &self.facts(pool), &mut words);
+        let pool = &self.desk.pools[pool];
+        let uptime = self.desk.now.since(self.desk.started);
+        let ours = View { pool, sheet: self.desk.sheet, uptime };
+        let turn = protocol.converse(request, head, &mut session, &ours.facts(), &mut words);
         let is_muted = request.quiet == Quiet::Silent && session.muted != Muted::No;
         if session.muted == Muted::Now {
             session.muted = Muted::No;
@@ -123,21 +124,6 @@ impl Proxy {
             links.into_iter().for_each(|id| self.retire_link(id));
         }
         self.desk.pools[pool].lane(lane)
-    }
-
-    fn facts(&self, pool: usize) -> Facts<'_> {
-        let entry = &self.desk.pools[pool];
-        Facts {
-            pool: &entry.plan.name,
-            version: VERSION,
-            skills: entry.skills(),
-            spaces: entry.plan.spaces,
-            lane: entry.lanes.of(entry.lanes.home),
-            servers: entry.planned(),
-            clients: self.desk.sheet.total(entry.plan.row, Counter::ClientsNow),
-            uptime_s: self.desk.now.since(self.started) / 1_000_000,
-            has_users: entry.plan.users.is_some(),
-        }
     }
 }
 

@@ -7,7 +7,7 @@
 mod lookup;
 mod table;
 
-use crate::{Ask, Class, Command, Place};
+use crate::{Ask, Class, Command, Place, Reach};
 
 pub(super) use lookup::{lookup, lookup_at, lookup_sub};
 pub use table::id;
@@ -138,8 +138,12 @@ const fn split(command: u16, each: bool, writes: bool) -> Class {
     Class::Split { ask: Ask { command }, each, writes, idempotent: !writes }
 }
 
-const fn all(command: u16, gated: bool, writes: bool) -> Class {
-    Class::Broadcast { ask: Ask { command }, gated, writes }
+const fn all(command: u16, writes: bool) -> Class {
+    Class::Broadcast { ask: Ask { command }, gated: false, writes, reach: Reach::All }
+}
+
+const fn gated(command: u16, writes: bool, reach: Reach) -> Class {
+    Class::Broadcast { ask: Ask { command }, gated: true, writes, reach }
 }
 
 pub(super) const ABOUT: &str = "\
