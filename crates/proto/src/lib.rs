@@ -27,7 +27,7 @@ pub use message::{
     Answer, Ask, Asked, Carry, Class, Command, Excuse, Extra, Heard, Item, ItemKind, Lane, Local,
     Marks, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Skills, Span,
 };
-pub use part::{Ours, Part, Said, Totals};
+pub use part::{Ours, Part, Process, Said, Totals};
 pub use session::{Credentials, Facts, Login, Muted, Profile, Session, Turn};
 
 /// Every protocol that clients speak.
@@ -192,6 +192,12 @@ pub trait Protocol: Sync {
     /// repeats of the request, a key or what the client tells its requests by, is what was asked.
     fn is_answer(&self, _asked: &Asked<'_>, _item: &Item, _head: &[u8]) -> bool {
         true
+    }
+
+    /// Whether a single read with `keep` found something, by the item that answers it; none if it
+    /// was no read.
+    fn found(&self, _asked: &Asked<'_>, _item: &Item, _head: &[u8]) -> Option<bool> {
+        None
     }
 
     /// Tells an item of a server's reply in the client's words: writes its head, and says what of

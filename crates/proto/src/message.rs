@@ -167,6 +167,8 @@ pub struct Request {
     /// It is kept whole until it is answered, so that it can be asked again if its server says that
     /// it did nothing: see [`Excuse`].
     pub repeat: bool,
+    /// It brings a value to be stored.
+    pub stores: bool,
     pub place: Place,
     /// A database other than the client's that it reaches into, if that is not the first.
     pub space: u32,
@@ -190,6 +192,7 @@ impl Request {
             marks: Marks::None,
             keep: false,
             repeat: false,
+            stores: false,
             place: Place::Keys,
             space: 0,
             head: 0,

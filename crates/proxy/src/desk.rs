@@ -314,11 +314,22 @@ impl Desk {
     /// A key of a read has no value.
     pub(crate) fn miss(&mut self, entry: Entry) {
         let row = &mut self.rows[entry.row];
+        self.pools[row.pool as usize].counters.add(Counter::Misses, 1);
         if row.slots.is_empty() {
             row.question.answer(&Answer::Miss, row.reply.copied());
             self.account_row(entry.row);
         }
         self.part_done(entry.row);
+    }
+
+    /// Counts what a read found that is answered by one item.
+    pub(crate) fn note_found(&mut self, id: RowId, item: &Item, head: &[u8]) {
+        let row = &self.rows[id];
+        if let Some(found) = row.question.found(item, head) {
+            let counters = &self.pools[row.pool as usize].counters;
+            counters.add(Counter::KeysAsked, 1);
+            counters.add(if found { Counter::Hits } else { Counter::Misses }, 1);
+        }
     }
 
     /// The server's own item answers a request; of a broadcast's items the last good one stays. A

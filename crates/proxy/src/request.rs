@@ -158,6 +158,14 @@ impl Question {
         !self.keep || self.protocol.is_answer(&self.asked(), item, head)
     }
 
+    /// Whether it is a read that this one item answers, and found something.
+    pub(crate) fn found(&self, item: &Item, head: &[u8]) -> Option<bool> {
+        if !self.keep || self.no_room.is_some() {
+            return None;
+        }
+        self.protocol.found(&self.asked(), item, head)
+    }
+
     /// Tells a server's item; `slot`: which key of a read it is about.
     pub(crate) fn translate(
         &self,

@@ -289,7 +289,7 @@ impl Asker<'_> {
             0 => ("version\r\n", Asked::Prefix("VERSION "), false),
             1 => ("verbosity 1\r\n", Asked::Line("OK"), false),
             2 => ("verbosity 1 noreply\r\n", quiet, true),
-            _ => ("stats\r\n", Asked::Stats, false),
+            _ => ("stats proxy\r\n", Asked::Stats, false),
         };
         self.say(text, asked, is_quiet, false);
     }

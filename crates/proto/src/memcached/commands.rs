@@ -24,7 +24,7 @@ pub(super) enum Shape {
     Flush,
     /// `level [noreply]`
     Verbosity,
-    /// No argument: those that memcached knows are about one server.
+    /// Perhaps a word that says which.
     Stats,
     /// `[subcommand] number* [noreply]`: the servers' own affair, but for how long it is.
     Admin,
@@ -40,6 +40,14 @@ const UPDATE: Class = Class::Single { writes: true };
 const fn admin(command: u16) -> Class {
     Class::Broadcast { ask: Ask { command }, gated: true, writes: true, reach: Reach::All }
 }
+
+/// Asked of every server; those that do not answer are named.
+pub(super) const STATISTICS: Class = Class::Broadcast {
+    ask: Ask { command: STATS },
+    gated: false,
+    writes: false,
+    reach: Reach::Survey,
+};
 
 const SERVER_ONLY: Class =
     Class::Refuse(Refusal::ByName("refused by the proxy: ask the server itself"));
@@ -92,7 +100,13 @@ pub(super) static TABLE: &[Command] = &[
     row("flush_all", admin(FLUSH_ALL), "to all servers, only with `allow: [flush_all]`"),
     row("version", Class::Local(Local::Version), "the proxy's own"),
     row("verbosity", Class::Local(Local::Nothing), "accepted, without effect"),
-    row("stats", Class::Local(Local::Stats), "the proxy's own counters, per pool and server"),
+    row(
+        "stats",
+        STATISTICS,
+        "memcached's names, of the pool: see below; `settings items slabs sizes conns extstore` are \
+         the servers' own, and of several each name begins with its server; `proxy`: the proxy's \
+         own counters, per pool and server; `detail`, `cachedump` and `sizes_enable` are refused",
+    ),
     row("quit", Class::Local(Local::Quit), "closes after the answers to what came before"),
     row("shutdown", SERVER_ONLY, ""),
     row(

@@ -23,7 +23,8 @@ const BAD_EXPTIME: &str = "invalid exptime argument";
 const BINARY_MAGIC: u8 = 0x80;
 const NOT_BINARY: &str = "binary is spoken from a connection's first byte on, or not at all";
 const NOT_HTTP: &str = "this is no HTTP server";
-const ONE_SERVER: &str = "these statistics are a server's own: ask the server itself";
+pub(super) const ONE_SERVER: &str =
+    "these statistics are a server's own: ask the server itself";
 const LINE_TOO_LONG: &str = "line too long";
 const STREAM: &str = "refused by the proxy: it is a stream; ask the server itself";
 /// Most words of an administrative command after its name: `lru tune` has four numbers.
@@ -61,6 +62,7 @@ pub(super) fn write_head(request: &Request, head: &[u8], keys: &[Span], out: &mu
         Shape::Delta | Shape::Touch => 3,
         Shape::Flush if is_now(head) => 1,
         Shape::Flush => 2,
+        Shape::Stats => 2,
         _ if request.command == commands::STATS_RESET => 2,
         _ if request.quiet == Quiet::Loud => usize::MAX,
         _ => Tokens::new(head).count() - 1,
@@ -75,6 +77,16 @@ pub(super) fn write_head(request: &Request, head: &[u8], keys: &[Span], out: &mu
     }
     out.pop();
     out.extend_from_slice(b"\r\n");
+}
+
+/// Whether `stats` knows this argument, and servers answer it by a list of facts.
+pub(super) fn is_list(word: &[u8]) -> bool {
+    matches!(word, b"settings" | b"items" | b"slabs" | b"sizes" | b"conns" | b"extstore")
+}
+
+/// Whether `stats` knows this argument, and what it does is about one server.
+pub(super) fn is_servers_own(word: &[u8]) -> bool {
+    matches!(word, b"detail" | b"cachedump" | b"sizes_enable" | b"sizes_disable")
 }
 
 /// Whether a `flush_all` has no time, or one that has passed: servers flush at once.
@@ -172,6 +184,7 @@ impl Line<'_> {
         };
         self.request.body = body;
         self.request.trailer = b"\r\n";
+        self.request.stores = true;
         let good = tokens[0].is_some_and(|key| self.is_key(key))
             && scan::decimal(text(1), u64::from(u32::MAX)).is_some()
             && is_exptime(text(2))
@@ -277,7 +290,19 @@ impl Line<'_> {
                     false => self.refuse(Refusal::Unknown),
                 }
             }
-            Some(_) => self.refuse(Refusal::ByName(ONE_SERVER)),
+            Some(b"proxy") => {
+                self.request.class = Class::Local(Local::Stats);
+                None
+            }
+            Some(word) if is_list(word) => {
+                self.tokens.by_ref().for_each(drop);
+                match self.tokens.are_clean() {
+                    true => None,
+                    false => self.refuse(Refusal::Unknown),
+                }
+            }
+            Some(word) if is_servers_own(word) => self.refuse(Refusal::ByName(ONE_SERVER)),
+            Some(_) => self.refuse(Refusal::Unknown),
         }
     }
 

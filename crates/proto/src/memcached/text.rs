@@ -21,6 +21,12 @@ classic words where those mean exactly the same. What memcached 1.6.18 takes and
   from commands. One that names no length is an error, and the conversation goes on;
 * the data of a storage command that is refused: it is passed over, never read as commands.
 
+`stats` has memcached's names, as if the pool were one memcached. Connections, bytes, logins, reads
+(`cmd_get`, `get_hits`, `get_misses`), `cmd_set` and what is said of the process are the proxy's own,
+of all workers; `pid` and `uptime` are the master's. The others are summed over the servers, which
+are asked each time; `quickack_servers_down` names those that did not answer. What means nothing of
+several servers (`libevent`, `hash_power_level`) is left out.
+
 Flags of newer versions (`E`, `S`, `x`) pass on; a letter that nobody knows is refused. `k` of a
 base64 key whose bytes a line cannot hold is told from the request: the server could send such a
 key as it is.
@@ -109,11 +115,13 @@ impl Protocol for Text {
         &self,
         asked: &Asked<'_>,
         parts: &mut dyn Iterator<Item = Part<'_>>,
-        _ours: &dyn Ours,
+        ours: &dyn Ours,
         out: &mut Vec<u8>,
     ) {
+        let words = asked.head.split(|byte| matches!(byte, b' ' | b'\r' | b'\n'));
+        let argument = words.filter(|word| !word.is_empty()).nth(1).unwrap_or_default();
         let pass = |reply: &[u8], out: &mut Vec<u8>| out.extend_from_slice(reply);
-        gather::gather(self, asked, parts, &pass, out);
+        gather::gather(self, asked, parts, (ours, argument), &pass, out);
     }
 
     /// As memcached 1.6.18 does it: of a `set`, and of an `ms` in every mode, but not of `cas`.
@@ -129,6 +137,10 @@ impl Protocol for Text {
 
     fn is_answer(&self, asked: &Asked<'_>, item: &Item, head: &[u8]) -> bool {
         meta::answer::is_answer(asked, item, head)
+    }
+
+    fn found(&self, asked: &Asked<'_>, item: &Item, head: &[u8]) -> Option<bool> {
+        reply::found(asked.ask, item, head)
     }
 
     fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {

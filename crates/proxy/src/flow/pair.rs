@@ -133,6 +133,9 @@ impl Proxy {
             return Ok(Step::Used(line.len()));
         }
         let (entry, unit) = whose(flight, &item, rest.bytes, &self.desk.rows, upstream)?;
+        if unit == Unit::Single {
+            self.desk.note_found(entry.row, &item, &rest.bytes[..item.head as usize]);
+        }
         let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
         if len > rest.bytes.len() || item.kind == ItemKind::Part {
             begin_body(link, &mut self.desk, (item, asked), rest, (entry, unit));

@@ -39,6 +39,8 @@ impl Proxy {
         if client.state != State::Open {
             return;
         }
+        let counters = self.desk.pools[client.pool as usize].counters;
+        counters.add(Counter::ReceivedBytes, source.bytes.len() as u64);
         if client.partial.is_empty() {
             let used = self.consume(id, source, now);
             self.keep_rest(id, &source.bytes[used..]);
@@ -445,6 +447,10 @@ impl Proxy {
             }
             Class::Fetch { .. } => self.ask_fetch(id, request, head, now),
             Class::Single { writes } => {
+                if request.stores {
+                    let pool = client.pool as usize;
+                    self.desk.pools[pool].counters.add(Counter::Stores, 1);
+                }
                 let way = way.expect("a single request has a way");
                 self.ask_single(id, request, head, data, (way, writes), now);
             }

@@ -22,7 +22,7 @@ fn try_in_vain(quickack: &Quickack, request: &str) {
 /// A counter of the only server, of all workers together.
 fn total(quickack: &Quickack, memcached: &Memcached, name: &str) -> u64 {
     let mut client = quickack.client();
-    client.send("stats\r\n");
+    client.send("stats proxy\r\n");
     let text = client.read_until("END\r\n");
     let start = format!("{}.{name} ", memcached.address);
     let line = text.lines().find_map(|line| line.split_once(&start));

@@ -31,6 +31,7 @@ mod rings;
 mod shutdown;
 mod soak;
 mod stall;
+mod statistics;
 mod syscalls;
 mod verbs;
 mod whole_proxy;

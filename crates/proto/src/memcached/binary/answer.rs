@@ -247,6 +247,7 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
             out.extend_from_slice(name.as_bytes());
             out.extend_from_slice(value.as_bytes());
         }
+        Answer::Refused(Refusal::Unknown) if to.shape == Shape::Stat => to.say(NOT_FOUND, out),
         Answer::Refused(Refusal::Unknown | Refusal::Bad(UNKNOWN_WORDS)) => to.say(UNKNOWN, out),
         Answer::Refused(Refusal::ByName(why)) => to.say((NOT_SUPPORTED, why.as_bytes()), out),
         Answer::Refused(Refusal::Bad(why)) => to.say((INVALID, why.as_bytes()), out),

@@ -3,7 +3,7 @@
 
 use super::super::commands::{
     self, ADD, APPEND, CAS, DECR, DELETE, FLUSH_ALL, GATS_ONE, INCR, MA, MD, MG, MS, PREPEND,
-    REPLACE, SET,
+    REPLACE, SET, STATS, STATS_RESET,
 };
 use super::super::is_plain;
 use super::super::meta::base64;
@@ -35,6 +35,7 @@ pub(super) fn write_head(request: &Request, head: &[u8], ask: Ask, out: &mut Vec
     let len = request.body;
     match ask.command {
         FLUSH_ALL => said.write_flush(out),
+        STATS | STATS_RESET => said.write_stats(out),
         MS => said.write_ms(len, out),
         MD | MG | MA => said.write_meta(ask.command, out),
         _ => said.write_classic(ask.command, len, out),
@@ -131,6 +132,15 @@ impl<'a> Said<'a> {
         out.extend_from_slice(b"flush_all");
         if self.header.extras > 0 {
             push(b" ", self.ttl(0).into(), out);
+        }
+    }
+
+    /// Of several words servers look at the first.
+    fn write_stats(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"stats");
+        if !self.key.is_empty() {
+            out.push(b' ');
+            out.extend(self.key.iter().take_while(|&&byte| byte != b' '));
         }
     }
 

@@ -18,7 +18,7 @@ mod opcodes;
 mod request;
 
 use super::meta::answer::Repeated;
-use super::{Servers, Text, gather};
+use super::{Servers, Text, gather, reply};
 use crate::{
     Answer, Ask, Asked, Carry, Command, Item, Login, Ours, Parsed, Part, Protocol, Request, Resume,
     Shown, Skills, Span, Upstream,
@@ -122,12 +122,13 @@ impl Protocol for Binary {
         &self,
         asked: &Asked<'_>,
         parts: &mut dyn Iterator<Item = Part<'_>>,
-        _ours: &dyn Ours,
+        ours: &dyn Ours,
         out: &mut Vec<u8>,
     ) {
+        let argument = Header::read(asked.head).map_or(&b""[..], |one| one.key(asked.head));
         // Servers answered in text.
         let pass = |reply: &[u8], out: &mut Vec<u8>| answer::pass(asked, reply, out);
-        gather::gather(self, asked, parts, &pass, out);
+        gather::gather(self, asked, parts, (ours, argument), &pass, out);
     }
 
     fn removal(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) -> bool {
@@ -137,6 +138,10 @@ impl Protocol for Binary {
     fn is_answer(&self, asked: &Asked<'_>, item: &Item, head: &[u8]) -> bool {
         let Some(header) = Header::read(asked.head) else { return false };
         Repeated::read(asked.ask.command, item, head).is_of(header.key(asked.head), None)
+    }
+
+    fn found(&self, asked: &Asked<'_>, item: &Item, head: &[u8]) -> Option<bool> {
+        reply::found(asked.ask, item, head)
     }
 
     fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {

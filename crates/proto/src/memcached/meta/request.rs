@@ -32,6 +32,7 @@ impl Line<'_> {
             };
             self.request.body = body;
             self.request.trailer = b"\r\n";
+            self.request.stores = true;
         }
         let text = self.tokens.text(key);
         if !self.is_key(key) {
