@@ -23,8 +23,7 @@ const BAD_EXPTIME: &str = "invalid exptime argument";
 const BINARY_MAGIC: u8 = 0x80;
 const NOT_BINARY: &str = "binary is spoken from a connection's first byte on, or not at all";
 const NOT_HTTP: &str = "this is no HTTP server";
-pub(super) const ONE_SERVER: &str =
-    "these statistics are a server's own: ask the server itself";
+pub(super) const ONE_SERVER: &str = "these statistics are a server's own: ask the server itself";
 const LINE_TOO_LONG: &str = "line too long";
 const STREAM: &str = "refused by the proxy: it is a stream; ask the server itself";
 /// Most words of an administrative command after its name: `lru tune` has four numbers.

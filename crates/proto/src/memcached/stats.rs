@@ -227,7 +227,10 @@ mod tests {
     #[test]
     fn a_list_of_one_server_passes_and_of_several_each_name_has_its_server() {
         let one = Said::Reply(b"STAT items:1:number 5\r\nSTAT a b c\r\nEND\r\n");
-        assert_eq!(told("stats items\r\n", &[one]), "STAT items:1:number 5\r\nSTAT a b c\r\nEND\r\n");
+        assert_eq!(
+            told("stats items\r\n", &[one]),
+            "STAT items:1:number 5\r\nSTAT a b c\r\nEND\r\n"
+        );
         assert_eq!(
             told("stats items\r\n", &[one, fault("down", false), Said::Reply(b"END\r\n")]),
             "STAT s0:items:1:number 5\r\nSTAT s0:a b c\r\nSTAT quickack_servers_down s1\r\nEND\r\n"
@@ -246,7 +249,12 @@ mod tests {
         let ask = Ask { command: STATS };
         let asked = Asked { command, quiet: Quiet::Loud, ask, head: &head, at: 0, next: None };
         let mut out = Vec::new();
-        Binary.gather(&asked, &mut parts(&[Said::Reply(b"STAT a 1\r\nEND\r\n")]), &Nothing, &mut out);
+        Binary.gather(
+            &asked,
+            &mut parts(&[Said::Reply(b"STAT a 1\r\nEND\r\n")]),
+            &Nothing,
+            &mut out,
+        );
         assert_eq!(out.len(), 24 + 2 + 24);
         assert_eq!((out[1], out[3], out[11], out[15], &out[24..26]), (0x10, 1, 2, 9, &b"a1"[..]));
         assert_eq!((out[27], out[29], out[37]), (0x10, 0, 0));

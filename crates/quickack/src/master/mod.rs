@@ -245,7 +245,7 @@ impl Master {
     }
 
     /// Tells the workers what their clients may ask about the proxy as a whole.
-    fn tell_process(&self) {
+    pub(super) fn tell_process(&self) {
         let unix_s = Now::read().unix_us / 1_000_000;
         self.board.book().tell_process(metrics::Process {
             pid: std::process::id().into(),
