@@ -49,6 +49,8 @@ pub(super) const STATISTICS: Class = Class::Broadcast {
     reach: Reach::Survey,
 };
 
+pub(super) const STREAM: &str = "refused by the proxy: it is a stream; ask the server itself";
+
 const SERVER_ONLY: Class =
     Class::Refuse(Refusal::ByName("refused by the proxy: ask the server itself"));
 
@@ -103,7 +105,7 @@ pub(super) static TABLE: &[Command] = &[
     row(
         "stats",
         STATISTICS,
-        "memcached's names, of the pool: see below; `settings items slabs sizes conns extstore` are \
+        "memcached's names, of the pool: see above; `settings items slabs sizes conns extstore` are \
          the servers' own, and of several each name begins with its server; `proxy`: the proxy's \
          own counters, per pool and server; `detail`, `cachedump` and `sizes_enable` are refused",
     ),
@@ -121,7 +123,7 @@ pub(super) static TABLE: &[Command] = &[
         admin(LRU_CRAWLER),
         "as slabs; `metadump` and `mgdump` are streams and are refused",
     ),
-    row("watch", SERVER_ONLY, ""),
+    row("watch", Class::Refuse(Refusal::ByName(STREAM)), "a stream"),
     row("cache_memlimit", admin(CACHE_MEMLIMIT), "as slabs"),
     row("extstore", admin(EXTSTORE), "as slabs"),
     row("refresh_certs", SERVER_ONLY, ""),

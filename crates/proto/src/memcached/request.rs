@@ -25,7 +25,6 @@ const NOT_BINARY: &str = "binary is spoken from a connection's first byte on, or
 const NOT_HTTP: &str = "this is no HTTP server";
 pub(super) const ONE_SERVER: &str = "these statistics are a server's own: ask the server itself";
 const LINE_TOO_LONG: &str = "line too long";
-const STREAM: &str = "refused by the proxy: it is a stream; ask the server itself";
 /// Most words of an administrative command after its name: `lru tune` has four numbers.
 const ADMIN_MAX: usize = 7;
 /// Longest line of one. Servers before 1.5 hang up on one that is longer than 1024 bytes.
@@ -317,7 +316,7 @@ impl Line<'_> {
             (commands::SLABS, Some(b"automove")) => (2..=ADMIN_MAX, true),
             (commands::SLABS, _) => (3..=3, false),
             (commands::LRU_CRAWLER, Some(b"metadump" | b"mgdump")) => {
-                return self.refuse(Refusal::ByName(STREAM));
+                return self.refuse(Refusal::ByName(commands::STREAM));
             }
             (commands::LRU_CRAWLER, Some(b"enable" | b"disable")) => (1..=1, false),
             (commands::LRU_CRAWLER, Some(b"crawl" | b"tocrawl" | b"sleep")) => (2..=2, false),

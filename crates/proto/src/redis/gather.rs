@@ -269,7 +269,7 @@ mod tests {
         check(id::DEL, &[":2\r\n"], ":2\r\n");
         check(id::EXISTS, &[":2\r\n", ":0\r\n", ":40\r\n"], ":42\r\n");
         check(id::DBSIZE, &[":18446744073709551615\r\n"], ":18446744073709551615\r\n");
-        let differ = "-ERR the servers do not agree: s0 says '1', s1 says 'OK'\r\n";
+        let differ = "-ERR the servers do not agree: s0 says '1'; s1 says 'OK'\r\n";
         check(id::TOUCH, &[":1\r\n", "+OK\r\n"], differ);
     }
 
@@ -336,7 +336,7 @@ mod tests {
     fn a_script_exists_where_all_have_it() {
         let replies = ["*3\r\n:1\r\n:1\r\n:0\r\n", "*3\r\n:1\r\n:0\r\n:0\r\n"];
         check(id::SCRIPT_EXISTS, &replies, "*3\r\n:1\r\n:0\r\n:0\r\n");
-        let differ = "-ERR the servers do not agree: s0 says '*1\\x0d\\x0a:1\\x0d\\x0a', \
+        let differ = "-ERR the servers do not agree: s0 says '*1\\x0d\\x0a:1\\x0d\\x0a'; \
              s1 says '*0\\x0d\\x0a'\r\n";
         check(id::SCRIPT_EXISTS, &["*1\r\n:1\r\n", "*0\r\n"], differ);
     }
@@ -351,11 +351,11 @@ mod tests {
         check(
             id::CONFIG_SET,
             &["+OK\r\n", "-ERR no\r\n", "fault down"],
-            "-ERR the servers do not agree: s0 says 'OK', s1 says 'ERR no', s2: down\r\n",
+            "-ERR the servers do not agree: s0 says 'OK'; s1 says 'ERR no'; s2: down\r\n",
         );
-        let none = "-ERR s0: down, s1: connection lost, outcome unknown\r\n";
+        let none = "-ERR s0: down; s1: connection lost, outcome unknown\r\n";
         check(id::SAVE, &["fault down", "fault connection lost, outcome unknown"], none);
-        let partly = "-ERR the servers do not agree: s0 says 'OK', s1: down\r\n";
+        let partly = "-ERR the servers do not agree: s0 says 'OK'; s1: down\r\n";
         check(id::FLUSHALL, &["+OK\r\n", "fault down"], partly);
     }
 
@@ -371,7 +371,7 @@ mod tests {
             "*3\r\n*2\r\n$2\r\ns0\r\n:1\r\n*2\r\n$2\r\ns1\r\n-ERR down\r\n\
              *2\r\n$2\r\ns2\r\n-ERR no\r\n",
         );
-        check(id::SLOWLOG_LEN, &["fault down", "fault lost"], "-ERR s0: down, s1: lost\r\n");
+        check(id::SLOWLOG_LEN, &["fault down", "fault lost"], "-ERR s0: down; s1: lost\r\n");
         let unknown = "-ERR unknown command\r\n";
         check(id::COMMANDLOG_LEN, &[unknown, unknown], unknown);
         check(id::ACL_GENPASS, &["$2\r\nab\r\n", "$2\r\nab\r\n"], "$2\r\nab\r\n");
@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn a_script_has_one_digest() {
         check(id::SCRIPT_LOAD, &["$2\r\nab\r\n", "$2\r\nab\r\n"], "$2\r\nab\r\n");
-        let differ = "-ERR the servers do not agree: s0 says 'ab', s1 says 'ab', s2 says 'cd'\r\n";
+        let differ = "-ERR the servers do not agree: s0 says 'ab'; s1 says 'ab'; s2 says 'cd'\r\n";
         check(id::FUNCTION_LOAD, &["$2\r\nab\r\n", "$2\r\nab\r\n", "$2\r\ncd\r\n"], differ);
     }
 }
