@@ -104,8 +104,8 @@ table! {
         ConnectsWaited "connects_waited_total" "Connects that waited for their turn in a storm.",
         Installs "installs_total" "Configurations that it took up while it ran.",
         BusyTime "busy_us_total" "Microseconds in which the loop did not wait.",
-        UserTime "user_us_total" "Microseconds of processor time in the program.",
-        SystemTime "system_us_total" "Microseconds of processor time in the system.",
+        UserUs "user_us_total" "Microseconds of processor time in the program.",
+        SystemUs "system_us_total" "Microseconds of processor time in the system.",
     }
 }
 

@@ -188,8 +188,9 @@ pub trait Protocol: Sync {
         false
     }
 
-    /// Whether this item, which begins with `head`, can answer a single request with `keep`: what it
-    /// repeats of the request, a key or what the client tells its requests by, is what was asked.
+    /// Whether this item, which begins with `head`, can answer a single request with `keep`: what
+    /// it repeats of the request, a key or what the client tells its requests by, is what was
+    /// asked.
     fn is_answer(&self, _asked: &Asked<'_>, _item: &Item, _head: &[u8]) -> bool {
         true
     }

@@ -322,16 +322,6 @@ impl Desk {
         self.part_done(entry.row);
     }
 
-    /// Counts what a read found that is answered by one item.
-    pub(crate) fn note_found(&mut self, id: RowId, item: &Item, head: &[u8]) {
-        let row = &self.rows[id];
-        if let Some(found) = row.question.found(item, head) {
-            let counters = &self.pools[row.pool as usize].counters;
-            counters.add(Counter::KeysAsked, 1);
-            counters.add(if found { Counter::Hits } else { Counter::Misses }, 1);
-        }
-    }
-
     /// The server's own item answers a request; of a broadcast's items the last good one stays. A
     /// line is kept whatever the ceiling says: whoever asked for a change must hear of it.
     pub(crate) fn status(&mut self, id: RowId, server: u32, value: Value<'_>, has_body: bool) {

@@ -7,8 +7,7 @@
 //! ```
 
 use proto::{
-    Answer, Ask, Asked, Class, Item, Ours, Part, Protocol, Quiet, Refusal, Request, Said, Shown,
-    Span,
+    Answer, Ask, Asked, Class, Item, Ours, Part, Protocol, Quiet, Request, Said, Shown, Span,
 };
 
 use crate::Time;
@@ -16,6 +15,7 @@ use crate::buffer::{Outbox, Spares};
 use crate::id::ConnId;
 use crate::limits;
 use crate::plan::Partial;
+use crate::room::NoRoom;
 
 /// Index of a row. Rows are freed only when no queue names them any more.
 pub(crate) type RowId = u32;
@@ -88,33 +88,6 @@ pub(crate) struct Question {
     pub(crate) head: Vec<u8>,
     /// Where the parts of the head end that belong to one key each, if it was joined from several.
     ends: Vec<u32>,
-}
-
-/// Why the data of a request is not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoRoom {
-    /// It is longer than the pool lets it be.
-    TooLarge,
-    /// All memory is in use.
-    NoMemory,
-}
-
-impl NoRoom {
-    /// What its client is told, when its key has been removed or need not be.
-    pub(crate) fn answer(self) -> Answer<'static> {
-        match self {
-            NoRoom::TooLarge => Answer::Refused(Refusal::TooLarge),
-            NoRoom::NoMemory => Answer::Failed("out of memory storing object"),
-        }
-    }
-
-    /// As `answer`, when its key could not be removed.
-    fn answer_kept(self) -> Answer<'static> {
-        match self {
-            NoRoom::TooLarge => Answer::Refused(Refusal::TooLargeKept),
-            NoRoom::NoMemory => Answer::Failed("out of memory storing object, old value kept"),
-        }
-    }
 }
 
 impl Question {

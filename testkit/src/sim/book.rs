@@ -246,8 +246,8 @@ impl Book {
         );
     }
 
-    /// A client was told that its value is refused: so what was stored has been removed. Returns the
-    /// earliest event that this can have been.
+    /// A client was told that its value is refused: so what was stored has been removed. Returns
+    /// the earliest event that this can have been.
     pub fn tell_removal(&mut self, pool: usize, key: usize, since: u64) -> u64 {
         let deletes = &mut self.deletes[pool][key];
         let first = deletes.done.iter().find(|one| one.at > since);

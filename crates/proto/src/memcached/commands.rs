@@ -105,9 +105,10 @@ pub(super) static TABLE: &[Command] = &[
     row(
         "stats",
         STATISTICS,
-        "memcached's names, of the pool: see above; `settings items slabs sizes conns extstore` are \
-         the servers' own, and of several each name begins with its server; `proxy`: the proxy's \
-         own counters, per pool and server; `detail`, `cachedump` and `sizes_enable` are refused",
+        "memcached's names, of the pool: see above; `settings items slabs sizes conns extstore` \
+         are the servers' own, and of several each name begins with its server; `proxy`: the \
+         proxy's own counters, per pool and server; `detail`, `cachedump` and `sizes_enable` are \
+         refused",
     ),
     row("quit", Class::Local(Local::Quit), "closes after the answers to what came before"),
     row("shutdown", SERVER_ONLY, ""),

@@ -11,7 +11,8 @@ use super::stats;
 use crate::part::{self, Ours, Part, Said};
 use crate::{Answer, Asked, Protocol};
 
-/// Answers what was asked of every server, with this argument if it is `stats`. `pass` tells the reply that all of them gave.
+/// Answers what was asked of every server, with this argument if it is `stats`. `pass` tells the
+/// reply that all of them gave.
 pub(super) fn gather(
     protocol: &dyn Protocol,
     asked: &Asked<'_>,

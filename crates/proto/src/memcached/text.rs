@@ -22,7 +22,7 @@ classic words where those mean exactly the same. What memcached 1.6.18 takes and
 * the data of a storage command that is refused: it is passed over, never read as commands.
 
 `stats` has memcached's names, as if the pool were one memcached. Connections, bytes, logins, reads
-(`cmd_get`, `get_hits`, `get_misses`), `cmd_set` and what is said of the process are the proxy's own,
+(`cmd_get`, `get_hits`, `get_misses`), `cmd_set` and what is said of the process are the proxy's,
 of all workers; `pid` and `uptime` are the master's. The others are summed over the servers, which
 are asked each time; `quickack_servers_down` names those that did not answer. What means nothing of
 several servers (`libevent`, `hash_power_level`) is left out.

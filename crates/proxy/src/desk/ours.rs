@@ -65,8 +65,8 @@ impl Ours for View<'_> {
             time_s: told.told_s,
             workers: told.workers,
             clients_max: told.clients_max,
-            user_us: self.sheet.total(0, Worker::UserTime),
-            system_us: self.sheet.total(0, Worker::SystemTime),
+            user_us: self.sheet.total(0, Worker::UserUs),
+            system_us: self.sheet.total(0, Worker::SystemUs),
         }
     }
 }

@@ -3,13 +3,13 @@
 use metrics::Pool as Counter;
 use proto::{Answer, Class, Local, Marks, Muted, Parsed, Quiet, Refusal, Request, Resume};
 
+use super::remove::Removal;
 use super::way::Way;
 use crate::buffer::{Outbox, Source, has_trailer};
 use crate::client::{Body, Client, End, Intake, State};
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::plan::QuickAck;
-use crate::request::NoRoom;
 use crate::{Action, Proxy, Time, limits};
 
 /// The body of a request that has arrived whole, trailer included.
@@ -211,13 +211,7 @@ impl Proxy {
         if refused.is_none() {
             way = self.way(id, &request, text, now);
             match way {
-                Some(Way::Wait(server)) => {
-                    let used = self.await_skills(id, server);
-                    // It will be read again: as it was the first time.
-                    let client = self.desk.clients.find_mut(id).expect("it waits");
-                    client.session.muted = muted;
-                    return used;
-                }
+                Some(Way::Wait(server)) => return self.read_later(id, server, muted),
                 Some(Way::Refused(refusal)) => refused = Some(Answer::Refused(refusal)),
                 Some(Way::Fault(server, fault)) if is_own => {
                     return self.fail_unasked(id, &request, text, (server, fault));
@@ -226,14 +220,11 @@ impl Proxy {
             }
         }
         if let Some(answer) = refused {
-            if let Some(used) = self.remove(id, &request, text, now) {
-                if used == 0 {
-                    let client = self.desk.clients.find_mut(id).expect("it waits");
-                    client.session.muted = muted;
-                }
-                return used;
-            }
-            return self.refuse_read(id, &request, text, &answer);
+            return match self.remove(id, &request, text, now) {
+                Removal::Nothing => self.refuse_read(id, &request, text, &answer),
+                Removal::Asked => head,
+                Removal::Waits(server) => self.read_later(id, server, muted),
+            };
         }
         match usize::try_from(request.len()) {
             Ok(whole) if whole <= rest.bytes.len() => {
@@ -247,6 +238,14 @@ impl Proxy {
                 head
             }
         }
+    }
+
+    /// A request waits for what a server can do: it will be read again, as it was the first time.
+    fn read_later(&mut self, id: ConnId, server: usize, muted: Muted) -> usize {
+        let used = self.await_skills(id, server);
+        let client = self.desk.clients.find_mut(id).expect("it waits");
+        client.session.muted = muted;
+        used
     }
 
     /// A client that waits for the answer to what made its requests void never ends that: it is
@@ -286,16 +285,6 @@ impl Proxy {
         self.desk.answer(id, request, head, answer);
         self.pause_if_full(id);
         head.len()
-    }
-
-    /// What follows the head of a request that is refused is nobody's.
-    pub(super) fn pass_over(&mut self, id: ConnId, request: &Request) {
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
-        let (pool, tail) = (client.pool as usize, request.len() - u64::from(request.head));
-        if tail > 0 {
-            client.intake = Intake::Swallow(tail);
-        }
-        self.desk.pools[pool].counters.add(Counter::Refused, 1);
     }
 
     /// An unknown command may be one that the operator knows.
@@ -350,15 +339,6 @@ impl Proxy {
             return Some(Answer::Failed("out of memory for so many keys"));
         }
         None
-    }
-
-    /// Why there is no room for a request's data.
-    pub(super) fn no_room(&self, pool: usize, request: &Request) -> Option<NoRoom> {
-        if request.body > self.desk.pools[pool].plan.item_size_max as u64 {
-            return Some(NoRoom::TooLarge);
-        }
-        let has_room = request.body == 0 || self.desk.memory.has_room(request.body as usize);
-        (!has_room).then_some(NoRoom::NoMemory)
     }
 
     fn begin_body(&mut self, id: ConnId, request: Request, head: &[u8], left: u64) {

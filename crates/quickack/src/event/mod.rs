@@ -305,8 +305,8 @@ impl<'m> Loop<'m> {
             counters.add(Worker::BusyTime, now.since(self.woken));
             if now.since(self.used_at) >= USAGE_PAUSE_US {
                 let (user, system) = sys::process::times_us();
-                counters.add(Worker::UserTime, user.saturating_sub(self.used.0));
-                counters.add(Worker::SystemTime, system.saturating_sub(self.used.1));
+                counters.add(Worker::UserUs, user.saturating_sub(self.used.0));
+                counters.add(Worker::SystemUs, system.saturating_sub(self.used.1));
                 (self.used, self.used_at) = ((user, system), now);
             }
         }
