@@ -58,7 +58,7 @@ fn stats_before_memcached_have_its_names_and_tell_of_the_pool() {
         ("delete_misses", 1),
         ("curr_items", 39),
         ("total_items", 40),
-        ("limit_maxbytes", 2 * 64 << 20),
+        ("limit_maxbytes", 128 << 20),
         ("evictions", 0),
         ("curr_connections", 2),
         ("total_connections", 2),
