@@ -615,7 +615,7 @@ fn stats_are_of_all_workers_together() {
     let client = stage.client();
     stage.says(client, "get x\r\n");
     stage.turn(link);
-    stage.says(client, "set y 0 0 1\r\nY\r\nstats\r\n");
+    stage.says(client, "set y 0 0 1\r\nY\r\nstats proxy\r\n");
     stage.says(link, "END\r\nSTORED\r\n");
     let heard = stage.hears(client);
     for line in ["pool.requests_total 43", "pool.s0.pending 4", "pool.s0.inflight 1"] {
