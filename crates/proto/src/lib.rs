@@ -27,7 +27,7 @@ pub use message::{
     Answer, Ask, Asked, Carry, Class, Command, Excuse, Extra, Heard, Item, ItemKind, Lane, Local,
     Marks, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Skills, Span,
 };
-pub use part::{Ours, Part, Said, Totals};
+pub use part::{Ours, Part, Process, Said, Totals};
 pub use session::{Credentials, Facts, Login, Muted, Profile, Session, Turn};
 
 /// Every protocol that clients speak.
@@ -181,8 +181,25 @@ pub trait Protocol: Sync {
         None
     }
 
-    /// Whether it is this key, as servers write it, that a single request with `keep` asked for.
-    fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool;
+    /// Writes the request, in this protocol, that removes what is stored under the key of one whose
+    /// data there is no room for, if that is what servers do with such a request: else its client
+    /// would go on reading what it meant to replace.
+    fn removal(&self, _request: &Request, _head: &[u8], _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    /// Whether this item, which begins with `head`, can answer a single request with `keep`: what
+    /// it repeats of the request, a key or what the client tells its requests by, is what was
+    /// asked.
+    fn is_answer(&self, _asked: &Asked<'_>, _item: &Item, _head: &[u8]) -> bool {
+        true
+    }
+
+    /// Whether a single read with `keep` found something, by the item that answers it; none if it
+    /// was no read.
+    fn found(&self, _asked: &Asked<'_>, _item: &Item, _head: &[u8]) -> Option<bool> {
+        None
+    }
 
     /// Tells an item of a server's reply in the client's words: writes its head, and says what of
     /// the body follows. For requests with `keep`, and for reads that were asked together with

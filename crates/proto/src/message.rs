@@ -108,6 +108,8 @@ pub enum Local {
     Version,
     /// Accepted and without effect, like `verbosity`.
     Nothing,
+    /// A read that names no key: nothing is found.
+    NoKeys,
     /// The proxy's own counters.
     Stats,
     /// Answered when everything that its client asked before, quiet requests too, is settled.
@@ -145,6 +147,8 @@ pub enum Refusal {
     Bad(&'static str),
     /// The value is larger than any server would take.
     TooLarge,
+    /// The same, and what is stored under its key could not be removed.
+    TooLargeKept,
 }
 
 /// A request whose head has been understood.
@@ -164,6 +168,8 @@ pub struct Request {
     /// It is kept whole until it is answered, so that it can be asked again if its server says that
     /// it did nothing: see [`Excuse`].
     pub repeat: bool,
+    /// It brings a value to be stored.
+    pub stores: bool,
     pub place: Place,
     /// A database other than the client's that it reaches into, if that is not the first.
     pub space: u32,
@@ -187,6 +193,7 @@ impl Request {
             marks: Marks::None,
             keep: false,
             repeat: false,
+            stores: false,
             place: Place::Keys,
             space: 0,
             head: 0,

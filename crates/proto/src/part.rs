@@ -50,6 +50,28 @@ pub trait Ours {
 
     /// What the pool's clients and servers have said so far.
     fn totals(&self) -> Totals;
+
+    /// The proxy as one process, whichever worker answers.
+    fn process(&self) -> Process {
+        Process::default()
+    }
+}
+
+/// What monitors want to know of a process, of master and workers as if they were one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// The master's: it stays when a worker is replaced.
+    pub pid: u64,
+    /// Since the master has started.
+    pub uptime_s: u64,
+    /// Unix time.
+    pub time_s: u64,
+    pub workers: u64,
+    /// Clients of all pools that there may be.
+    pub clients_max: u64,
+    /// Processor time of all workers, those that have gone among them: microseconds.
+    pub user_us: u64,
+    pub system_us: u64,
 }
 
 /// Counts of one pool, of all workers together, since the proxy has started.
@@ -58,12 +80,22 @@ pub struct Totals {
     /// Clients that are connected, and those that ever were.
     pub clients: u64,
     pub clients_ever: u64,
+    pub clients_refused: u64,
     /// Requests that were understood, those that were refused among them.
     pub requests: u64,
     pub refused: u64,
-    /// Keys of reads, and those of them that had a value.
+    /// Keys of reads, and those of them that had a value, or none.
     pub keys_asked: u64,
     pub hits: u64,
+    pub misses: u64,
+    /// Requests with a value to be stored.
+    pub stores: u64,
+    /// Logins that were taken, and those that were not.
+    pub logins: u64,
+    pub logins_failed: u64,
+    /// Bytes that clients sent, and that they were sent.
+    pub client_bytes_received: u64,
+    pub client_bytes_sent: u64,
     /// Bytes that the pool's servers were sent, and that they sent.
     pub server_bytes_sent: u64,
     pub server_bytes_received: u64,

@@ -314,6 +314,7 @@ impl Desk {
     /// A key of a read has no value.
     pub(crate) fn miss(&mut self, entry: Entry) {
         let row = &mut self.rows[entry.row];
+        self.pools[row.pool as usize].counters.add(Counter::Misses, 1);
         if row.slots.is_empty() {
             row.question.answer(&Answer::Miss, row.reply.copied());
             self.account_row(entry.row);
@@ -379,8 +380,7 @@ impl Desk {
 
     /// A request cannot be asked after all.
     pub(crate) fn refuse(&mut self, id: RowId, refusal: Refusal) {
-        let row = &mut self.rows[id];
-        row.question.answer(&Answer::Refused(refusal), &mut row.error);
+        self.rows[id].fail(0, &Answer::Refused(refusal));
         self.settle_error(id);
     }
 

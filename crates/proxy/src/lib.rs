@@ -41,6 +41,7 @@ pub mod plan;
 mod pool;
 mod random;
 mod request;
+mod room;
 mod timers;
 pub mod users;
 

@@ -15,6 +15,7 @@ use crate::buffer::{Outbox, Spares};
 use crate::id::ConnId;
 use crate::limits;
 use crate::plan::Partial;
+use crate::room::NoRoom;
 
 pub(crate) use gather::{Kind, Origin};
 
@@ -78,6 +79,8 @@ pub(crate) struct Question {
     pub(crate) elements: Option<u32>,
     /// It may be asked again when its server excuses itself; it has been so many times.
     pub(crate) repeats: Option<u8>,
+    /// Its data is not taken; what is under way removes what is stored under its key.
+    pub(crate) no_room: Option<NoRoom>,
     /// It waits to be asked again, and stands in no queue.
     pub(crate) rests: bool,
     /// Its server has been told what it did not know: once, since one that forgets it at once is
@@ -126,9 +129,18 @@ impl Question {
         self.protocol.answer(&self.asked(), answer, out);
     }
 
-    /// Whether a value with this key can be its one answer.
-    pub(crate) fn names(&self, key: &[u8]) -> bool {
-        self.protocol.names(&self.asked(), key)
+    /// Whether this item, which begins with `head`, can be its one answer. Where the head of the
+    /// request was not kept, nothing of it is repeated.
+    pub(crate) fn is_answer(&self, item: &Item, head: &[u8]) -> bool {
+        !self.keep || self.protocol.is_answer(&self.asked(), item, head)
+    }
+
+    /// Whether it is a read that this one item answers, and found something.
+    pub(crate) fn found(&self, item: &Item, head: &[u8]) -> Option<bool> {
+        if !self.keep || self.no_room.is_some() {
+            return None;
+        }
+        self.protocol.found(&self.asked(), item, head)
     }
 
     /// Tells a server's item; `slot`: which key of a read it is about.
@@ -139,6 +151,10 @@ impl Question {
         head: &[u8],
         out: &mut Vec<u8>,
     ) -> Shown {
+        if let Some(no_room) = self.no_room {
+            self.answer(&no_room.answer(), out);
+            return Shown::Head;
+        }
         self.protocol.translate(&self.asked_for(slot), item, head, out)
     }
 
@@ -158,6 +174,7 @@ impl Question {
         let may_repeat = request.repeat && request.body == 0 && is_short;
         self.repeats = may_repeat.then_some(0);
         self.remedied = false;
+        self.no_room = None;
         // What it says is needed to make one answer; and, whatever its length, to learn from it.
         let is_asked_of_all = matches!(request.class, Class::Broadcast { .. });
         if request.keep || may_repeat || is_asked_of_all && (is_short || request.repeat) {
@@ -245,6 +262,11 @@ impl Row {
 
     /// Bad news takes the place of the whole answer, or of a key's where each has its own.
     pub(crate) fn fail(&mut self, slot: u32, answer: &Answer<'_>) {
+        let kept = self.question.no_room.map(NoRoom::answer_kept);
+        let answer = match (&kept, answer) {
+            (Some(kept), answer) if !matches!(answer, Answer::Uncertain(_)) => kept,
+            _ => answer,
+        };
         if self.question.is_joined() {
             let start = self.values.len();
             let asked = self.question.asked_for(slot);
@@ -403,6 +425,7 @@ impl Row {
             each: false,
             elements: None,
             repeats: None,
+            no_room: None,
             rests: false,
             remedied: false,
             at: 0,

@@ -24,7 +24,7 @@ pub(super) enum Shape {
     Flush,
     /// `level [noreply]`
     Verbosity,
-    /// No argument: those that memcached knows are about one server.
+    /// Perhaps a word that says which.
     Stats,
     /// `[subcommand] number* [noreply]`: the servers' own affair, but for how long it is.
     Admin,
@@ -41,10 +41,21 @@ const fn admin(command: u16) -> Class {
     Class::Broadcast { ask: Ask { command }, gated: true, writes: true, reach: Reach::All }
 }
 
+/// Asked of every server; those that do not answer are named.
+pub(super) const STATISTICS: Class = Class::Broadcast {
+    ask: Ask { command: STATS },
+    gated: false,
+    writes: false,
+    reach: Reach::Survey,
+};
+
 pub(super) const STREAM: &str = "refused by the proxy: it is a stream; ask the server itself";
 
 const SERVER_ONLY: Class =
     Class::Refuse(Refusal::ByName("refused by the proxy: ask the server itself"));
+
+/// Of what stores.
+const ENDS: &str = "a length that cannot be read ends the connection";
 
 const fn row(name: &'static str, class: Class, note: &'static str) -> Command {
     Command { name, class, skilled: false, note }
@@ -73,12 +84,17 @@ pub(super) static TABLE: &[Command] = &[
     row("gets", fetch(GETS), "as get, with the cas number"),
     row("gat", fetch_touch(GAT), "as get, and sets the expiry; never asked twice"),
     row("gats", fetch_touch(GATS), "as gat, with the cas number"),
-    row("set", UPDATE, ""),
-    row("add", UPDATE, ""),
-    row("replace", UPDATE, ""),
-    row("append", UPDATE, ""),
-    row("prepend", UPDATE, ""),
-    row("cas", UPDATE, "the cas number belongs to the server that gave it"),
+    row("set", UPDATE, ENDS),
+    row("add", UPDATE, ENDS),
+    row("replace", UPDATE, ENDS),
+    row("append", UPDATE, ENDS),
+    row("prepend", UPDATE, ENDS),
+    row(
+        "cas",
+        UPDATE,
+        "the cas number belongs to the server that gave it; a length that cannot be read ends the \
+         connection",
+    ),
     row("delete", UPDATE, "a time other than 0 is refused, as by memcached"),
     row("incr", UPDATE, ""),
     row("decr", UPDATE, ""),
@@ -86,7 +102,14 @@ pub(super) static TABLE: &[Command] = &[
     row("flush_all", admin(FLUSH_ALL), "to all servers, only with `allow: [flush_all]`"),
     row("version", Class::Local(Local::Version), "the proxy's own"),
     row("verbosity", Class::Local(Local::Nothing), "accepted, without effect"),
-    row("stats", Class::Local(Local::Stats), "the proxy's own counters, per pool and server"),
+    row(
+        "stats",
+        STATISTICS,
+        "memcached's names, of the pool: see above; `settings items slabs sizes conns extstore` \
+         are the servers' own, and of several each name begins with its server; `proxy`: the \
+         proxy's own counters, per pool and server; `detail`, `cachedump` and `sizes_enable` are \
+         refused",
+    ),
     row("quit", Class::Local(Local::Quit), "closes after the answers to what came before"),
     row("shutdown", SERVER_ONLY, ""),
     row(
@@ -117,7 +140,8 @@ pub(super) static TABLE: &[Command] = &[
     meta(
         "ms",
         UPDATE,
-        "on servers without meta only `T F M k O q P L`, and `C` in the modes S and R",
+        "on servers without meta only `T F M k O q P L`, and `C` in the modes S and R; a length \
+         that cannot be read ends the connection, but a line without one does not",
     ),
     meta("md", UPDATE, "on servers without meta only `k O q P L`"),
     meta(

@@ -6,18 +6,30 @@
 //!   OK  (no answer) ->  SERVER_ERROR the servers do not agree: a says 'OK'; b: down, …
 //! ```
 
-use crate::part::{self, Part, Said};
+use super::commands::STATS;
+use super::stats;
+use crate::part::{self, Ours, Part, Said};
 use crate::{Answer, Asked, Protocol};
 
-/// Answers what was asked of every server. `pass` tells the reply that all of them gave.
+/// Answers what was asked of every server, with this argument if it is `stats`. `pass` tells the
+/// reply that all of them gave.
 pub(super) fn gather(
     protocol: &dyn Protocol,
     asked: &Asked<'_>,
     parts: &mut dyn Iterator<Item = Part<'_>>,
+    (ours, argument): (&dyn Ours, &[u8]),
     pass: &dyn Fn(&[u8], &mut Vec<u8>),
     out: &mut Vec<u8>,
 ) {
     let parts: Vec<Part<'_>> = parts.collect();
+    if asked.ask.command == STATS {
+        if argument.is_empty() {
+            return stats::gather(protocol, asked, &parts, ours, out);
+        }
+        if stats::gather_lists(protocol, asked, &parts, out).is_some() {
+            return;
+        }
+    }
     if let Some(reply) = part::agreed(&parts) {
         return pass(reply, out);
     }

@@ -13,6 +13,7 @@ pub mod meta;
 mod reply;
 mod request;
 mod servers;
+mod stats;
 mod text;
 
 pub use binary::Binary;

@@ -176,6 +176,15 @@ pub(super) fn pass(command: u16, item: &Item, head: &[u8], out: &mut Vec<u8>) ->
     Shown::Body { trailer: item.trailer }
 }
 
+/// Whether a read of one key found something, by what answers it.
+pub(super) fn found(ask: Ask, item: &Item, head: &[u8]) -> Option<bool> {
+    match ask.command {
+        MG => Some(!head.starts_with(b"EN")),
+        GETS_ONE | GATS_ONE => Some(!item.key.is_empty()),
+        _ => None,
+    }
+}
+
 /// A place in a head. Where it stops, what was read there did not fit; at the end, more may.
 struct Cursor<'a> {
     input: &'a [u8],

@@ -156,11 +156,6 @@ impl Protocol for Redis {
         script::remedy(asked, excuse, known, out)
     }
 
-    /// A key is never told by its name.
-    fn names(&self, _: &Asked<'_>, _: &[u8]) -> bool {
-        true
-    }
-
     fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
         scan::translate(asked, item, head, out)
     }

@@ -29,7 +29,9 @@ pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
         Refusal::Bad(why) => {
             words::error(&[b"ERR ", why.replace('%', name(asked)).as_bytes()], out);
         }
-        Refusal::TooLarge => words::error(&[b"ERR the request is too large"], out),
+        Refusal::TooLarge | Refusal::TooLargeKept => {
+            words::error(&[b"ERR the request is too large"], out)
+        }
     }
 }
 

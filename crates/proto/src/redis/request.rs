@@ -234,6 +234,7 @@ const fn plan(command: u16) -> Plan {
         keep: false,
         // A script that is loaded is kept as well, to be learnt from.
         repeat: is_single || matches!(class, Class::Split { .. }) || command == id::SCRIPT_LOAD,
+        stores: false,
         place,
         space: 0,
         head: 0,

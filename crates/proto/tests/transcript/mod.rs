@@ -251,6 +251,7 @@ pub fn own_word(
         Class::Refuse(why) => Answer::Refused(why),
         Class::Local(Local::Version) => Answer::Version(""),
         Class::Local(Local::Nothing) => Answer::Ok,
+        Class::Local(Local::NoKeys) => Answer::End,
         Class::Local(Local::Barrier) => Answer::Barrier,
         Class::Local(Local::Own) => {
             return Some(protocol.converse(request, head, session, &FACTS, out));

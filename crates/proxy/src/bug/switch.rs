@@ -132,6 +132,8 @@ pub enum Bug {
     IgnoreMute,
     /// A client that does not want the next answer gets no more of them.
     SkipForEver,
+    /// A value that is refused as too large leaves what is stored under its key.
+    ForgetRemoval,
 }
 
 /// All of them.
@@ -199,6 +201,7 @@ pub static BUGS: &[Bug] = &[
     Bug::NeverLearn,
     Bug::IgnoreMute,
     Bug::SkipForEver,
+    Bug::ForgetRemoval,
 ];
 
 thread_local! {

@@ -1,14 +1,11 @@
 //! The proxy's own side of an answer: what a protocol is told of it, as far as it asks.
 
-use metrics::{Pool as Counter, Server as ServerCounter, Sheet};
-use proto::{Facts, Ours, Totals};
+use metrics::{Pool as Counter, Server as ServerCounter, Sheet, Worker};
+use proto::{Facts, Ours, Process, Totals};
 
 use crate::pool::{Pool, Server, Stage};
 
-/// A pool, with the counters of all workers.
-///
-/// Facts of the process (its id, the workers, the time that it has used) belong here as well: the
-/// driver has to tell them, since nothing here can ask the system.
+/// A pool, with the counters of all workers, and what the master tells in the book of the process.
 pub(crate) struct View<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) sheet: Sheet,
@@ -44,12 +41,32 @@ impl Ours for View<'_> {
         Totals {
             clients: of_pool(Counter::ClientsNow),
             clients_ever: of_pool(Counter::ClientsTotal),
+            clients_refused: of_pool(Counter::ClientsRefused),
             requests: of_pool(Counter::Requests),
             refused: of_pool(Counter::Refused),
             keys_asked: of_pool(Counter::KeysAsked),
             hits: of_pool(Counter::Hits),
+            misses: of_pool(Counter::Misses),
+            stores: of_pool(Counter::Stores),
+            logins: of_pool(Counter::Logins),
+            logins_failed: of_pool(Counter::LoginsFailed),
+            client_bytes_received: of_pool(Counter::ReceivedBytes),
+            client_bytes_sent: of_pool(Counter::SentBytes),
             server_bytes_sent: of_servers(ServerCounter::MessageBytes),
             server_bytes_received: of_servers(ServerCounter::ReplyBytes),
+        }
+    }
+
+    fn process(&self) -> Process {
+        let told = self.sheet.book().process();
+        Process {
+            pid: told.pid,
+            uptime_s: told.told_s - told.started_s.min(told.told_s),
+            time_s: told.told_s,
+            workers: told.workers,
+            clients_max: told.clients_max,
+            user_us: self.sheet.total(0, Worker::UserUs),
+            system_us: self.sheet.total(0, Worker::SystemUs),
         }
     }
 }

@@ -330,6 +330,7 @@ impl Proxy {
         match local {
             Local::Version => self.desk.answer(id, request, head, &Answer::Version(VERSION)),
             Local::Nothing => self.desk.answer(id, request, head, &Answer::Ok),
+            Local::NoKeys => self.desk.answer(id, request, head, &Answer::End),
             Local::Barrier => self.desk.barrier(id, request, head),
             Local::Stats => self.answer_stats(id, request, head),
             Local::Own => self.converse(id, request, head),

@@ -133,6 +133,9 @@ impl Proxy {
             return Ok(Step::Used(line.len()));
         }
         let (entry, unit) = whose(flight, &item, rest.bytes, &self.desk.rows, upstream)?;
+        if unit == Unit::Single {
+            self.desk.note_found(entry.row, &item, &rest.bytes[..item.head as usize]);
+        }
         let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
         if len > rest.bytes.len() || item.kind == ItemKind::Part {
             begin_body(link, &mut self.desk, (item, asked), rest, (entry, unit));
@@ -373,9 +376,9 @@ fn whose(
                     return Err(WRONG_NUMBER);
                 }
             }
-            match key.is_empty() || question.names(key) {
+            match question.is_answer(item, &bytes[..item.head as usize]) {
                 true => Ok((Entry::of_row(*row, *slot), Unit::Single)),
-                false => Err(NOT_ASKED),
+                false => Err(NOT_ITS_OWN),
             }
         }
         (Cargo::Errand(_), ItemKind::Status | ItemKind::Part) => {
@@ -387,6 +390,7 @@ fn whose(
 
 const NOT_ASKED: &str = "the value of a key that was not asked for";
 const WRONG_NUMBER: &str = "another number of values than were asked for";
+const NOT_ITS_OWN: &str = "an answer about another key, or with another opaque, than was asked";
 const NO_ANSWER: &str = "not a possible answer to what was asked";
 
 impl Flight {

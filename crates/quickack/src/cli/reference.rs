@@ -173,7 +173,7 @@ fn metrics() -> String {
     let mut page = heading(
         "Metrics",
         "What `quickack stats` shows; `--json` has each of them by its name. Clients read them\n\
-             with the command `stats`, as `<pool>.<name>` and `<pool>.<server>.<name>`.",
+             with the command `stats proxy`, as `<pool>.<name>` and `<pool>.<server>.<name>`.",
     );
     let tables = [
         ("Of a worker", ::metrics::WORKER),

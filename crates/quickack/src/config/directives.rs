@@ -292,9 +292,10 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         Kind::Size(1..=limits::ITEM_SIZE_MAX as u64, |pool, bytes| {
             pool.item_size_max = Some(bytes as usize);
         }),
-        "The largest value; a larger one is refused and never sent. What its key held stays, where \
-         memcached would have removed it. In a Redis pool it bounds a request's last argument; all \
-         others together have 32m."),
+        "The largest value; a larger one is refused and never sent. As with memcached, what a \
+         `set` or `ms` was to replace is removed; the error adds `old value kept` where that could \
+         not be sent. In a Redis pool it bounds a request's last argument; all others together \
+         have 32m."),
     row("memory", Native, Value("64m"),
         Kind::Size(MEMORY_RANGE, |pool, bytes| pool.memory = Some(bytes as usize)),
         "Memory of each `embedded` server."),

@@ -80,6 +80,9 @@ pub struct Loop<'m> {
     now: Time,
     /// When the last wait ended.
     woken: Time,
+    /// Processor time as it was last counted, and when: microseconds.
+    used: (u64, u64),
+    used_at: Time,
     /// A signal has come; it is heeded when everything that was ready with it has been read.
     asked_to_leave: bool,
     /// The same for an order.
@@ -167,6 +170,8 @@ impl<'m> Loop<'m> {
             start: Instant::now(),
             now: Time(0),
             woken: Time(0),
+            used: (0, 0),
+            used_at: Time(0),
             asked_to_leave: false,
             is_called: false,
             is_blocked: false,
@@ -298,6 +303,12 @@ impl<'m> Loop<'m> {
         let now = Time(self.start.elapsed().as_micros() as u64);
         if let Some(counters) = &self.counters {
             counters.add(Worker::BusyTime, now.since(self.woken));
+            if now.since(self.used_at) >= USAGE_PAUSE_US {
+                let (user, system) = sys::process::times_us();
+                counters.add(Worker::UserUs, user.saturating_sub(self.used.0));
+                counters.add(Worker::SystemUs, system.saturating_sub(self.used.1));
+                (self.used, self.used_at) = ((user, system), now);
+            }
         }
         if self.door.is_knocked() {
             return Some(AT_ONCE);
@@ -340,6 +351,8 @@ const LISTENER: u64 = GREETER + (1 << 32);
 const POKE: u64 = u64::MAX - 2;
 const ERRANDS: u64 = u64::MAX - 1;
 const SIGNALS: u64 = u64::MAX;
+/// How often the processor time is counted, at most.
+const USAGE_PAUSE_US: u64 = 500_000;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 512;
 /// Looks at the kernel before links are written, at most: nobody waits for ever for quiet.

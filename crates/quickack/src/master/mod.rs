@@ -230,6 +230,7 @@ impl Master {
         self.go_on_with_change(now);
         self.begin_what_was_asked(now);
         if now >= self.next_look {
+            self.tell_process();
             self.look_at_heartbeats(now);
         }
         if self.ending.is_none() && !self.resting {
@@ -241,6 +242,18 @@ impl Master {
         }
         self.log.tick(Now::read());
         Ok(self.ended(now))
+    }
+
+    /// Tells the workers what their clients may ask about the proxy as a whole.
+    pub(super) fn tell_process(&self) {
+        let unix_s = Now::read().unix_us / 1_000_000;
+        self.board.book().tell_process(metrics::Process {
+            pid: std::process::id().into(),
+            started_s: unix_s - self.started.elapsed().as_secs().min(unix_s),
+            told_s: unix_s,
+            workers: self.running.config.process.worker_count() as u64,
+            clients_max: self.running.config.plan.clients_max as u64,
+        });
     }
 
     /// How long nothing may happen.

@@ -34,6 +34,7 @@ mod running;
 mod shutdown;
 mod soak;
 mod stall;
+mod statistics;
 mod syscalls;
 mod verbs;
 mod whole_proxy;

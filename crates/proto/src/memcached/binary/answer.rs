@@ -12,6 +12,7 @@ const OK: u16 = 0x00;
 const NOT_FOUND: (u16, &[u8]) = (0x01, b"Not found");
 const EXISTS: (u16, &[u8]) = (0x02, b"Data exists for key.");
 const TOO_LARGE: (u16, &[u8]) = (0x03, b"Too large.");
+const TOO_LARGE_KEPT: (u16, &[u8]) = (TOO_LARGE.0, b"Too large, old value kept.");
 const INVALID: u16 = 0x04;
 const NOT_STORED: (u16, &[u8]) = (0x05, b"Not stored.");
 const NOT_NUMERIC: (u16, &[u8]) = (0x06, b"Non-numeric server-side value for incr or decr");
@@ -246,10 +247,12 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
             out.extend_from_slice(name.as_bytes());
             out.extend_from_slice(value.as_bytes());
         }
+        Answer::Refused(Refusal::Unknown) if to.shape == Shape::Stat => to.say(NOT_FOUND, out),
         Answer::Refused(Refusal::Unknown | Refusal::Bad(UNKNOWN_WORDS)) => to.say(UNKNOWN, out),
         Answer::Refused(Refusal::ByName(why)) => to.say((NOT_SUPPORTED, why.as_bytes()), out),
         Answer::Refused(Refusal::Bad(why)) => to.say((INVALID, why.as_bytes()), out),
         Answer::Refused(Refusal::TooLarge) => to.say(TOO_LARGE, out),
+        Answer::Refused(Refusal::TooLargeKept) => to.say(TOO_LARGE_KEPT, out),
         Answer::Failed(why) => to.say((TEMPORARY, why.as_bytes()), out),
         Answer::Uncertain(why) => to.say((INTERNAL, why.as_bytes()), out),
         Answer::Apart { .. } => to.say((INVALID, b"keys of two servers"), out),
@@ -269,6 +272,7 @@ fn of_line(line: &[u8]) -> (u16, &[u8]) {
     }
     match text.strip_prefix(b"SERVER_ERROR ") {
         Some(b"object too large for cache") => TOO_LARGE,
+        Some(b"object too large for cache, old value kept") => TOO_LARGE_KEPT,
         Some(words) if words.to_ascii_lowercase().starts_with(b"out of memory") => NO_MEMORY,
         Some(words) => (INTERNAL, words),
         None => UNKNOWN,

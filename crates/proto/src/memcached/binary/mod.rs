@@ -17,7 +17,8 @@ mod header;
 mod opcodes;
 mod request;
 
-use super::{Servers, Text, gather};
+use super::meta::answer::Repeated;
+use super::{Servers, Text, gather, reply};
 use crate::{
     Answer, Ask, Asked, Carry, Command, Item, Login, Ours, Parsed, Part, Protocol, Request, Resume,
     Shown, Skills, Span, Upstream,
@@ -121,16 +122,26 @@ impl Protocol for Binary {
         &self,
         asked: &Asked<'_>,
         parts: &mut dyn Iterator<Item = Part<'_>>,
-        _ours: &dyn Ours,
+        ours: &dyn Ours,
         out: &mut Vec<u8>,
     ) {
+        let argument = Header::read(asked.head).map_or(&b""[..], |one| one.key(asked.head));
         // Servers answered in text.
         let pass = |reply: &[u8], out: &mut Vec<u8>| answer::pass(asked, reply, out);
-        gather::gather(self, asked, parts, &pass, out);
+        gather::gather(self, asked, parts, (ours, argument), &pass, out);
     }
 
-    fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool {
-        Header::read(asked.head).is_some_and(|header| header.key(asked.head) == key)
+    fn removal(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) -> bool {
+        carry::write_removal(request, head, out)
+    }
+
+    fn is_answer(&self, asked: &Asked<'_>, item: &Item, head: &[u8]) -> bool {
+        let Some(header) = Header::read(asked.head) else { return false };
+        Repeated::read(asked.ask.command, item, head).is_of(header.key(asked.head), None)
+    }
+
+    fn found(&self, asked: &Asked<'_>, item: &Item, head: &[u8]) -> Option<bool> {
+        reply::found(asked.ask, item, head)
     }
 
     fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
