@@ -2,13 +2,15 @@
 //!
 //! `table.rs` is made by `cargo xtask commands` of what the newest servers say (`COMMAND`,
 //! `COMMAND DOCS`) and of `review.txt`, where a person has written down, row by row, what the proxy
-//! does with it. `lookup.rs` finds a row by its name. `docs/reference/commands.md` is made of it.
+//! does with it; `arguments.txt` is made with it. `lookup.rs` finds a row by its name. `docs/reference/commands.md` is made of it.
 
+mod arguments;
 mod lookup;
 mod table;
 
 use crate::{Ask, Class, Command, Place};
 
+pub(super) use arguments::{Arguments, arguments};
 pub(super) use lookup::{lookup, lookup_at, lookup_sub};
 pub use table::id;
 
