@@ -320,7 +320,7 @@ client setname
 client setinfo LIB-NAME lib
 client setinfo LIB-VER {spaced}
 client setinfo other x
-client info ! as a server's, without addresses and buffers, and with the pool
+client info ! of another connection, without buffers, and with the pool
 client no-evict on
 client no-evict what
 client no-touch off
@@ -333,7 +333,7 @@ command count ! only commands that the proxy takes
 command info get
 command info get nope client|id
 command info eval xread sort mset ! without notes
-command docs get ! without its arguments, which the table has not
+command docs get
 command docs nope
 command list FILTERBY PATTERN zrevrangeby?core
 command list FILTERBY MODULE x
@@ -560,7 +560,7 @@ def own(redis, valkey, containers, folder):
         arguments = words(line)
         row = row_name(arguments, containers | ({"command"} if len(arguments) > 1 else set()))
         # Newer in its words and its rows.
-        newer = row.startswith("command") or row in ("client|setinfo", "client|no-touch", "readonly", "readwrite")
+        newer = row.startswith("command") or row in ("client|setinfo", "client|no-touch")
         for dialect in (2, 3):
             server = valkey if newer or row not in redis.known else redis
             if row == "client|nope" or row == "nope":

@@ -47,7 +47,7 @@ pub mod users;
 use std::rc::Rc;
 
 use metrics::{Sheet, Worker};
-use proto::{Session, Span};
+use proto::{Ends, Session, Span};
 
 use batch::Batch;
 use buffer::Source;
@@ -116,6 +116,8 @@ pub enum Action {
     Pause(ConnId),
     /// Read it again.
     Resume(ConnId),
+    /// Say where a client's connection begins and ends: answer with `handle_located`.
+    Locate(ConnId),
     /// Send the pending ACK now, before waiting for more.
     FlushAck(ConnId),
     /// Tell whoever decides for all workers.
@@ -264,6 +266,12 @@ impl Proxy {
         }
     }
 
+    /// Where a client's connection begins and ends, as was asked.
+    pub fn handle_located(&mut self, client: ConnId, ends: Ends, now: Time) {
+        self.stir(now);
+        self.locate(client, ends);
+    }
+
     /// A `Connect` begins then and not when it was asked for: the driver lets it wait for its turn.
     /// Its time to connect counts from there. To let it wait for as long as it takes, say a time
     /// far away, and the real one when it has come.
@@ -315,7 +323,11 @@ impl Proxy {
 
     /// When `handle_timeout` wants to be called next.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.timers.next()
+        // A client that may go on since the end of the turn has another one to do so.
+        match self.desk.has_resumable() {
+            true => Some(self.desk.now),
+            false => self.timers.next(),
+        }
     }
 
     /// The next connection of a side that has got something to write since it was last named. Ask

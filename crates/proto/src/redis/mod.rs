@@ -83,8 +83,8 @@ impl Protocol for Redis {
         inline::argument(head, span, scratch)
     }
 
-    fn carry(&self, request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
-        converse::carry(request, head, skills)
+    fn carry(&self, request: &Request, _head: &[u8], skills: Option<Skills>) -> Carry {
+        converse::carry(request, skills)
     }
 
     fn write_head(&self, request: &Request, head: &[u8], _: &[Span], _: Ask, out: &mut Vec<u8>) {
@@ -125,6 +125,10 @@ impl Protocol for Redis {
         out: &mut Vec<u8>,
     ) -> Turn {
         converse::converse(request, head, session, facts, out)
+    }
+
+    fn tells_ends(&self, request: &Request) -> bool {
+        request.command == commands::id::CLIENT_INFO
     }
 
     fn adopt(

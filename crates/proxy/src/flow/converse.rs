@@ -1,14 +1,14 @@
 //! What a protocol answers by itself: who is there, what the client is called, which database it is
 //! in. The protocol has the words, and says what becomes of the client.
 
-use proto::{Answer, Carry, Class, Facts, Lane, Local, Muted, Quiet, Request, Session, Turn};
+use proto::{Answer, Carry, Class, Ends, Facts, Lane, Local, Muted, Quiet, Request, Session, Turn};
 
 use metrics::Pool as Counter;
 
 use super::ask::VERSION;
 use super::way::Way;
 use crate::id::ConnId;
-use crate::{Proxy, Time, limits};
+use crate::{Action, Proxy, Time, limits};
 
 impl Proxy {
     /// Answers a request that is its protocol's own affair.
@@ -27,7 +27,8 @@ impl Proxy {
             // That one answer is not wanted, unless the protocol now says otherwise.
             session.muted = Muted::Now;
         }
-        let turn = protocol.converse(request, head, &mut session, &self.facts(pool), &mut words);
+        let facts = self.facts(pool, id);
+        let turn = protocol.converse(request, head, &mut session, &facts, &mut words);
         let is_muted = request.quiet == Quiet::Silent && session.muted != Muted::No;
         if session.muted == Muted::Now {
             session.muted = Muted::No;
@@ -125,7 +126,28 @@ impl Proxy {
         self.desk.pools[pool].lane(lane)
     }
 
-    fn facts(&self, pool: usize) -> Facts<'_> {
+    /// Whether a client has to wait for its own answer until the driver has said where its
+    /// connection begins and ends: few ask, so that is not found out before.
+    pub(super) fn must_locate(&mut self, id: ConnId, request: &Request) -> bool {
+        let client = self.desk.clients.find_mut(id).expect("it has just asked");
+        if client.ends.is_some() || !client.protocol.tells_ends(request) {
+            return false;
+        }
+        // What it has sent is read again when that is known.
+        client.paused = true;
+        self.desk.actions.push_back(Action::Locate(id));
+        true
+    }
+
+    pub(crate) fn locate(&mut self, id: ConnId, ends: Ends) {
+        if let Some(client) = self.desk.clients.find_mut(id) {
+            client.ends = Some(Box::new(ends));
+            self.desk.spoke(id);
+        }
+    }
+
+    fn facts(&self, pool: usize, client: ConnId) -> Facts<'_> {
+        let client = self.desk.clients.find(client);
         let entry = &self.desk.pools[pool];
         Facts {
             pool: &entry.plan.name,
@@ -137,6 +159,8 @@ impl Proxy {
             clients: self.desk.sheet.total(entry.plan.row, Counter::ClientsNow),
             uptime_s: self.desk.now.since(self.started) / 1_000_000,
             has_users: entry.plan.users.is_some(),
+            ends: client.and_then(|client| client.ends.as_deref()),
+            age_s: client.map_or(0, |client| self.desk.now.since(client.since) / 1_000_000),
         }
     }
 }

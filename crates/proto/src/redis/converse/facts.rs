@@ -25,7 +25,7 @@ const SECTIONS: &[&str] = &[
 impl Talk<'_> {
     /// The version that clients go by: that of the oldest server.
     pub(super) fn version(&self) -> String {
-        let version = self.facts.skills.map(|skills| skills.version);
+        let version = self.facts.skills.map(|skills| skills.make.like);
         let [major, minor, patch] =
             version.filter(|version| *version != [0, 0, 0]).unwrap_or(VERSION);
         format!("{major}.{minor}.{patch}")

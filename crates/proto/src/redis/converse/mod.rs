@@ -20,12 +20,10 @@ use crate::{Ask, Carry, Facts, Request, Session, Skills, Turn};
 pub(super) use connection::login;
 
 /// How a request goes to a server; of our own, whether the servers must be known first.
-pub(super) fn carry(request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
-    match request.class {
-        _ if request.command == id::HELLO && skills.is_none() && connection::wants_3(head) => {
-            Carry::Unknown
-        }
-        _ => Carry::Ask(Ask { command: request.command }),
+pub(super) fn carry(request: &Request, skills: Option<Skills>) -> Carry {
+    match request.command {
+        id::HELLO | id::READONLY | id::READWRITE if skills.is_none() => Carry::Unknown,
+        command => Carry::Ask(Ask { command }),
     }
 }
 
@@ -82,7 +80,7 @@ impl Talk<'_> {
             id::CONFIG_GET => self.config(under),
             id::ROLE => self.role(),
             id::ACL_WHOAMI => self.who(),
-            id::READONLY | id::READWRITE => words::simple("OK", self.out),
+            id::READONLY | id::READWRITE => self.cluster_only(command),
             _ => unreachable!("row {command} is no command of our own"),
         }
         Turn::Stay
