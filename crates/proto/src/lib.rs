@@ -18,14 +18,16 @@
 
 pub mod memcached;
 mod message;
+mod part;
 pub mod redis;
 pub mod scan;
 mod session;
 
 pub use message::{
     Answer, Ask, Asked, Carry, Class, Command, Excuse, Extra, Heard, Item, ItemKind, Lane, Local,
-    Make, Marks, Parsed, Place, Progress, Quiet, Refusal, Request, Resume, Shown, Skills, Span,
+    Make, Marks, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Skills, Span,
 };
+pub use part::{Ours, Part, Said, Totals};
 pub use session::{Credentials, Ends, Facts, Login, Muted, Profile, Session, Turn};
 
 /// Every protocol that clients speak.
@@ -124,24 +126,15 @@ pub trait Protocol: Sync {
     ) {
     }
 
-    /// Makes one answer of the replies of several servers, in the order asked. `Err`: an error, a
-    /// server's or ours, in the client's words.
+    /// Makes one answer of what several servers said, in the order asked, and of what the proxy
+    /// knows itself. It writes the answer in the client's words.
     fn gather(
         &self,
         asked: &Asked<'_>,
-        parts: &mut dyn Iterator<Item = Result<&[u8], &[u8]>>,
+        parts: &mut dyn Iterator<Item = Part<'_>>,
+        ours: &dyn Ours,
         out: &mut Vec<u8>,
-    ) {
-        let _ = asked;
-        let mut last: &[u8] = b"";
-        for part in parts {
-            match part {
-                Ok(reply) => last = reply,
-                Err(error) => return out.extend_from_slice(error),
-            }
-        }
-        out.extend_from_slice(last);
-    }
+    );
 
     /// Answers what is the protocol's own affair; may change what is known of the client.
     fn converse(

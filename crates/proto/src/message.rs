@@ -81,12 +81,22 @@ pub enum Class {
     /// the answer, in the client's order; otherwise [`crate::Protocol::gather`] makes it.
     Split { ask: Ask, each: bool, writes: bool, idempotent: bool },
     /// Goes to every server of the pool; the replies are gathered. `gated`: only where the pool
-    /// allows it by the name of what is asked.
-    Broadcast { ask: Ask, gated: bool, writes: bool },
+    /// allows it by the name of what is asked. `reach`: what it means that a server is missing.
+    Broadcast { ask: Ask, gated: bool, writes: bool, reach: Reach },
     /// The proxy answers by itself.
     Local(Local),
     /// Never forwarded.
     Refuse(Refusal),
+}
+
+/// What a broadcast needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Every server: it is a change, or a question to which a part would be a wrong answer.
+    All,
+    /// Those that are up. The answer names the others, and is an error only if there is no other
+    /// answer.
+    Survey,
 }
 
 /// What the proxy answers by itself.
@@ -330,8 +340,9 @@ pub struct Asked<'a> {
     pub quiet: Quiet,
     /// What the server was asked, if one was.
     pub ask: Ask,
-    /// Its head, if the request has `keep` or is being answered at once; what was sent, where that
-    /// is no request; otherwise empty.
+    /// Its head, if the request has `keep`, is a broadcast, or is being answered at once; what was
+    /// sent, where that is no request; otherwise empty. A broadcast's head that is longer than what
+    /// is kept to be asked again is kept only if the request has `repeat`.
     pub head: &'a [u8],
     /// The place of the server that was asked, where that was not found by a key; and that of the
     /// server after it, if there is one.

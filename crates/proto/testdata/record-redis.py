@@ -53,6 +53,8 @@ client help
 cluster help
 command help
 commandlog help
+config get maxmemory save
+config get nope
 config help
 copy s s2
 dbsize
@@ -81,6 +83,7 @@ function dump
 function help
 function list
 function list LIBRARYNAME lib WITHCODE
+function stats
 function load REPLACE {lib}
 function kill
 function delete nope
@@ -136,6 +139,9 @@ hvals h
 incr n
 incrby n 2
 incrbyfloat n 1.5
+info keyspace
+info nope
+lastsave
 keys *
 latency help
 lcs s s2
@@ -160,6 +166,7 @@ memory usage s
 mget s nope h n
 mget b long nope
 module help
+module list
 move s nope
 move s 5
 mset s hello b {crlf}
@@ -363,16 +370,6 @@ command getkeys get
 command getkeys
 command getkeysandflags mset a 1 b 2
 command getkeysandflags lmove a b left left
-config get databases
-config get maxmemory
-config get save
-config get SAVE
-config get appendonly
-config get timeout
-config get proto-max-bulk-len
-config get nope
-config get maxmemory nope
-config get
 hello
 hello 2
 hello 3
@@ -385,11 +382,6 @@ hello 2 setname bob
 hello 2 setname {spaced}
 hello 2 auth default
 hello 2 what
-info nope
-info cluster
-info keyspace
-info server ! as a server's, of what the proxy knows
-info ! as a server's, of what the proxy knows
 quit
 readonly
 readwrite

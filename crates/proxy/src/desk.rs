@@ -6,6 +6,7 @@
 //! client's life.
 
 mod gather;
+mod ours;
 mod session;
 mod value;
 
@@ -22,9 +23,10 @@ use crate::id::{ConnId, Side, Slab};
 use crate::limits::{self, Limits};
 use crate::memory::Memory;
 use crate::pool::Pool;
-use crate::request::{NONE, RowId, Rows, State, UNTIMED};
+use crate::request::{Kind, NONE, Origin, RowId, Rows, State, UNTIMED};
 use crate::{Action, Time};
 
+pub(crate) use ours::{VERSION, View};
 pub(crate) use value::Value;
 
 /// Clients, their requests, and what is to be done for them.
@@ -40,6 +42,7 @@ pub(crate) struct Desk {
     pub(crate) sheet: Sheet,
     /// Its own row.
     pub(crate) worker: Counters<Worker>,
+    pub(crate) started: Time,
     /// As the driver last said.
     pub(crate) now: Time,
     dirty: Vec<ConnId>,
@@ -65,6 +68,7 @@ impl Desk {
             actions: VecDeque::new(),
             sheet,
             worker: sheet.counters(0),
+            started: now,
             now,
             dirty: Vec::new(),
             resumable: Vec::new(),
@@ -339,8 +343,15 @@ impl Desk {
     }
 
     /// The server's own error line takes the place of an answer.
-    pub(crate) fn server_error(&mut self, (id, slot): (RowId, u32), line: &[u8]) {
-        self.rows[id].fail(slot, &Answer::Error(line));
+    pub(crate) fn server_error(&mut self, (id, slot): (RowId, u32), server: u32, line: &[u8]) {
+        let row = &mut self.rows[id];
+        if row.question.gathers {
+            let plan = &self.pools[row.pool as usize].servers[server as usize].plan;
+            let origin = Origin { place: Some(server), label: &plan.label };
+            row.keep_bad_part(slot, origin, Kind::Error, line);
+        } else {
+            row.fail(slot, &Answer::Error(line));
+        }
         self.settle_error(id);
     }
 
@@ -369,6 +380,11 @@ impl Desk {
         }
         let words = if sent { table.words_sent } else { table.words };
         let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
+        if row.question.gathers {
+            let kind = if sent { Kind::Uncertain } else { Kind::Fault };
+            row.keep_bad_part(slot, Origin { place: server, label }, kind, words.as_bytes());
+            return self.settle_error(id);
+        }
         let text = format!("{label}: {words}");
         let answer = if sent { Answer::Uncertain(&text) } else { Answer::Failed(&text) };
         row.fail(slot, &answer);
@@ -439,7 +455,6 @@ impl Desk {
     fn release(&mut self, id: ConnId) {
         let client = self.clients.find_mut(id).expect("the caller found it");
         let pool = &mut self.pools[client.pool as usize];
-        let plan = &pool.plan;
         client.out.open(&mut self.spares);
         #[cfg(seeded_bugs)]
         self.rows.swap_replies(client.head);
@@ -449,8 +464,11 @@ impl Desk {
             assert_eq!(self.rows[row].client, id, "a reply goes to its owner only");
             pool.record(&self.rows[row], self.now);
             match self.rows[row].question.gathers {
-                false => self.rows[row].emit(plan.partial, &mut client.out),
-                true => gather::gather(&mut self.rows[row], &mut pool.lore, &mut client.out),
+                false => self.rows[row].emit(pool.plan.partial, &mut client.out),
+                true => {
+                    let ours = (self.sheet, self.now.since(self.started));
+                    gather::gather(&mut self.rows[row], pool, ours, &mut client.out);
+                }
             }
             client.learn(client.out.len() - before);
             before = client.out.len();

@@ -190,7 +190,6 @@ pub struct Proxy {
     /// A timer for that is set.
     publish_due: bool,
     draining: bool,
-    started: Time,
 }
 
 impl Proxy {
@@ -218,7 +217,6 @@ impl Proxy {
             stirred: false,
             publish_due: false,
             draining: false,
-            started: now,
         };
         for pool in 0..proxy.desk.pools.len() {
             if proxy.desk.pools[pool].plan.preconnect {

@@ -6,7 +6,9 @@
 //!   alloc ──▶ Waiting(parts left) ──last part settled──▶ Done ──head of its pipeline──▶ emit, free
 //! ```
 
-use proto::{Answer, Ask, Asked, Class, Item, Protocol, Quiet, Request, Shown, Span};
+use proto::{
+    Answer, Ask, Asked, Class, Item, Ours, Part, Protocol, Quiet, Request, Said, Shown, Span,
+};
 
 use crate::Time;
 use crate::buffer::{Outbox, Spares};
@@ -66,7 +68,7 @@ pub(crate) struct Question {
     pub(crate) ask: Ask,
     /// What a server says is translated, for which the head is kept.
     pub(crate) keep: bool,
-    /// Its slots hold whole replies, of which one answer is made.
+    /// Its slots hold whole replies as they came, of which one answer is made.
     pub(crate) gathers: bool,
     /// Of the elements of these replies, which are one for each key.
     pub(crate) each: bool,
@@ -94,7 +96,7 @@ impl Question {
     /// What a server that was asked so says is translated: its client speaks otherwise, or it tells
     /// more than this one asked for.
     pub(crate) fn is_told(&self, asked: Ask) -> bool {
-        self.keep || self.ask != asked
+        (self.keep || self.ask != asked) && !self.gathers
     }
 
     /// As asked for this key of a read: of requests that were joined only one is answered.
@@ -148,12 +150,13 @@ impl Question {
         self.keep = request.keep;
         (self.gathers, self.each) = (false, false);
         self.next = None;
-        // Of a broadcast it is what is learnt from, whatever its length.
-        let may_repeat = request.repeat && request.body == 0 && head.len() <= limits::REPEAT_MAX;
+        let is_short = head.len() <= limits::REPEAT_MAX;
+        let may_repeat = request.repeat && request.body == 0 && is_short;
         self.repeats = may_repeat.then_some(0);
         self.remedied = false;
-        let is_learnt = request.repeat && matches!(request.class, Class::Broadcast { .. });
-        if request.keep || may_repeat || is_learnt {
+        // What it says is needed to make one answer; and, whatever its length, to learn from it.
+        let is_asked_of_all = matches!(request.class, Class::Broadcast { .. });
+        if request.keep || may_repeat || is_asked_of_all && (is_short || request.repeat) {
             if head.len() > ROW_KEEP_MAX {
                 self.head = spares.take();
             }
@@ -238,15 +241,11 @@ impl Row {
 
     /// Bad news takes the place of the whole answer, or of a key's where each has its own.
     pub(crate) fn fail(&mut self, slot: u32, answer: &Answer<'_>) {
-        if self.question.is_joined() || self.question.gathers {
+        if self.question.is_joined() {
             let start = self.values.len();
             let asked = self.question.asked_for(slot);
             self.question.protocol.answer(&asked, answer, &mut self.values);
             self.fill(slot, start);
-            if self.question.gathers {
-                let end = self.values.len() as u32;
-                self.slots[slot as usize] = Slot::Failed { start: start as u32, end };
-            }
         } else if self.error.is_empty() {
             self.question.answer(answer, &mut self.error);
         }
@@ -265,14 +264,29 @@ impl Row {
     }
 
     /// Keeps a server's whole reply until it is gathered.
-    pub(crate) fn keep_part(&mut self, slot: u32, write: impl FnOnce(&Question, &mut Vec<u8>)) {
+    pub(crate) fn keep_part(
+        &mut self,
+        slot: u32,
+        origin: Origin<'_>,
+        write: impl FnOnce(&Question, &mut Vec<u8>),
+    ) {
         let start = self.values.len();
+        origin.write(Kind::Reply, &mut self.values);
         write(&self.question, &mut self.values);
         self.fill(slot, start);
     }
 
+    /// Keeps bad news until it is gathered.
+    pub(crate) fn keep_bad_part(&mut self, slot: u32, origin: Origin<'_>, kind: Kind, text: &[u8]) {
+        let start = self.values.len();
+        origin.write(kind, &mut self.values);
+        self.values.extend_from_slice(text);
+        let end = self.values.len() as u32;
+        self.slots[slot as usize] = Slot::Failed { start: start as u32, end };
+    }
+
     /// Makes the one answer of the replies that were gathered; whether all were good.
-    pub(crate) fn gather(&mut self, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn gather(&mut self, ours: &dyn Ours, out: &mut Vec<u8>) -> bool {
         let is_bad = |slot: &Slot| matches!(slot, Slot::Failed { .. }) && !bug!(SwallowError);
         if self.question.each && !self.slots.iter().any(is_bad) {
             self.interleave(out);
@@ -285,12 +299,13 @@ impl Row {
         let counted = slots.iter().skip(lost).chain(twice);
         let mut parts = counted.filter_map(|slot| match *slot {
             Slot::Failed { .. } if bug!(SwallowError) => None,
-            Slot::Small { start, end } => Some(Ok(of(start, end))),
-            Slot::Failed { start, end } => Some(Err(of(start, end))),
+            Slot::Small { start, end } | Slot::Failed { start, end } => {
+                Some(Origin::read(of(start, end)))
+            }
             Slot::Empty | Slot::With { .. } | Slot::Large { .. } => None,
         });
         let asked = self.question.asked();
-        self.question.protocol.gather(&asked, &mut parts, out);
+        self.question.protocol.gather(&asked, &mut parts, ours, out);
         !slots.iter().any(is_bad)
     }
 
@@ -316,7 +331,10 @@ impl Row {
             let Slot::Small { start, end } = self.slots[first] else { continue };
             let rest = &self.values[start as usize..end as usize];
             let head = match begins {
-                true => upstream.elements(rest).map_or(0, |(head, _)| head),
+                true => {
+                    let origin = Origin::len(rest);
+                    origin + upstream.elements(&rest[origin..]).map_or(0, |(head, _)| head)
+                }
                 false => 0,
             };
             let len = upstream.element_len(&rest[head..]).unwrap_or(0);
@@ -355,6 +373,69 @@ impl Row {
         }
     }
 }
+
+/// Whose part of an answer it is. It stands before the part, since the server may have left the
+/// plan when the answer is made.
+///
+/// ```text
+///   [ place 4 | kind 1 | length of the label 2 | label ]  the part
+/// ```
+pub(crate) struct Origin<'a> {
+    /// The server's place in the pool.
+    pub(crate) place: Option<u32>,
+    /// The server's name, or the pool's where no server was found.
+    pub(crate) label: &'a str,
+}
+
+/// What such a part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A server's reply.
+    Reply,
+    /// Its error line.
+    Error,
+    /// The words of a fault.
+    Fault,
+    /// The same, where a change may have been made.
+    Uncertain,
+}
+
+impl Origin<'_> {
+    fn write(&self, kind: Kind, out: &mut Vec<u8>) {
+        // The configuration allows no name near this length.
+        let label = &self.label.as_bytes()[..self.label.len().min(usize::from(u16::MAX))];
+        out.extend_from_slice(&self.place.unwrap_or(u32::MAX).to_le_bytes());
+        out.push(kind as u8);
+        out.extend_from_slice(&(label.len() as u16).to_le_bytes());
+        out.extend_from_slice(label);
+    }
+
+    /// The most bytes that it takes.
+    pub(crate) const LEN_MAX: usize = ORIGIN_LEN + u16::MAX as usize;
+
+    /// How many bytes it takes before this part.
+    fn len(part: &[u8]) -> usize {
+        ORIGIN_LEN + usize::from(u16::from_le_bytes([part[5], part[6]]))
+    }
+
+    fn read(part: &[u8]) -> Part<'_> {
+        let place = u32::from_le_bytes([part[0], part[1], part[2], part[3]]);
+        let (origin, bytes) = part.split_at(Origin::len(part));
+        let words = || std::str::from_utf8(bytes).unwrap_or_default();
+        let said = match part[4] {
+            kind if kind == Kind::Error as u8 => Said::Error(bytes),
+            kind if kind == Kind::Fault as u8 => Said::Fault { words: words(), uncertain: false },
+            kind if kind == Kind::Uncertain as u8 => {
+                Said::Fault { words: words(), uncertain: true }
+            }
+            _ => Said::Reply(bytes),
+        };
+        let server = std::str::from_utf8(&origin[ORIGIN_LEN..]).unwrap_or_default();
+        Part { server, place: (place != u32::MAX).then_some(place), said }
+    }
+}
+
+const ORIGIN_LEN: usize = 7;
 
 /// The table.
 #[derive(Default)]

@@ -11,7 +11,7 @@ const OPENING: &str = "\
 use super::Begin::{After, At};
 use super::Compare::{Exact, Near, Property, Skip, Sorted};
 use super::Find::{Number, Range};
-use super::{Begin, Find, KeySpec, Row, all, split};
+use super::{Begin, Find, KeySpec, Row, all, split, survey};
 use crate::{Class, Local, Place, Refusal};
 
 ";
@@ -137,6 +137,7 @@ fn class(
         "split" => (split(false), "Place::Keys"),
         "each" => (split(true), "Place::Keys"),
         "all" => (all(false), "Place::Any"),
+        "survey" => (format!("survey(id::{id})"), "Place::Any"),
         "gated" => (all(true), "Place::Any"),
         "own" => ("Class::Local(Local::Own)".into(), "Place::Any"),
         "container" if !fact.container => return Err(format!("{name} has no subcommands")),

@@ -1,7 +1,7 @@
 //! The command table: one row a word. `docs/reference/commands.md` is made from it.
 
 use super::meta::Verb;
-use crate::{Ask, Class, Command, Local, Refusal};
+use crate::{Ask, Class, Command, Local, Reach, Refusal};
 
 /// What the arguments of a command look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,12 @@ pub(super) static TABLE: &[Command] = &[
     row("touch", UPDATE, ""),
     row(
         "flush_all",
-        Class::Broadcast { ask: Ask { command: FLUSH_ALL }, gated: true, writes: true },
+        Class::Broadcast {
+            ask: Ask { command: FLUSH_ALL },
+            gated: true,
+            writes: true,
+            reach: Reach::All,
+        },
         "to all servers, only with `allow: [flush_all]`",
     ),
     row("version", Class::Local(Local::Version), "the proxy's own"),
@@ -161,6 +166,7 @@ pub(super) const DECR: u16 = 12;
 pub(super) const TOUCH: u16 = 13;
 pub(super) const FLUSH_ALL: u16 = 14;
 pub(super) const VERSION: u16 = 15;
+pub(super) const STATS: u16 = 17;
 pub(super) const MG: u16 = 29;
 pub(super) const MS: u16 = 30;
 pub(super) const MD: u16 = 31;
@@ -218,6 +224,7 @@ mod tests {
             (TOUCH, "touch"),
             (FLUSH_ALL, "flush_all"),
             (VERSION, "version"),
+            (STATS, "stats"),
             (MG, "mg"),
             (MS, "ms"),
             (MD, "md"),

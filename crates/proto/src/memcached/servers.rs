@@ -21,8 +21,8 @@ const LOGIN_FIRST: &[u8] = b"CLIENT_ERROR unauthenticated";
 pub struct Servers;
 
 impl Upstream for Servers {
-    fn parse_reply(&self, ask: Ask, _: &mut Progress, input: &[u8]) -> Parsed<Item> {
-        reply::parse(ask, input)
+    fn parse_reply(&self, ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
+        reply::parse(ask, progress, input)
     }
 
     fn needs(&self, ask: Ask) -> Skills {
@@ -66,16 +66,16 @@ impl Upstream for Servers {
     }
 
     fn hear(&self, credentials: bool, _lane: Lane, input: &[u8]) -> Parsed<Heard> {
-        let mut at = 0;
+        let (mut at, mut progress) = (0, Progress::default());
         if credentials {
-            match reply::parse(Ask { command: commands::SET }, input) {
+            match reply::parse(Ask { command: commands::SET }, &mut progress, input) {
                 Parsed::Complete(Item { kind: ItemKind::Status, head, .. }) => at = head as usize,
                 Parsed::Complete(_) => return Parsed::Complete(Heard::LoginRefused),
                 Parsed::Incomplete => return Parsed::Incomplete,
                 Parsed::Malformed(why) => return Parsed::Malformed(why),
             }
         }
-        match reply::parse(Ask { command: commands::VERSION }, &input[at..]) {
+        match reply::parse(Ask { command: commands::VERSION }, &mut progress, &input[at..]) {
             Parsed::Complete(item) => {
                 let end = at + item.head as usize;
                 welcome(item.kind, &input[at..end], end)

@@ -2,10 +2,10 @@
 
 use super::commands::{MG, SET, TABLE};
 use super::meta::{self, base64};
-use super::{Binary, Servers, answer, binary, reply, request};
+use super::{Binary, Servers, answer, binary, gather, reply, request};
 use crate::{
-    Answer, Ask, Asked, Carry, Class, Command, Item, Login, Parsed, Protocol, Request, Resume,
-    Shown, Skills, Span, Upstream,
+    Answer, Ask, Asked, Carry, Class, Command, Item, Login, Ours, Parsed, Part, Protocol, Request,
+    Resume, Shown, Skills, Span, Upstream,
 };
 
 const ABOUT: &str = "\
@@ -101,6 +101,17 @@ impl Protocol for Text {
             out.push(b' ');
             out.extend_from_slice(request.arguments.of(head));
         }
+    }
+
+    fn gather(
+        &self,
+        asked: &Asked<'_>,
+        parts: &mut dyn Iterator<Item = Part<'_>>,
+        _ours: &dyn Ours,
+        out: &mut Vec<u8>,
+    ) {
+        let pass = |reply: &[u8], out: &mut Vec<u8>| out.extend_from_slice(reply);
+        gather::gather(self, asked, parts, &pass, out);
     }
 
     fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool {

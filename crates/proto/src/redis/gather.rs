@@ -10,10 +10,13 @@
 //! Where all must succeed, the first error is the answer. Of a change that others have carried out
 //! it says so: nothing undoes that.
 
+use std::borrow::Cow;
+
 use super::commands::{self, id};
 use super::reply::Walk;
-use super::words;
-use crate::{Asked, Class};
+use super::{answer, config, info, words};
+use crate::part::{self, Ours, Part, Said};
+use crate::{Answer, Asked, Class};
 
 /// What is made of the replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +31,16 @@ enum Gathering {
     Pick,
     /// 1 where all have it, element by element.
     And,
+    /// The least number.
+    Least,
+    /// The elements that all arrays have.
+    Shared,
+    /// What FUNCTION STATS tells: a script that runs on any, and what all have.
+    Functions,
+    /// `info.rs`.
+    Info,
+    /// `config.rs`.
+    Config,
 }
 
 fn gathering(command: u16) -> Gathering {
@@ -36,6 +49,11 @@ fn gathering(command: u16) -> Gathering {
         id::KEYS => Gathering::Concat,
         id::RANDOMKEY => Gathering::Pick,
         id::SCRIPT_EXISTS => Gathering::And,
+        id::LASTSAVE => Gathering::Least,
+        id::MODULE_LIST => Gathering::Shared,
+        id::FUNCTION_STATS => Gathering::Functions,
+        id::INFO => Gathering::Info,
+        id::CONFIG_GET => Gathering::Config,
         _ => Gathering::Same,
     }
 }
@@ -51,25 +69,22 @@ fn changes(command: u16) -> bool {
 
 pub(super) fn gather(
     asked: &Asked<'_>,
-    parts: &mut dyn Iterator<Item = Result<&[u8], &[u8]>>,
+    parts: &mut dyn Iterator<Item = Part<'_>>,
+    ours: &dyn Ours,
     out: &mut Vec<u8>,
 ) {
-    let mut replies = Vec::new();
-    let mut errors = Vec::new();
-    for part in parts {
-        match part {
-            Ok(reply) => replies.push(reply),
-            Err(error) => errors.push(error),
-        }
-    }
+    let parts: Vec<Part<'_>> = parts.collect();
+    let replies: Vec<&[u8]> = parts.iter().filter_map(Part::reply).collect();
+    let is_whole = replies.len() == parts.len();
     let how = gathering(asked.command);
     let enough = match how {
-        Gathering::Pick => errors.is_empty() || replies.iter().any(|reply| !is_null(reply)),
-        _ => errors.is_empty(),
+        Gathering::Pick => is_whole || replies.iter().any(|reply| !is_null(reply)),
+        Gathering::Info | Gathering::Config => !replies.is_empty(),
+        _ => is_whole,
     };
     if !enough {
         let is_partly_done = !replies.is_empty() && changes(asked.command);
-        return fail(&errors, is_partly_done, out);
+        return fail(asked, &parts, is_partly_done, out);
     }
     let start = out.len();
     let gathered = match how {
@@ -78,22 +93,38 @@ pub(super) fn gather(
         Gathering::Concat => concat(&replies, out),
         Gathering::Pick => pick(&replies, out),
         Gathering::And => and(&replies, out),
+        Gathering::Least => least(&replies, out),
+        Gathering::Shared => shared(&replies, out),
+        Gathering::Functions => functions(&replies, out),
+        Gathering::Info => info::gather(asked, &parts, ours, out),
+        Gathering::Config => config::gather(&parts, ours, out),
     };
     if gathered.is_none() {
         out.truncate(start);
-        differ(&replies, out);
+        differ(&parts, out);
     }
 }
 
 /// The error that claims least, and that others have done what was asked, if they have.
-fn fail(errors: &[&[u8]], is_partly_done: bool, out: &mut Vec<u8>) {
-    let Some(error) = errors.iter().min_by_key(|error| claim(error)) else {
+fn fail(asked: &Asked<'_>, parts: &[Part<'_>], is_partly_done: bool, out: &mut Vec<u8>) {
+    let errors = parts.iter().filter_map(|part| error(asked, part));
+    let Some(error) = errors.min_by_key(|error| claim(error)) else {
         return words::error(&[b"ERR no server has answered"], out);
     };
     match error.strip_prefix(b"-").and_then(|line| line.strip_suffix(b"\r\n")) {
         Some(line) if is_partly_done => words::error(&[line, PARTLY_DONE], out),
-        _ => out.extend_from_slice(error),
+        _ => out.extend_from_slice(&error),
     }
+}
+
+/// The error that the client of this part alone would read.
+fn error<'a>(asked: &Asked<'_>, part: &Part<'a>) -> Option<Cow<'a, [u8]>> {
+    if let Said::Error(line) = part.said {
+        return Some(Cow::Borrowed(line));
+    }
+    let mut told = Vec::new();
+    answer::write(asked, &Answer::Failed(&part.fault()?), &mut told);
+    Some(Cow::Owned(told))
 }
 
 /// How much an error claims: less than that nothing was done?
@@ -104,16 +135,15 @@ fn claim(error: &[u8]) -> u8 {
 
 const PARTLY_DONE: &[u8] = b" (on other servers it was carried out)";
 
-/// Servers that should say the same do not, or one says what cannot be gathered.
-fn differ(replies: &[&[u8]], out: &mut Vec<u8>) {
-    let first = replies.first().copied().unwrap_or_default();
-    let other = replies.iter().find(|reply| **reply != first).copied().unwrap_or(first);
-    let told = [first, other].map(|reply| {
-        let mut walk = Walk::new(reply);
-        words::echo(walk.text().unwrap_or(reply))
-    });
-    let why: &[u8] = b"ERR the servers do not agree: one says '";
-    words::error(&[why, &told[0], b"', another '", &told[1], b"'"], out);
+/// Servers that should say the same do not, or one says what cannot be gathered: each is named.
+fn differ(parts: &[Part<'_>], out: &mut Vec<u8>) {
+    let told = part::disagreement(parts, &show);
+    words::error(&[b"ERR ", told.as_bytes()], out);
+}
+
+fn show(said: &[u8]) -> String {
+    let text = words::echo(Walk::new(said).text().unwrap_or(said));
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 fn is_null(reply: &[u8]) -> bool {
@@ -193,21 +223,67 @@ fn and(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
+fn least(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let numbers: Option<Vec<u64>> = replies.iter().map(|reply| Walk::new(reply).number()).collect();
+    words::number(numbers?.into_iter().min()?, out);
+    Some(())
+}
+
+fn shared(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let mut lists: Vec<Vec<&[u8]>> = Vec::new();
+    for reply in replies {
+        let mut walk = array(reply)?;
+        let count = walk.open()?;
+        lists.push((0..count).map(|_| walk.value()).collect::<Option<_>>()?);
+    }
+    let (first, others) = lists.split_first()?;
+    let is_shared = |one: &&&[u8]| others.iter().all(|other| other.contains(one));
+    let all: Vec<&&[u8]> = first.iter().filter(is_shared).collect();
+    words::open_array(all.len(), out);
+    all.into_iter().for_each(|one| out.extend_from_slice(one));
+    Some(())
+}
+
+/// Two names with their values: the script that runs, and the engines.
+fn functions(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let mut told: Vec<[&[u8]; 4]> = Vec::new();
+    for reply in replies {
+        let mut walk = Walk::new(reply);
+        if walk.open()? != 4 {
+            return None;
+        }
+        told.push([walk.value()?, walk.value()?, walk.value()?, walk.value()?]);
+    }
+    let [name, idle, engines, had] = *told.first()?;
+    let agree = told.iter().all(|one| (one[0], one[2], one[3]) == (name, engines, had));
+    let running = told.iter().map(|one| one[1]).find(|running| !is_null(running));
+    let head = replies[0].len() - (name.len() + idle.len() + engines.len() + had.len());
+    out.extend_from_slice(&replies[0][..head]);
+    for piece in [name, running.unwrap_or(idle), engines, had] {
+        out.extend_from_slice(piece);
+    }
+    agree.then_some(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::part::tests::{Nothing, fault, parts};
     use crate::{Ask, Quiet};
 
-    /// Replies that begin with `-` come as errors, as the data plane gives them.
-    fn check(command: u16, replies: &[&str], expected: &str) {
+    /// Replies that begin with `-` come as errors, as the data plane gives them, and what begins
+    /// with `fault` as one of ours.
+    fn check(command: u16, replies: &[&'static str], expected: &str) {
         let ask = Ask { command };
         let asked = Asked { command, quiet: Quiet::Loud, ask, head: b"", at: 0, next: None };
         let mut out = b"before".to_vec();
-        let mut parts = replies.iter().map(|reply| match reply.starts_with(['-', '!']) {
-            true => Err(reply.as_bytes()),
-            false => Ok(reply.as_bytes()),
-        });
-        gather(&asked, &mut parts, &mut out);
+        let said = |reply: &&'static str| match reply.strip_prefix("fault ") {
+            Some(words) => fault(words, false),
+            None if reply.starts_with(['-', '!']) => Said::Error(reply.as_bytes()),
+            None => Said::Reply(reply.as_bytes()),
+        };
+        let said: Vec<Said<'_>> = replies.iter().map(said).collect();
+        gather(&asked, &mut parts(&said), &Nothing, &mut out);
         let said = String::from_utf8_lossy(&out);
         assert_eq!(said, format!("before{expected}"), "{replies:?}");
     }
@@ -217,7 +293,7 @@ mod tests {
         check(id::DEL, &[":2\r\n"], ":2\r\n");
         check(id::EXISTS, &[":2\r\n", ":0\r\n", ":40\r\n"], ":42\r\n");
         check(id::DBSIZE, &[":18446744073709551615\r\n"], ":18446744073709551615\r\n");
-        let differ = "-ERR the servers do not agree: one says '1', another 'OK'\r\n";
+        let differ = "-ERR the servers do not agree: s0 says '1', s1 says 'OK'\r\n";
         check(id::TOUCH, &[":1\r\n", "+OK\r\n"], differ);
     }
 
@@ -231,16 +307,17 @@ mod tests {
         // Nothing has changed by it.
         check(id::EXISTS, &[":1\r\n", "-OOM no\r\n"], "-OOM no\r\n");
         check(id::MSET, &["+OK\r\n", "!3\r\nERR\r\n"], "!3\r\nERR\r\n");
-        check(id::MSET, &[], "-ERR the servers do not agree: one says '', another ''\r\n");
+        check(id::MSET, &[], "-ERR no server was asked\r\n");
     }
 
     /// One was not sent, of the other nobody knows: not "nothing was done".
     #[test]
     fn the_error_that_claims_least_is_told() {
-        let down = "-ERR s1: down, waiting for it to come back\r\n";
-        let lost = "-ERR s2: connection lost, outcome unknown\r\n";
-        check(id::MSET, &[down, lost], lost);
-        check(id::MSET, &[lost, down], lost);
+        let down = "fault down, waiting for it to come back";
+        let lost = "fault connection lost, outcome unknown";
+        check(id::MSET, &[down, down], "-ERR s0: down, waiting for it to come back\r\n");
+        check(id::MSET, &[down, lost], "-ERR s1: connection lost, outcome unknown\r\n");
+        check(id::MSET, &[lost, down], "-ERR s0: connection lost, outcome unknown\r\n");
         let partly =
             "-ERR s2: connection lost, outcome unknown (on other servers it was carried out)\r\n";
         check(id::MSET, &[down, "+OK\r\n", lost], partly);
@@ -283,15 +360,15 @@ mod tests {
     fn a_script_exists_where_all_have_it() {
         let replies = ["*3\r\n:1\r\n:1\r\n:0\r\n", "*3\r\n:1\r\n:0\r\n:0\r\n"];
         check(id::SCRIPT_EXISTS, &replies, "*3\r\n:1\r\n:0\r\n:0\r\n");
-        let differ = "-ERR the servers do not agree: one says '*1\\x0d\\x0a:1\\x0d\\x0a', \
-             another '*0\\x0d\\x0a'\r\n";
+        let differ = "-ERR the servers do not agree: s0 says '*1\\x0d\\x0a:1\\x0d\\x0a', \
+             s1 says '*0\\x0d\\x0a'\r\n";
         check(id::SCRIPT_EXISTS, &["*1\r\n:1\r\n", "*0\r\n"], differ);
     }
 
     #[test]
     fn a_script_has_one_digest() {
         check(id::SCRIPT_LOAD, &["$2\r\nab\r\n", "$2\r\nab\r\n"], "$2\r\nab\r\n");
-        let differ = "-ERR the servers do not agree: one says 'ab', another 'cd'\r\n";
+        let differ = "-ERR the servers do not agree: s0 says 'ab', s1 says 'ab', s2 says 'cd'\r\n";
         check(id::FUNCTION_LOAD, &["$2\r\nab\r\n", "$2\r\nab\r\n", "$2\r\ncd\r\n"], differ);
     }
 }

@@ -5,15 +5,18 @@
 //! is split · `refusal.rs` has a server's words for a client's mistakes.
 //!
 //! What is answered: `reply.rs` reads what a server says · `servers.rs` is what servers speak ·
-//! `scan.rs`, `gather.rs` and `script.rs` are what several of them say together · `converse/` is
-//! what the proxy says by itself, and `answer.rs` its errors · `words.rs` writes all that.
+//! `scan.rs`, `gather.rs` and `script.rs` are what several of them say together, `info.rs` and
+//! `config.rs` what they tell of themselves · `converse/` is what the proxy says by itself, and
+//! `answer.rs` its errors · `words.rs` writes all that.
 
 pub mod commands;
 
 mod answer;
 mod array;
+mod config;
 mod converse;
 mod gather;
+mod info;
 mod inline;
 mod keys;
 mod refusal;
@@ -28,8 +31,8 @@ mod words;
 pub use servers::Servers;
 
 use crate::{
-    Answer, Ask, Asked, Carry, Command, Excuse, Extra, Facts, Item, Lane, Login, Parsed, Protocol,
-    Request, Resume, Session, Shown, Skills, Span, Turn, Upstream,
+    Answer, Ask, Asked, Carry, Command, Excuse, Extra, Facts, Item, Lane, Login, Ours, Parsed,
+    Part, Protocol, Request, Resume, Session, Shown, Skills, Span, Turn, Upstream,
 };
 
 /// Redis.
@@ -110,10 +113,11 @@ impl Protocol for Redis {
     fn gather(
         &self,
         asked: &Asked<'_>,
-        parts: &mut dyn Iterator<Item = Result<&[u8], &[u8]>>,
+        parts: &mut dyn Iterator<Item = Part<'_>>,
+        ours: &dyn Ours,
         out: &mut Vec<u8>,
     ) {
-        gather::gather(asked, parts, out);
+        gather::gather(asked, parts, ours, out);
     }
 
     fn converse(

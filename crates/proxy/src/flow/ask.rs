@@ -11,6 +11,7 @@ use super::receive::Data;
 use super::way::Way;
 use crate::batch::Batch;
 use crate::buffer::Outbox;
+use crate::desk::VERSION;
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::{Cargo, Link, State};
@@ -216,7 +217,7 @@ impl Proxy {
 
     /// To every server of the pool; some only where the operator allows it.
     pub(super) fn ask_broadcast(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) {
-        let Class::Broadcast { ask, gated, writes } = request.class else {
+        let Class::Broadcast { ask, gated, writes, reach: _ } = request.class else {
             unreachable!("judged by its class")
         };
         let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
@@ -457,6 +458,4 @@ fn launch(link: &mut Link, batch: Box<Batch>, pool: &mut crate::pool::Pool) {
     link.launch_batch(batch, pool.upstream);
 }
 
-/// Who we are; a protocol adds what its clients go by.
-pub(super) const VERSION: &str = concat!("quickack-", env!("CARGO_PKG_VERSION"));
 const NOT_ALLOWED: &str = "refused by the proxy: the pool's `allow:` does not name it";

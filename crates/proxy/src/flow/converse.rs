@@ -1,12 +1,12 @@
 //! What a protocol answers by itself: who is there, what the client is called, which database it is
 //! in. The protocol has the words, and says what becomes of the client.
 
-use proto::{Answer, Carry, Class, Ends, Facts, Lane, Local, Muted, Quiet, Request, Session, Turn};
+use proto::{
+    Answer, Carry, Class, Ends, Facts, Lane, Local, Muted, Ours, Quiet, Request, Session, Turn,
+};
 
-use metrics::Pool as Counter;
-
-use super::ask::VERSION;
 use super::way::Way;
+use crate::desk::View;
 use crate::id::ConnId;
 use crate::{Action, Proxy, Time, limits};
 
@@ -27,7 +27,15 @@ impl Proxy {
             // That one answer is not wanted, unless the protocol now says otherwise.
             session.muted = Muted::Now;
         }
-        let facts = self.facts(pool, id);
+        let pool = &self.desk.pools[pool];
+        let uptime = self.desk.now.since(self.desk.started);
+        let ours = View { pool, sheet: self.desk.sheet, uptime };
+        let client = self.desk.clients.find(id).expect("it has just asked");
+        let facts = Facts {
+            ends: client.ends.as_deref(),
+            age_s: self.desk.now.since(client.since) / 1_000_000,
+            ..ours.facts()
+        };
         let turn = protocol.converse(request, head, &mut session, &facts, &mut words);
         let is_muted = request.quiet == Quiet::Silent && session.muted != Muted::No;
         if session.muted == Muted::Now {
@@ -143,24 +151,6 @@ impl Proxy {
         if let Some(client) = self.desk.clients.find_mut(id) {
             client.ends = Some(Box::new(ends));
             self.desk.spoke(id);
-        }
-    }
-
-    fn facts(&self, pool: usize, client: ConnId) -> Facts<'_> {
-        let client = self.desk.clients.find(client);
-        let entry = &self.desk.pools[pool];
-        Facts {
-            pool: &entry.plan.name,
-            version: VERSION,
-            skills: entry.skills(),
-            spaces: entry.plan.spaces,
-            lane: entry.lanes.of(entry.lanes.home),
-            servers: entry.planned(),
-            clients: self.desk.sheet.total(entry.plan.row, Counter::ClientsNow),
-            uptime_s: self.desk.now.since(self.started) / 1_000_000,
-            has_users: entry.plan.users.is_some(),
-            ends: client.and_then(|client| client.ends.as_deref()),
-            age_s: client.map_or(0, |client| self.desk.now.since(client.since) / 1_000_000),
         }
     }
 }

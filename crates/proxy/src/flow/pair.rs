@@ -218,7 +218,8 @@ impl Proxy {
         let flight = self.end_flight(id, kind, now);
         match (flight.cargo, kind) {
             (Cargo::Fetch(batch), ItemKind::Error) if batch.whole => {
-                self.desk.server_error((batch.entries[0].row, batch.entries[0].slot), line);
+                let part = (batch.entries[0].row, batch.entries[0].slot);
+                self.desk.server_error(part, server, line);
                 self.settle_others(&batch);
                 self.recycle(batch);
             }
@@ -231,7 +232,7 @@ impl Proxy {
             }
             (Cargo::Single(row, slot), _) => {
                 if !self.excused(row, (id, server), line, now) {
-                    self.desk.server_error((row, slot), line);
+                    self.desk.server_error((row, slot), server, line);
                 }
             }
             (Cargo::Errand(_), _) => {}
@@ -275,7 +276,7 @@ impl Proxy {
             let again = Proxy::is_idempotent(&batch) && !self.has_changed_since(entry.row);
             let link = self.links.find(id).expect("the caller found it");
             if alone || !again || !link.has_room(&self.desk.limits) {
-                self.desk.server_error((entry.row, entry.slot), line);
+                self.desk.server_error((entry.row, entry.slot), link.server, line);
                 continue;
             }
             let link = self.links.find_mut(id).expect("the caller found it");

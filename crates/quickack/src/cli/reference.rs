@@ -1,7 +1,7 @@
 //! The reference pages that are generated from tables: `quickack docs PAGE` prints one, and a
 //! test fails while `docs/reference/PAGE.md` says something else.
 
-use proto::Class;
+use proto::{Class, Reach};
 use proxy::fault::FAULTS;
 
 use crate::admin::VERBS;
@@ -61,6 +61,7 @@ fn class(class: Class) -> &'static str {
         Class::Split { writes: true, .. } => "split by server, gathered; never sent twice",
         Class::Split { .. } => "read; split by server, gathered",
         Class::Broadcast { gated: true, .. } => "every server of the pool, if the pool allows it",
+        Class::Broadcast { reach: Reach::Survey, .. } => "every server that is up, gathered",
         Class::Broadcast { .. } => "every server of the pool, gathered",
         Class::Local(_) => "answered by the proxy",
         Class::Refuse(_) => "refused by name",

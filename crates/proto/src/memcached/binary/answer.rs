@@ -5,7 +5,7 @@ use super::super::{reply, version};
 use super::header::{self, Header, Reply};
 use super::opcodes::{self, Mode, Shape};
 use crate::scan;
-use crate::{Answer, Asked, Item, Quiet, Refusal, Shown};
+use crate::{Answer, Asked, Item, ItemKind, Quiet, Refusal, Shown, Span};
 
 /// The statuses, with the words that memcached has for each.
 const OK: u16 = 0x00;
@@ -125,6 +125,13 @@ impl<'a> To<'a> {
     fn tells_key(&self) -> bool {
         matches!(self.shape, Shape::Get { key: true } | Shape::Touch { key: true, .. })
     }
+}
+
+/// Tells a server's line, which is no error, and is the whole answer to what was asked of several.
+pub(super) fn pass(asked: &Asked<'_>, line: &[u8], out: &mut Vec<u8>) {
+    let kind = ItemKind::Status;
+    let (head, key) = (line.len() as u32, Span::default());
+    translate(asked, &Item { kind, head, body: 0, trailer: b"", key }, line, out);
 }
 
 /// Tells a server's item.

@@ -17,10 +17,10 @@ mod header;
 mod opcodes;
 mod request;
 
-use super::{Servers, Text};
+use super::{Servers, Text, gather};
 use crate::{
-    Answer, Ask, Asked, Carry, Command, Item, Login, Parsed, Protocol, Request, Resume, Shown,
-    Skills, Span, Upstream,
+    Answer, Ask, Asked, Carry, Command, Item, Login, Ours, Parsed, Part, Protocol, Request, Resume,
+    Shown, Skills, Span, Upstream,
 };
 use header::Header;
 use opcodes::Shape;
@@ -115,6 +115,18 @@ impl Protocol for Binary {
 
     fn open_fetch(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) {
         carry::open_fetch(request, head, out);
+    }
+
+    fn gather(
+        &self,
+        asked: &Asked<'_>,
+        parts: &mut dyn Iterator<Item = Part<'_>>,
+        _ours: &dyn Ours,
+        out: &mut Vec<u8>,
+    ) {
+        // Servers answered in text.
+        let pass = |reply: &[u8], out: &mut Vec<u8>| answer::pass(asked, reply, out);
+        gather::gather(self, asked, parts, &pass, out);
     }
 
     fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool {

@@ -1,7 +1,7 @@
 //! The command table: one row an opcode. `docs/reference/commands.md` is made from it.
 
 use super::super::commands::{FLUSH_ALL, GATS, GETS};
-use crate::{Ask, Class, Command, Local, Quiet, Refusal};
+use crate::{Ask, Class, Command, Local, Quiet, Reach, Refusal};
 
 /// Asks for the ways to log in.
 pub(super) const SASL_LIST: u8 = 0x20;
@@ -60,8 +60,12 @@ const READ: Class = Class::Fetch { ask: Ask { command: GETS }, merge: true, idem
 const READ_TOUCH: Class =
     Class::Fetch { ask: Ask { command: GATS }, merge: false, idempotent: false };
 const WRITE: Class = Class::Single { writes: true };
-const FLUSH: Class =
-    Class::Broadcast { ask: Ask { command: FLUSH_ALL }, gated: true, writes: true };
+const FLUSH: Class = Class::Broadcast {
+    ask: Ask { command: FLUSH_ALL },
+    gated: true,
+    writes: true,
+    reach: Reach::All,
+};
 const UNKNOWN: Class = Class::Refuse(Refusal::Unknown);
 
 const GET: Shape = Shape::Get { key: false };

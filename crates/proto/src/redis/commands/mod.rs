@@ -8,7 +8,7 @@ mod arguments;
 mod lookup;
 mod table;
 
-use crate::{Ask, Class, Command, Place};
+use crate::{Ask, Class, Command, Place, Reach};
 
 pub(super) use arguments::{Arguments, arguments};
 pub(super) use lookup::{lookup, lookup_at, lookup_sub};
@@ -141,7 +141,12 @@ const fn split(command: u16, each: bool, writes: bool) -> Class {
 }
 
 const fn all(command: u16, gated: bool, writes: bool) -> Class {
-    Class::Broadcast { ask: Ask { command }, gated, writes }
+    Class::Broadcast { ask: Ask { command }, gated, writes, reach: Reach::All }
+}
+
+const fn survey(command: u16) -> Class {
+    let reach = Reach::Survey;
+    Class::Broadcast { ask: Ask { command }, gated: false, writes: false, reach }
 }
 
 pub(super) const ABOUT: &str = "\

@@ -3,7 +3,7 @@
 use super::Begin::{After, At};
 use super::Compare::{Exact, Near, Property, Skip, Sorted};
 use super::Find::{Number, Range};
-use super::{Begin, Find, KeySpec, Row, all, split};
+use super::{Begin, Find, KeySpec, Row, all, split, survey};
 use crate::{Class, Local, Place, Refusal};
 
 const ADMIN: &str = "it is about one server; ask the server itself";
@@ -11,6 +11,7 @@ const BEHIND: &str = "it would wait behind the script: ask the server itself";
 const BLOCKING: &str = "it would hold up all other clients of its server connection";
 const CLIENTS: &str = "a server's connections are the proxy's, not its clients'";
 const CLUSTER: &str = "behind the proxy there are separate servers, not a cluster";
+const FACTS: &str = "it tells of the servers themselves";
 const INTERNAL: &str = "only servers say this, to one another";
 const MESSAGES: &str = "it would make a server speak unasked on a connection that clients share";
 const MONITOR: &str = "it would show every client's requests; ask the server itself";
@@ -1570,9 +1571,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "config|get",
-        class: Class::Local(Local::Own),
-        place: Place::Any, compare: Skip(OWN),
-        note: "",
+        class: survey(id::CONFIG_GET),
+        place: Place::Any, compare: Skip(FACTS),
+        note: "what the servers agree on, or each server's; no passwords",
         arity: -3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -2181,9 +2182,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "function|stats",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: all(id::FUNCTION_STATS, false, false),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript", "allow_busy"],
@@ -3107,9 +3108,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "info",
-        class: Class::Local(Local::Own),
-        place: Place::Any, compare: Skip(OWN),
-        note: "the proxy's own",
+        class: survey(id::INFO),
+        place: Place::Any, compare: Skip(FACTS),
+        note: "of all servers that are up, and the proxy's own section",
         arity: -1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale"],
@@ -3136,9 +3137,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "lastsave",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
-        place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        class: all(id::LASTSAVE, false, false),
+        place: Place::Any, compare: Skip(FACTS),
+        note: "the oldest",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale", "fast"],
@@ -3719,9 +3720,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "module|list",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
-        place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        class: all(id::MODULE_LIST, false, false),
+        place: Place::Any, compare: Sorted,
+        note: "those that all servers have",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript"],

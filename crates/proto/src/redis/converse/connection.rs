@@ -200,6 +200,14 @@ impl Talk<'_> {
         words::open_array(0, self.out);
     }
 
+    /// A master without replicas.
+    pub(super) fn role(&mut self) {
+        words::open_array(3, self.out);
+        words::bulk(b"master", self.out);
+        words::number(0, self.out);
+        words::open_array(0, self.out);
+    }
+
     pub(super) fn auth(&mut self, rest: &[&[u8]]) {
         let name = match rest {
             [_] if !self.facts.has_users => return self.error(&[NO_PASSWORD]),

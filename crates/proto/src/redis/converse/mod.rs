@@ -2,14 +2,12 @@
 //! and looks at what there is.
 //!
 //! `connection.rs` is about the connection, `client.rs` about who its client is, `catalog.rs` about
-//! the commands, `transaction.rs` about those that are refused, `facts.rs` about the server that
-//! the proxy seems to be. Shapes and words are those of Redis 7.0 and Valkey 9.1, in both versions
+//! the commands, `transaction.rs` about those that are refused. Shapes and words are those of Redis 7.0 and Valkey 9.1, in both versions
 //! of the protocol.
 
 mod catalog;
 mod client;
 mod connection;
-mod facts;
 mod glob;
 mod transaction;
 
@@ -76,8 +74,6 @@ impl Talk<'_> {
             id::COMMAND_LIST => self.command_list(under),
             id::COMMAND_GETKEYS => self.command_keys(under, false),
             id::COMMAND_GETKEYSANDFLAGS => self.command_keys(under, true),
-            id::INFO => self.info(rest),
-            id::CONFIG_GET => self.config(under),
             id::ROLE => self.role(),
             id::ACL_WHOAMI => self.who(),
             id::READONLY | id::READWRITE => self.cluster_only(command),
