@@ -3,6 +3,7 @@
 mod clients;
 mod databases;
 mod differential;
+mod facts;
 mod failures;
 mod hostile;
 mod model;

@@ -39,6 +39,18 @@ fn check(name: &str, values: &[&str], expected: &str) {
     assert_eq!(made(SERVER, &texts), format!("# S\n{name}:{expected}\n"), "{values:?}");
 }
 
+/// A row that another hides would say nothing.
+#[test]
+fn every_row_is_found_by_a_name_that_it_is_for() {
+    for (pattern, expected) in RULES {
+        let name = pattern.replace('*', "zz").replace('#', "12");
+        assert_eq!(rule(&name), *expected, "{pattern}");
+    }
+    assert_eq!(rule("slave_priority"), Same);
+    assert_eq!(rule("db0"), Parts);
+    assert_eq!(rule("dbsize"), Same);
+}
+
 #[test]
 fn what_can_be_counted_is_added_up() {
     check("used_memory", &["100", "200", "300"], "600");
@@ -73,6 +85,7 @@ fn what_cannot_be_added_up_is_what_a_client_can_go_by() {
     check("role", &["slave", "slave"], "slave");
     check("rdb_last_bgsave_status", &["ok", "ok"], "ok");
     check("rdb_last_bgsave_status", &["ok", "err"], "err");
+    check("master_link_status", &["up", "down"], "down");
     check("redis_mode", &["cluster"], "standalone");
 }
 
