@@ -10,6 +10,7 @@
 //! Servers that did not answer are named in the section `Quickack`, where the proxy tells of itself.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use super::reply::Walk;
@@ -181,16 +182,16 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// What one server said.
-struct Text<'a> {
-    server: &'a str,
-    sections: Vec<Section<'a>>,
-}
-
+/// A section of all servers' texts.
 struct Section<'a> {
     name: &'a str,
-    /// Names and values.
-    fields: Vec<(&'a str, &'a str)>,
+    fields: Vec<Field<'a>>,
+}
+
+struct Field<'a> {
+    name: &'a str,
+    /// What each server says that has it.
+    values: Vec<(&'a str, &'a str)>,
 }
 
 /// The answer, if a server gave one to be made of.
@@ -200,14 +201,13 @@ pub(super) fn gather(
     ours: &dyn Ours,
     out: &mut Vec<u8>,
 ) -> Option<()> {
-    let replies: Vec<(&str, Cow<'_, str>)> =
+    let texts: Vec<(&str, Cow<'_, str>)> =
         parts.iter().filter_map(|part| Some((part.server, text(part.reply()?)?))).collect();
-    let texts: Vec<Text<'_>> =
-        replies.iter().map(|(server, text)| Text { server, sections: sections(text) }).collect();
     let first = parts.iter().find_map(Part::reply)?;
     let dialect = if first.starts_with(b"=") { 3 } else { 2 };
-    let mut told = Told { texts: &texts, ours, out: String::new() };
-    told.sections();
+    let sections = sections(&texts);
+    let mut told = Told { sections: &sections, servers: texts.len(), ours, out: String::new() };
+    told.servers();
     if texts.len() < parts.len() || wants_ours(asked) {
         told.ourselves(parts);
     }
@@ -232,15 +232,27 @@ fn text(reply: &[u8]) -> Option<Cow<'_, str>> {
     Some(String::from_utf8_lossy(text))
 }
 
-fn sections(text: &str) -> Vec<Section<'_>> {
-    let mut sections: Vec<Section<'_>> = Vec::new();
-    for line in text.lines().map(str::trim_end) {
-        if let Some(name) = line.strip_prefix("# ") {
-            sections.push(Section { name, fields: Vec::new() });
-        } else if let Some(field) = line.split_once(':')
-            && let Some(section) = sections.last_mut()
-        {
-            section.fields.push(field);
+/// The sections and fields of all servers, in the order of the first that has them.
+fn sections<'a>(texts: &'a [(&'a str, Cow<'a, str>)]) -> Vec<Section<'a>> {
+    let mut sections: Vec<Section<'a>> = Vec::new();
+    let mut places: HashMap<(usize, &str), usize> = HashMap::new();
+    for (server, text) in texts {
+        let mut open = None;
+        for line in text.lines().map(str::trim_end) {
+            if let Some(name) = line.strip_prefix("# ") {
+                let known = sections.iter().position(|section| section.name == name);
+                open = Some(known.unwrap_or(sections.len()));
+                if known.is_none() {
+                    sections.push(Section { name, fields: Vec::new() });
+                }
+            } else if let (Some((name, value)), Some(open)) = (line.split_once(':'), open) {
+                let fields = &mut sections[open].fields;
+                let place = *places.entry((open, name)).or_insert(fields.len());
+                if place == fields.len() {
+                    fields.push(Field { name, values: Vec::new() });
+                }
+                fields[place].values.push((server, value));
+            }
         }
     }
     sections
@@ -248,32 +260,20 @@ fn sections(text: &str) -> Vec<Section<'_>> {
 
 /// What is told, as far as it is written.
 struct Told<'a> {
-    texts: &'a [Text<'a>],
+    sections: &'a [Section<'a>],
+    /// How many have answered.
+    servers: usize,
     ours: &'a dyn Ours,
     out: String,
 }
 
 impl<'a> Told<'a> {
-    /// The sections of all servers, in the order of the first that has them.
-    fn sections(&mut self) {
-        let all = || self.texts.iter().flat_map(|text| &text.sections);
-        let mut names: Vec<&str> = Vec::new();
-        all().for_each(|section| push_new(&mut names, section.name));
-        for name in names {
-            self.open(name);
-            let mut fields: Vec<&str> = Vec::new();
-            let sections = self.texts.iter().flat_map(|text| &text.sections);
-            let sections: Vec<&Section<'_>> = sections.filter(|one| one.name == name).collect();
-            // Names are many only where there are many commands; a server's own stand in order.
-            let mut known = std::collections::HashSet::new();
-            for (field, _) in sections.iter().flat_map(|section| &section.fields) {
-                if known.insert(*field) {
-                    fields.push(field);
-                }
-            }
+    fn servers(&mut self) {
+        for section in self.sections {
+            self.open(section.name);
             let mut counted = 0;
-            for field in fields {
-                self.field(name, field, &mut counted);
+            for field in &section.fields {
+                self.field(field, &mut counted);
             }
         }
     }
@@ -290,8 +290,7 @@ impl<'a> Told<'a> {
     }
 
     /// Writes one field. `counted`: lines that are counted, as far as they are written.
-    fn field(&mut self, section: &str, name: &'a str, counted: &mut u32) {
-        let values: Vec<(&str, &str)> = self.values(section, name).collect();
+    fn field(&mut self, Field { name, values }: &Field<'_>, counted: &mut u32) {
         match rule(name) {
             Counted => {
                 let start = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
@@ -306,20 +305,11 @@ impl<'a> Told<'a> {
                 told.into_iter().for_each(|value| self.line(name, value));
             }
             rule => {
-                if let Some(value) = self.combine(rule, name, &values) {
+                if let Some(value) = self.combine(rule, name, values) {
                     self.line(name, &value);
                 }
             }
         }
-    }
-
-    /// What each server says of a field that has it.
-    fn values(&self, section: &str, name: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
-        self.texts.iter().flat_map(move |text| {
-            let sections = text.sections.iter().filter(move |one| one.name == section);
-            let fields = sections.flat_map(|section| &section.fields);
-            fields.filter(move |field| field.0 == name).map(|field| (text.server, field.1))
-        })
     }
 
     fn combine(&self, rule: Rule, name: &str, values: &[(&str, &str)]) -> Option<String> {
@@ -327,7 +317,7 @@ impl<'a> Told<'a> {
             Is(value) => return Some(value.to_string()),
             Clients => return Some(self.ours.totals().clients.to_string()),
             ClientsEver => return Some(self.ours.totals().clients_ever.to_string()),
-            All(_) if values.len() < self.texts.len() => return None,
+            All(_) if values.len() < self.servers => return None,
             All(rule) => return self.combine(*rule, name, values),
             _ => {}
         }
@@ -349,8 +339,8 @@ impl<'a> Told<'a> {
             Any(word) => values.iter().any(|(_, value)| *value == word).then(|| into(word)),
             Human => {
                 let base = name.strip_suffix("_human")?;
-                let values: Vec<(&str, &str)> = self.everywhere(base).collect();
-                self.combine(self::rule(base), base, &values).and_then(|text| human(&text))
+                let text = self.combine(self::rule(base), base, self.values(base))?;
+                human(&text)
             }
             Ratio(of, by) => self.quotient((of, by, ""), 100),
             Percent(of, by, less) => self.quotient((of, by, less), 100 * 100).map(|it| it + "%"),
@@ -361,15 +351,13 @@ impl<'a> Told<'a> {
     }
 
     /// What the servers say of a field, whichever section it is in.
-    fn everywhere(&self, name: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
-        self.texts.iter().flat_map(move |text| {
-            let fields = text.sections.iter().flat_map(|section| &section.fields);
-            fields.filter(move |field| field.0 == name).map(|field| (text.server, field.1))
-        })
+    fn values(&self, name: &str) -> &'a [(&'a str, &'a str)] {
+        let mut fields = self.sections.iter().flat_map(|section| &section.fields);
+        fields.find(|field| field.name == name).map_or(&[], |field| &field.values)
     }
 
     fn total(&self, name: &str) -> Option<Number> {
-        let numbers = self.everywhere(name).map(|(_, value)| Number::read(value));
+        let numbers = self.values(name).iter().map(|(_, value)| Number::read(value));
         numbers.reduce(|one, other| Some(one?.plus(other?)))?
     }
 
@@ -397,7 +385,7 @@ impl<'a> Told<'a> {
             }
         }
         self.line("quickack_servers", &parts.len().to_string());
-        self.line("quickack_servers_up", &self.texts.len().to_string());
+        self.line("quickack_servers_up", &self.servers.to_string());
         for (nth, part) in parts.iter().enumerate() {
             let name = plain(part.server);
             let why = match part.said {
@@ -417,7 +405,7 @@ impl<'a> Told<'a> {
     fn state(&self, server: &str) -> String {
         let mut told = String::new();
         for name in ["role", "redis_version", "loading"] {
-            if let Some((_, value)) = self.everywhere(name).find(|(one, _)| *one == server) {
+            if let Some((_, value)) = self.values(name).iter().find(|(one, _)| *one == server) {
                 let _ = write!(told, ",{name}={}", plain(value));
             }
         }

@@ -31,7 +31,8 @@ impl Asker<'_> {
                 };
                 (kind, &[b"CLIENT", b"GETNAME"])
             }
-            7 => (Kind::Begins(b"*"), &[b"ROLE"]),
+            7 if self.talk().dialect == 3 => (Kind::Begins(b"="), &[b"CLIENT", b"INFO"]),
+            7 => (Kind::Begins(b"$"), &[b"CLIENT", b"INFO"]),
             8 => (Kind::Begins(b":"), &[b"COMMAND", b"COUNT"]),
             9 => (Kind::Loose(Loose::Info), &[b"INFO"]),
             10 => (Kind::Loose(Loose::Setting), &[b"CONFIG", b"GET", b"maxmemory"]),
