@@ -52,7 +52,8 @@ pub fn run(arguments: &[String]) -> Outcome {
         let path = root().join(file);
         if !check {
             std::fs::write(&path, made).map_err(|error| format!("{file}: {error}"))?;
-        } else if std::fs::read_to_string(&path).map_err(|error| format!("{file}: {error}"))? != made
+        } else if std::fs::read_to_string(&path).map_err(|error| format!("{file}: {error}"))?
+            != made
         {
             return Err(format!("{file} is not what the servers say: run `cargo xtask commands`"));
         }

@@ -25,7 +25,8 @@ mod session;
 
 pub use message::{
     Answer, Ask, Asked, Carry, Class, Command, Excuse, Extra, Heard, Item, ItemKind, Lane, Local,
-    Make, Marks, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Skills, Span,
+    Make, Marks, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Skills,
+    Span,
 };
 pub use part::{Ours, Part, Said, Totals};
 pub use session::{Credentials, Ends, Facts, Login, Muted, Profile, Session, Turn};

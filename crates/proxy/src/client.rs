@@ -33,6 +33,8 @@ pub(crate) struct Client {
     pub(crate) since: Time,
     /// Where its connection begins and ends, if that was ever asked for.
     pub(crate) ends: Option<Box<Ends>>,
+    /// Not read until the driver has said that.
+    pub(crate) locating: bool,
     pub(crate) intake: Intake,
     /// Bytes of an unfinished head, or input that waits because the client is paused.
     pub(crate) partial: Vec<u8>,
@@ -156,6 +158,7 @@ impl Client {
             strikes: 0,
             since,
             ends: None,
+            locating: false,
             intake: Intake::Head,
             partial: Vec::new(),
             resume: Resume::default(),
@@ -231,6 +234,7 @@ impl Client {
     pub(crate) fn may_resume(&self, limits: &Limits) -> bool {
         let most = if self.held_back { 0 } else { limits.pipeline / 2 };
         self.awaits.is_none()
+            && !self.locating
             && self.outstanding() <= most
             && self.owed() <= limits.client_outbox / 2
     }

@@ -264,7 +264,8 @@ impl Proxy {
         }
     }
 
-    /// Where a client's connection begins and ends, as was asked.
+    /// Where a client's connection begins and ends, as was asked. It goes on at the end of a turn:
+    /// of another one, where that was asked at the end of this.
     pub fn handle_located(&mut self, client: ConnId, ends: Ends, now: Time) {
         self.stir(now);
         self.locate(client, ends);
@@ -321,11 +322,7 @@ impl Proxy {
 
     /// When `handle_timeout` wants to be called next.
     pub fn poll_timeout(&self) -> Option<Time> {
-        // A client that may go on since the end of the turn has another one to do so.
-        match self.desk.has_resumable() {
-            true => Some(self.desk.now),
-            false => self.timers.next(),
-        }
+        self.timers.next()
     }
 
     /// The next connection of a side that has got something to write since it was last named. Ask

@@ -111,10 +111,7 @@ mod tests {
     fn who_has_not_answered_is_named() {
         let one: &[u8] = b"*2\r\n$4\r\nsave\r\n$0\r\n\r\n";
         let said = [Said::Reply(one), fault("down, waiting", false), Said::Error(b"-ERR no\r\n")];
-        check(
-            &said,
-            "*4 $4 save $0  $19 quickack-unanswered $30 s1: down, waiting; s2: -ERR no",
-        );
+        check(&said, "*4 $4 save $0  $19 quickack-unanswered $30 s1: down, waiting; s2: -ERR no");
     }
 
     #[test]

@@ -273,16 +273,16 @@ mod tests {
 
     /// Replies that begin with `-` come as errors, as the data plane gives them, and what begins
     /// with `fault` as one of ours.
-    fn check(command: u16, replies: &[&'static str], expected: &str) {
+    fn check<'a>(command: u16, replies: &[&'a str], expected: &str) {
         let ask = Ask { command };
         let asked = Asked { command, quiet: Quiet::Loud, ask, head: b"", at: 0, next: None };
         let mut out = b"before".to_vec();
-        let said = |reply: &&'static str| match reply.strip_prefix("fault ") {
+        let said = |reply: &&'a str| match reply.strip_prefix("fault ") {
             Some(words) => fault(words, false),
             None if reply.starts_with(['-', '!']) => Said::Error(reply.as_bytes()),
             None => Said::Reply(reply.as_bytes()),
         };
-        let said: Vec<Said<'_>> = replies.iter().map(said).collect();
+        let said: Vec<Said<'a>> = replies.iter().map(said).collect();
         gather(&asked, &mut parts(&said), &Nothing, &mut out);
         let said = String::from_utf8_lossy(&out);
         assert_eq!(said, format!("before{expected}"), "{replies:?}");
@@ -363,6 +363,33 @@ mod tests {
         let differ = "-ERR the servers do not agree: s0 says '*1\\x0d\\x0a:1\\x0d\\x0a', \
              s1 says '*0\\x0d\\x0a'\r\n";
         check(id::SCRIPT_EXISTS, &["*1\r\n:1\r\n", "*0\r\n"], differ);
+    }
+
+    #[test]
+    fn the_oldest_save_and_the_modules_that_all_have_are_told() {
+        check(id::LASTSAVE, &[":1795351520\r\n", ":1795351420\r\n"], ":1795351420\r\n");
+        check(id::LASTSAVE, &[":5\r\n", "-ERR x\r\n"], "-ERR x\r\n");
+        let module =
+            |name: &str, version| format!("%2\r\n+name\r\n+{name}\r\n+ver\r\n:{version}\r\n");
+        let two = format!("*2\r\n{}{}", module("lua", 1), module("json", 2));
+        let one = format!("*1\r\n{}", module("json", 2));
+        let newer = format!("*1\r\n{}", module("json", 3));
+        check(id::MODULE_LIST, &[&two, &two], &two);
+        check(id::MODULE_LIST, &[&two, &one], &one);
+        check(id::MODULE_LIST, &[&two, &one, &newer], "*0\r\n");
+    }
+
+    #[test]
+    fn a_script_that_runs_on_one_server_is_told() {
+        let stats = |running: &str, count| {
+            format!("*4\r\n$14\r\nrunning_script\r\n{running}$7\r\nengines\r\n*1\r\n:{count}\r\n")
+        };
+        let (idle, busy) = (stats("*-1\r\n", 1), stats("*1\r\n+f\r\n", 1));
+        check(id::FUNCTION_STATS, &[&idle, &idle], &idle);
+        check(id::FUNCTION_STATS, &[&idle, &busy, &idle], &busy);
+        let mut out = Vec::new();
+        assert_eq!(functions(&[idle.as_bytes(), stats("*-1\r\n", 2).as_bytes()], &mut out), None);
+        assert_eq!(functions(&[b"*0\r\n"], &mut out), None);
     }
 
     #[test]

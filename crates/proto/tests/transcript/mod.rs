@@ -29,8 +29,8 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use proto::{
-    Answer, Ask, Asked, Carry, Class, Facts, ItemKind, Lane, Local, Make, Marks, NAMED, Parsed, Place,
-    Progress, Protocol, Quiet, Refusal, Request, Resume, Session, Shown, Skills, Span, Turn,
+    Answer, Ask, Asked, Carry, Class, Facts, ItemKind, Lane, Local, Make, Marks, NAMED, Parsed,
+    Place, Progress, Protocol, Quiet, Refusal, Request, Resume, Session, Shown, Skills, Span, Turn,
 };
 
 /// What the servers of a protocol speak is what the clients of this row speak: its table names what

@@ -137,10 +137,6 @@ impl Desk {
         }
     }
 
-    pub(crate) fn has_resumable(&self) -> bool {
-        !self.resumable.is_empty()
-    }
-
     /// The next client that was paused and may go on.
     pub(crate) fn next_resumable(&mut self) -> Option<ConnId> {
         while let Some(id) = self.resumable.pop() {

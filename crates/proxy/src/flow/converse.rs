@@ -76,6 +76,9 @@ impl Proxy {
         let client = self.desk.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
         let Class::Local(Local::Own) = request.class else { return None };
+        if client.ends.is_none() && protocol.tells_ends(request) {
+            return Some(Way::Locate);
+        }
         let needs_skills = protocol.carry(request, head, None) == Carry::Unknown;
         if !needs_skills {
             return None;
@@ -134,22 +137,18 @@ impl Proxy {
         self.desk.pools[pool].lane(lane)
     }
 
-    /// Whether a client has to wait for its own answer until the driver has said where its
-    /// connection begins and ends: few ask, so that is not found out before.
-    pub(super) fn must_locate(&mut self, id: ConnId, request: &Request) -> bool {
+    /// A client's next request waits until the driver has said where the connection begins and
+    /// ends: few ask, so that is not found out before. None of its bytes are used.
+    pub(super) fn await_ends(&mut self, id: ConnId) -> usize {
         let client = self.desk.clients.find_mut(id).expect("it has just asked");
-        if client.ends.is_some() || !client.protocol.tells_ends(request) {
-            return false;
-        }
-        // What it has sent is read again when that is known.
-        client.paused = true;
+        (client.paused, client.locating) = (true, true);
         self.desk.actions.push_back(Action::Locate(id));
-        true
+        0
     }
 
     pub(crate) fn locate(&mut self, id: ConnId, ends: Ends) {
         if let Some(client) = self.desk.clients.find_mut(id) {
-            client.ends = Some(Box::new(ends));
+            (client.ends, client.locating) = (Some(Box::new(ends)), false);
             self.desk.spoke(id);
         }
     }

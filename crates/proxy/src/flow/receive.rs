@@ -204,17 +204,15 @@ impl Proxy {
         let text = &rest.bytes[..head];
         let mut refused = self.refusal(pool, &request);
         let is_own = matches!(request.class, Class::Local(Local::Own));
-        if is_own && refused.is_none() && self.must_locate(id, &request) {
-            let client = self.desk.clients.find_mut(id).expect("it waits");
-            client.session.muted = muted;
-            return 0;
-        }
         let mut way = None;
         if refused.is_none() {
             way = self.way(id, &request, text, now);
             match way {
-                Some(Way::Wait(server)) => {
-                    let used = self.await_skills(id, server);
+                Some(Way::Wait(_) | Way::Locate) => {
+                    let used = match way {
+                        Some(Way::Wait(server)) => self.await_skills(id, server),
+                        _ => self.await_ends(id),
+                    };
                     // It will be read again: as it was the first time.
                     let client = self.desk.clients.find_mut(id).expect("it waits");
                     client.session.muted = muted;

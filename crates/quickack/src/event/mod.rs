@@ -82,6 +82,8 @@ pub struct Loop<'m> {
     woken: Time,
     /// A signal has come; it is heeded when everything that was ready with it has been read.
     asked_to_leave: bool,
+    /// The mind has been told where a client's connection begins and ends.
+    located: bool,
     /// The same for an order.
     is_called: bool,
     /// Whether the kernel says when the errands' descriptor can be written to.
@@ -168,6 +170,7 @@ impl<'m> Loop<'m> {
             now: Time(0),
             woken: Time(0),
             asked_to_leave: false,
+            located: false,
             is_called: false,
             is_blocked: false,
             retiring: false,
@@ -276,8 +279,12 @@ impl<'m> Loop<'m> {
         if std::mem::take(&mut self.asked_to_leave) {
             self.heed_signals();
         }
-        self.mind.end_turn(self.now);
-        self.run_actions(None);
+        self.located = true;
+        while std::mem::take(&mut self.located) {
+            // Whoever has waited for that since goes on now: nothing else would wake us for it.
+            self.mind.end_turn(self.now);
+            self.run_actions(None);
+        }
         self.connect_waiting();
         self.write_side(Side::Client);
         self.write_side(Side::Link);

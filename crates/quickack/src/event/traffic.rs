@@ -169,6 +169,7 @@ impl Loop<'_> {
             descriptor: conn.fd.as_raw_fd(),
         };
         self.mind.handle_located(id, ends, self.now);
+        self.located = true;
     }
 
     fn set_paused(&mut self, id: ConnId, paused: bool) {

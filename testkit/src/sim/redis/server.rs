@@ -98,7 +98,9 @@ impl Server {
             "DEL" | "UNLINK" | "EXISTS" | "TOUCH" => self.sum(words, conn, place),
             "KEYS" => self.list_keys(words, conn, place),
             "SCAN" => self.scan(words, conn, place),
-            "DBSIZE" | "RANDOMKEY" | "TIME" | "INFO" | "CONFIG" => self.say_loose(words, conn, place),
+            "DBSIZE" | "RANDOMKEY" | "TIME" | "INFO" | "CONFIG" => {
+                self.say_loose(words, conn, place)
+            }
             "FLUSHDB" | "FLUSHALL" => self.flush_redis(words, conn, place),
             "SCRIPT" => self.script(words, conn, place),
             "EVALSHA" | "EVALSHA_RO" if !self.knows(words) => {

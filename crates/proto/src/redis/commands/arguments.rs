@@ -41,11 +41,8 @@ impl Iterator for Arguments {
     fn next(&mut self) -> Option<Argument> {
         let (line, rest) = self.text.split_once('\n')?;
         let is_below = |line: &str| line.as_bytes().get(self.depth) == Some(&b' ');
-        let below: usize = rest
-            .split_inclusive('\n')
-            .take_while(|line| is_below(line))
-            .map(str::len)
-            .sum();
+        let below: usize =
+            rest.split_inclusive('\n').take_while(|line| is_below(line)).map(str::len).sum();
         self.text = &rest[below..];
         let mut words = line[self.depth..].splitn(3, '\t');
         let mut word = || words.next().unwrap_or_default();

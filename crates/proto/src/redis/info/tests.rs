@@ -16,8 +16,7 @@ fn made(head: &str, texts: &[&str]) -> String {
             format!("${}\r\n{text}\r\n", text.len())
         })
         .collect();
-    let said: Vec<Said<'_>> =
-        replies.iter().map(|reply| Said::Reply(reply.as_bytes())).collect();
+    let said: Vec<Said<'_>> = replies.iter().map(|reply| Said::Reply(reply.as_bytes())).collect();
     told(head, &said)
 }
 
@@ -60,14 +59,26 @@ fn what_can_be_counted_is_added_up() {
     check("maxmemory", &["100", "200"], "300");
     // One of them has no limit.
     check("maxmemory", &["100", "0"], "0");
-    check("db0", &["keys=3,expires=1,avg_ttl=100", "keys=5,expires=3,avg_ttl=500"], 
-        "keys=8,expires=4,avg_ttl=400");
-    check("db7", &["keys=3,expires=0,avg_ttl=0,x=1", "keys=5,expires=0,avg_ttl=0"],
-        "keys=8,expires=0,avg_ttl=0,x=1");
-    check("cmdstat_get", &["calls=1,usec=10,usec_per_call=10.00", "calls=3,usec=60,usec_per_call=20.00"],
-        "calls=4,usec=70,usec_per_call=17.50");
-    check("latency_percentiles_usec_get", &["p50=1.003,p99.9=9.5", "p50=2.007,p99.9=3.0"],
-        "p50=2.007,p99.9=9.5");
+    check(
+        "db0",
+        &["keys=3,expires=1,avg_ttl=100", "keys=5,expires=3,avg_ttl=500"],
+        "keys=8,expires=4,avg_ttl=400",
+    );
+    check(
+        "db7",
+        &["keys=3,expires=0,avg_ttl=0,x=1", "keys=5,expires=0,avg_ttl=0"],
+        "keys=8,expires=0,avg_ttl=0,x=1",
+    );
+    check(
+        "cmdstat_get",
+        &["calls=1,usec=10,usec_per_call=10.00", "calls=3,usec=60,usec_per_call=20.00"],
+        "calls=4,usec=70,usec_per_call=17.50",
+    );
+    check(
+        "latency_percentiles_usec_get",
+        &["p50=1.003,p99.9=9.5", "p50=2.007,p99.9=3.0"],
+        "p50=2.007,p99.9=9.5",
+    );
     check("errorstat_ERR", &["count=1", "count=2"], "count=3");
     // What is no number is nobody's sum.
     check("used_memory", &["100", "much"], "s0=100,s1=much");

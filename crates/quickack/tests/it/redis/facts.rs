@@ -322,8 +322,7 @@ fn prometheus_redis_exporter_shows_the_pool() {
     check(&text, "redis_connected_clients 1");
     check(&text, "redis_exporter_last_scrape_error{err=\"\"} 0");
     let info = text.lines().find(|line| line.starts_with("redis_instance_info{")).expect("a line");
-    for label in
-        ["maxmemory_policy=\"allkeys-lru\"", "redis_version=\"7.0.15\"", "role=\"master\""]
+    for label in ["maxmemory_policy=\"allkeys-lru\"", "redis_version=\"7.0.15\"", "role=\"master\""]
     {
         assert!(info.contains(label), "{info}");
     }
