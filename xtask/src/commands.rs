@@ -68,7 +68,8 @@ fn make(redis: &PathBuf, valkey: &PathBuf) -> Result<[String; 2], String> {
     let review = std::fs::read_to_string(root().join(REVIEW))
         .map_err(|error| format!("{REVIEW}: {error}"))?;
     let review = review::read(&review)?;
-    let facts = facts::merge(redis, valkey);
+    let mut facts = facts::merge(redis, valkey);
+    review.complete(&mut facts)?;
     Ok([write::table(&facts, &review)?, write::arguments(&facts)])
 }
 

@@ -81,7 +81,8 @@ pub enum Class {
     /// the answer, in the client's order; otherwise [`crate::Protocol::gather`] makes it.
     Split { ask: Ask, each: bool, writes: bool, idempotent: bool },
     /// Goes to every server of the pool; the replies are gathered. `gated`: only where the pool
-    /// allows it by the name of what is asked. `reach`: what it means that a server is missing.
+    /// allows it by the name of what is asked. `reach`: what it means that a server is missing. One
+    /// with keys goes to the server that all of them belong to, and is gated only.
     Broadcast { ask: Ask, gated: bool, writes: bool, reach: Reach },
     /// The proxy answers by itself.
     Local(Local),

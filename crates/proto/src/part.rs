@@ -94,11 +94,11 @@ pub(crate) fn disagreement(parts: &[Part<'_>], show: &dyn Fn(&[u8]) -> String) -
     for (nth, part) in parts.iter().enumerate() {
         if told.len() > TOLD_MAX {
             let more = parts.len() - nth;
-            told.push_str(&format!(", and {more} servers more"));
+            told.push_str(&format!("; and {more} servers more"));
             break;
         }
         if nth > 0 {
-            told.push_str(", ");
+            told.push_str("; ");
         }
         told.push_str(part.server);
         match part.said {

@@ -11,6 +11,7 @@
 //! that runs it cannot differ.
 
 mod address;
+mod allow;
 mod apply;
 mod attachments;
 mod commands;

@@ -61,6 +61,10 @@ impl Row {
 /// These are asked together: what stands in a transaction is refused with it.
 pub const TRANSACTIONS: &[&str] = &["multi", "exec", "discard"];
 
+/// What the pool allows: all that can be allowed and leaves the servers as they are, as far as their
+/// other answers tell.
+pub const ALLOWED: &[&str] = &["flushall", "flushdb", "config|resetstat", "slowlog|reset"];
+
 pub fn rows() -> Vec<Row> {
     commands::rows().iter().map(read).collect()
 }
@@ -71,6 +75,7 @@ fn read(row: &'static commands::Row) -> Row {
         Class::Refuse(Refusal::ByName(_)) => Fate::Refused,
         // The proxy has an answer of its own, which is that it does not do it.
         _ if TRANSACTIONS.contains(&row.name) => Fate::Refused,
+        Class::Broadcast { gated: true, .. } if !ALLOWED.contains(&row.name) => Fate::Refused,
         Class::Local(_) => Fate::Own,
         Class::Split { .. } => Fate::Split,
         _ => Fate::Forwarded,

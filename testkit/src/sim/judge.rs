@@ -264,6 +264,9 @@ impl Judge<'_> {
         if let Some(number) = text.strip_prefix("injected ") {
             return self.explain_injected(expect, keys, number.parse().expect("a number"));
         }
+        if text.starts_with(DISAGREE) || text.contains("; ") {
+            return self.explain_each(expect, keys, text.strip_prefix(DISAGREE).unwrap_or(text));
+        }
         let (label, words) = text.split_once(": ").expect("a server and a fault");
         let row = FAULTS.iter().find(|row| row.words == words || row.words_sent == words);
         let row = row.unwrap_or_else(|| panic!("{line:?} is in no table"));
@@ -291,6 +294,26 @@ impl Judge<'_> {
         } else {
             Explained::Unknown
         }
+    }
+
+    /// What each of several servers said, or why it said nothing.
+    fn explain_each(&mut self, expect: &Expect, keys: &[u8], told: &str) -> Explained {
+        for part in told.split("; ") {
+            let Some((label, said)) = part.split_once(" says '") else {
+                self.explain(expect, keys, &format!("SERVER_ERROR {part}"));
+                continue;
+            };
+            let is_known = self.pool.servers.iter().any(|server| server.label == label);
+            assert!(is_known, "{part:?} names no server");
+            let said = said.strip_suffix('\'').expect("its words stand in quotes");
+            let line = format!("-{said}\r\n").into_bytes();
+            let mut errors = self.book.redis.errors.iter().rev();
+            let mut errors = errors.by_ref().take_while(|said| said.0 > expect.arrived);
+            let is_own = errors.any(|said| *said.1 == *line);
+            let is_injected = said.starts_with("SERVER_ERROR injected ");
+            assert!(said == "OK" || is_own || is_injected, "{part:?} was not said");
+        }
+        Explained::Unknown
     }
 
     fn happened(&self, fault: Fault, server: usize, expect: &Expect) -> bool {
@@ -360,6 +383,8 @@ fn is_outcome(update: &Update, line: &str) -> bool {
     }
 }
 
+/// What an error begins with that names several servers.
+const DISAGREE: &str = "the servers do not agree: ";
 /// A request with data is refused by its head when the memory ceiling is near.
 pub const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 const NO_MEMORY_FOR_KEYS: &str = "SERVER_ERROR out of memory for so many keys";

@@ -11,8 +11,8 @@ const OPENING: &str = "\
 use super::Begin::{After, At};
 use super::Compare::{Exact, Near, Property, Skip, Sorted};
 use super::Find::{Number, Range};
-use super::{Begin, Find, KeySpec, Row, all, split, survey};
-use crate::{Class, Local, Place, Refusal};
+use super::{Begin, Find, KeySpec, Row, all, gated, split, survey};
+use crate::{Class, Local, Place, Reach, Refusal};
 
 ";
 
@@ -127,7 +127,7 @@ fn class(
     let id = constant(name);
     let writes = line.writes || fact.flags.iter().any(|flag| flag == "write");
     let split = |each: bool| format!("split(id::{id}, {each}, {writes})");
-    let all = |gated: bool| format!("all(id::{id}, {gated}, {writes})");
+    let gated = |reach: &str| format!("gated(id::{id}, {writes}, Reach::{reach})");
     let single = format!("Class::Single {{ writes: {writes} }}");
     Ok(match line.what.as_str() {
         "one" if fact.keys.is_empty() => return Err(format!("{name} has no keys")),
@@ -136,9 +136,12 @@ fn class(
         "cursor" => (single, "Place::Nth(0)"),
         "split" => (split(false), "Place::Keys"),
         "each" => (split(true), "Place::Keys"),
-        "all" => (all(false), "Place::Any"),
+        "all" => (format!("all(id::{id}, {writes})"), "Place::Any"),
         "survey" => (format!("survey(id::{id})"), "Place::Any"),
-        "gated" => (all(true), "Place::Any"),
+        "gated" => (gated("All"), "Place::Any"),
+        "report" => (gated("Survey"), "Place::Any"),
+        "gated-one" if fact.keys.is_empty() => return Err(format!("{name} has no keys")),
+        "gated-one" => (gated("All"), "Place::Keys"),
         "own" => ("Class::Local(Local::Own)".into(), "Place::Any"),
         "container" if !fact.container => return Err(format!("{name} has no subcommands")),
         "container" => ("Class::Refuse(Refusal::Unknown)".into(), "Place::Any"),
@@ -159,6 +162,9 @@ fn note(fact: &Fact, line: &Line, review: &Review) -> String {
         _ if !line.note.is_empty() => line.note.as_str(),
         (_, Some(why)) => why,
         ("container", _) => "its subcommands only",
+        ("gated", _) => "one answer if all give the same, else an error that names each",
+        ("report", _) => "a list of each server's name and reply; one server's reply as it is",
+        ("gated-one", _) => "only to the server of its key",
         ("one", _) if has_many => "all its keys on one server",
         _ => "",
     };

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   OK  OK          ->  OK                                                   all say the same
-//!   OK  ERROR       ->  SERVER_ERROR the servers do not agree: a says 'OK', b says 'ERROR'
-//!   OK  (no answer) ->  SERVER_ERROR the servers do not agree: a says 'OK', b: down, …
+//!   OK  ERROR       ->  SERVER_ERROR the servers do not agree: a says 'OK'; b says 'ERROR'
+//!   OK  (no answer) ->  SERVER_ERROR the servers do not agree: a says 'OK'; b: down, …
 //! ```
 
 use crate::part::{self, Part, Said};
@@ -81,14 +81,14 @@ mod tests {
     fn servers_that_do_not_agree_are_named_with_what_they_say() {
         check(
             &[OK, ERROR, fault("down", false)],
-            "SERVER_ERROR the servers do not agree: s0 says 'OK', s1 says 'ERROR', s2: down\r\n",
+            "SERVER_ERROR the servers do not agree: s0 says 'OK'; s1 says 'ERROR'; s2: down\r\n",
         );
         check(
             &[Said::Reply(b"STAT a 1\r\nEND\r\n"), Said::Error(b"CLIENT_ERROR a\x01b\r\n")],
-            "SERVER_ERROR the servers do not agree: s0 says 'STAT a 1', \
+            "SERVER_ERROR the servers do not agree: s0 says 'STAT a 1'; \
              s1 says 'CLIENT_ERROR a\\x01b'\r\n",
         );
-        check(&[fault("down", false), fault("no", true)], "SERVER_ERROR s0: down, s1: no\r\n");
+        check(&[fault("down", false), fault("no", true)], "SERVER_ERROR s0: down; s1: no\r\n");
     }
 
     #[test]
@@ -98,7 +98,7 @@ mod tests {
         said.push(OK);
         let told = told(&Text, FLUSH_ALL, b"", &said);
         assert!(told.len() < 2048, "{}", told.len());
-        assert!(told.ends_with(b", and 498 servers more\r\n"), "{}", told.escape_ascii());
+        assert!(told.ends_with(b"; and 498 servers more\r\n"), "{}", told.escape_ascii());
     }
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!((good.len(), &good[..8], good[15]), (24, &[0x81, 8, 0, 0, 0, 0, 0, 0][..], 7));
         let bad = told(&Binary, row, &flush, &[OK, fault("down", false)]);
         assert_eq!(bad[6..8], [0, 0x84], "a change that may have been made is never temporary");
-        let words = "the servers do not agree: s0 says 'OK', s1: down";
+        let words = "the servers do not agree: s0 says 'OK'; s1: down";
         assert_eq!(String::from_utf8_lossy(&bad[24..]), words);
         let none = told(&Binary, row, &flush, &[fault("down", false), fault("down", false)]);
         assert_eq!(none[6..8], [0, 0x86]);

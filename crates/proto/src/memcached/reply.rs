@@ -3,8 +3,8 @@
 //! values.
 
 use super::commands::{
-    CAS, DECR, DELETE, FLUSH_ALL, GATS, GATS_ONE, GETS, GETS_ONE, INCR, MG, SET, STATS, TOUCH,
-    VERSION,
+    CAS, DECR, DELETE, FLUSH_ALL, GATS, GATS_ONE, GETS, GETS_ONE, INCR, ME, MG, SET, SLABS, STATS,
+    STATS_RESET, TOUCH, VERSION,
 };
 use super::meta;
 use crate::scan;
@@ -43,16 +43,36 @@ pub(super) fn parse(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<I
             error_or_malformed(text, len)
         };
     }
-    if (MG..GETS_ONE).contains(&ask.command) {
+    if (MG..=ME).contains(&ask.command) {
         return meta::reply::parse(ask.command, input, len);
     }
     if answers(ask.command, text) {
         return item(ItemKind::Status, len);
     }
-    if ask.command == STATS {
-        return list(progress, input);
+    match ask.command {
+        STATS => list(progress, input),
+        // Of such a command the word may be followed by a reason.
+        SLABS..=STATS_RESET if text.starts_with(b"ERROR ") => item(ItemKind::Error, len),
+        _ => error_or_malformed(text, len),
     }
-    error_or_malformed(text, len)
+}
+
+/// Whether an administrative command can be answered so, be it carried out or not.
+fn is_admins(text: &[u8]) -> bool {
+    let word = text.split(|byte| *byte == b' ').next().unwrap_or_default();
+    match word {
+        b"OK" | b"RESET" => word.len() == text.len(),
+        b"BUSY"
+        | b"BADCLASS"
+        | b"NOSPARE"
+        | b"NOTFULL"
+        | b"UNSAFE"
+        | b"SAME"
+        | b"NOTSTARTED"
+        | b"MEMLIMIT_TOO_SMALL"
+        | b"MEMLIMIT_ADJUST_FAILED" => true,
+        _ => false,
+    }
 }
 
 /// Lines up to `END`, or one other line in their place. An item has as many whole lines as there
@@ -232,6 +252,7 @@ fn answers(command: u16, text: &[u8]) -> bool {
         INCR | DECR => text == b"NOT_FOUND" || scan::decimal(text, u64::MAX).is_some(),
         TOUCH => matches!(text, b"TOUCHED" | b"NOT_FOUND"),
         FLUSH_ALL => text == b"OK",
+        SLABS..=STATS_RESET => is_admins(text),
         VERSION => text.starts_with(b"VERSION "),
         GETS_ONE | GATS_ONE => text == b"END",
         // A list, which `list` reads.

@@ -25,6 +25,10 @@ const NOT_BINARY: &str = "binary is spoken from a connection's first byte on, or
 const NOT_HTTP: &str = "this is no HTTP server";
 const ONE_SERVER: &str = "these statistics are a server's own: ask the server itself";
 const LINE_TOO_LONG: &str = "line too long";
+/// Most words of an administrative command after its name: `lru tune` has four numbers.
+const ADMIN_MAX: usize = 7;
+/// Longest line of one. Servers before 1.5 hang up on one that is longer than 1024 bytes.
+const ADMIN_LINE_MAX: usize = 1000;
 
 pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Parsed<Request> {
     keys.clear();
@@ -49,7 +53,7 @@ pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> 
 pub(super) fn write_head(request: &Request, head: &[u8], keys: &[Span], out: &mut Vec<u8>) {
     let mut tokens = Tokens::new(head);
     let mut left = match (request.command, request.quiet) {
-        (commands::DELETE, _) => 2,
+        (commands::DELETE | commands::STATS_RESET, _) => 2,
         (_, Quiet::Loud) => usize::MAX,
         (_, _) => Tokens::new(head).count() - 1,
     };
@@ -100,6 +104,7 @@ impl Line<'_> {
             Shape::Verbosity => self.read_verbosity(),
             Shape::Meta(verb) => self.read_meta(verb),
             Shape::Stats => self.read_stats(),
+            Shape::Admin => self.read_admin(),
             Shape::Bare => None,
         }
     }
@@ -241,7 +246,52 @@ impl Line<'_> {
         match self.tokens.next().map(|token| self.tokens.text(token)) {
             None => None,
             Some(b"noreply") => self.refuse(Refusal::Unknown),
+            Some(b"reset") => {
+                self.request.command = commands::STATS_RESET;
+                self.request.class = commands::TABLE[usize::from(commands::STATS_RESET)].class;
+                // What follows says nothing, and is not passed on.
+                self.tokens.by_ref().for_each(drop);
+                match self.tokens.are_clean() {
+                    true => None,
+                    false => self.refuse(Refusal::Unknown),
+                }
+            }
             Some(_) => self.refuse(Refusal::ByName(ONE_SERVER)),
+        }
+    }
+
+    /// Some of these hear `noreply`. To others it is an argument that makes them an error, and so
+    /// it is here: on a server that heard it, nobody would answer.
+    fn read_admin(&mut self) -> Option<Parsed<Request>> {
+        let tokens = self.collect::<{ ADMIN_MAX + 1 }>();
+        let count = tokens.iter().flatten().count();
+        let word = tokens[0].map(|token| self.tokens.text(token));
+        let noreply = self.ends_with_noreply(&tokens);
+        let (counts, hears_noreply) = match (self.request.command, word) {
+            (commands::CACHE_MEMLIMIT, _) => (1..=1, true),
+            (commands::SLABS, Some(b"automove")) => (2..=ADMIN_MAX, true),
+            (commands::SLABS, _) => (3..=3, false),
+            (commands::LRU_CRAWLER, Some(b"metadump" | b"mgdump")) => {
+                return self.refuse(Refusal::ByName(commands::STREAM));
+            }
+            (commands::LRU_CRAWLER, Some(b"enable" | b"disable")) => (1..=1, false),
+            (commands::LRU_CRAWLER, Some(b"crawl" | b"tocrawl" | b"sleep")) => (2..=2, false),
+            (commands::LRU_CRAWLER, _) => return self.refuse(Refusal::Unknown),
+            (commands::DEBUGTIME, _) => (1..=1, false),
+            _ => (1..=ADMIN_MAX, true),
+        };
+        let count = count - usize::from(noreply);
+        let is_strange = noreply && !hears_noreply || !self.tokens.are_clean();
+        if is_strange || count > *counts.end() {
+            return self.refuse(Refusal::Unknown);
+        }
+        self.request.quiet = silent(noreply);
+        if count < *counts.start() {
+            return self.refuse(Refusal::Unknown);
+        }
+        match self.request.head as usize {
+            ..=ADMIN_LINE_MAX => None,
+            _ => self.refuse(Refusal::Bad(LINE_TOO_LONG)),
         }
     }
 

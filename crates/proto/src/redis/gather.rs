@@ -16,7 +16,7 @@ use super::commands::{self, id};
 use super::reply::Walk;
 use super::{answer, config, info, words};
 use crate::part::{self, Ours, Part, Said};
-use crate::{Answer, Asked, Class};
+use crate::{Answer, Asked, Class, Reach};
 
 /// What is made of the replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,28 +41,39 @@ enum Gathering {
     Info,
     /// `config.rs`.
     Config,
+    /// Everybody says the same, be it an error; otherwise each is named.
+    Agreed,
+    /// An entry for each server: its name, and what it says.
+    Entries,
 }
 
 fn gathering(command: u16) -> Gathering {
     match command {
         id::DEL | id::UNLINK | id::EXISTS | id::TOUCH | id::DBSIZE => Gathering::Sum,
         id::KEYS => Gathering::Concat,
-        id::RANDOMKEY => Gathering::Pick,
+        id::RANDOMKEY | id::ACL_GENPASS => Gathering::Pick,
         id::SCRIPT_EXISTS => Gathering::And,
         id::LASTSAVE => Gathering::Least,
         id::MODULE_LIST => Gathering::Shared,
         id::FUNCTION_STATS => Gathering::Functions,
         id::INFO => Gathering::Info,
         id::CONFIG_GET => Gathering::Config,
-        _ => Gathering::Same,
+        _ => match class(command) {
+            Some(Class::Broadcast { gated: true, reach: Reach::Survey, .. }) => Gathering::Entries,
+            Some(Class::Broadcast { gated: true, .. }) => Gathering::Agreed,
+            _ => Gathering::Same,
+        },
     }
+}
+
+fn class(command: u16) -> Option<Class> {
+    commands::rows().get(usize::from(command)).map(|row| row.class)
 }
 
 /// Whether the row changes something.
 fn changes(command: u16) -> bool {
-    let row = commands::rows().get(usize::from(command));
     matches!(
-        row.map(|row| row.class),
+        class(command),
         Some(Class::Split { writes: true, .. } | Class::Broadcast { writes: true, .. })
     )
 }
@@ -77,6 +88,9 @@ pub(super) fn gather(
     let replies: Vec<&[u8]> = parts.iter().filter_map(Part::reply).collect();
     let is_whole = replies.len() == parts.len();
     let how = gathering(asked.command);
+    if let Gathering::Agreed | Gathering::Entries = how {
+        return administer(asked, how, &parts, out);
+    }
     let enough = match how {
         Gathering::Pick => is_whole || replies.iter().any(|reply| !is_null(reply)),
         Gathering::Info | Gathering::Config => !replies.is_empty(),
@@ -98,10 +112,35 @@ pub(super) fn gather(
         Gathering::Functions => functions(&replies, out),
         Gathering::Info => info::gather(asked, &parts, ours, out),
         Gathering::Config => config::gather(&parts, ours, out),
+        Gathering::Agreed | Gathering::Entries => unreachable!("answered above"),
     };
     if gathered.is_none() {
         out.truncate(start);
         differ(&parts, out);
+    }
+}
+
+/// What an operator asks of all servers.
+fn administer(asked: &Asked<'_>, how: Gathering, parts: &[Part<'_>], out: &mut Vec<u8>) {
+    let alone = parts.len() == 1;
+    if let (Some(reply), true) = (part::agreed(parts), alone || how == Gathering::Agreed) {
+        return out.extend_from_slice(reply);
+    }
+    if let Some(line) = part::agreed_error(parts) {
+        return answer::write(asked, &Answer::Error(line), out);
+    }
+    if how == Gathering::Agreed || parts.iter().all(|part| part.reply().is_none()) {
+        return differ(parts, out);
+    }
+    words::open_array(parts.len(), out);
+    for part in parts {
+        words::open_array(2, out);
+        words::bulk(part.server.as_bytes(), out);
+        match part.said {
+            Said::Reply(reply) => out.extend_from_slice(reply),
+            Said::Error(line) => answer::write(asked, &Answer::Error(line), out),
+            Said::Fault { words, .. } => answer::write(asked, &Answer::Failed(words), out),
+        }
     }
 }
 
@@ -293,7 +332,7 @@ mod tests {
         check(id::DEL, &[":2\r\n"], ":2\r\n");
         check(id::EXISTS, &[":2\r\n", ":0\r\n", ":40\r\n"], ":42\r\n");
         check(id::DBSIZE, &[":18446744073709551615\r\n"], ":18446744073709551615\r\n");
-        let differ = "-ERR the servers do not agree: s0 says '1', s1 says 'OK'\r\n";
+        let differ = "-ERR the servers do not agree: s0 says '1'; s1 says 'OK'\r\n";
         check(id::TOUCH, &[":1\r\n", "+OK\r\n"], differ);
     }
 
@@ -360,7 +399,7 @@ mod tests {
     fn a_script_exists_where_all_have_it() {
         let replies = ["*3\r\n:1\r\n:1\r\n:0\r\n", "*3\r\n:1\r\n:0\r\n:0\r\n"];
         check(id::SCRIPT_EXISTS, &replies, "*3\r\n:1\r\n:0\r\n:0\r\n");
-        let differ = "-ERR the servers do not agree: s0 says '*1\\x0d\\x0a:1\\x0d\\x0a', \
+        let differ = "-ERR the servers do not agree: s0 says '*1\\x0d\\x0a:1\\x0d\\x0a'; \
              s1 says '*0\\x0d\\x0a'\r\n";
         check(id::SCRIPT_EXISTS, &["*1\r\n:1\r\n", "*0\r\n"], differ);
     }
@@ -393,9 +432,45 @@ mod tests {
     }
 
     #[test]
+    fn servers_that_agree_give_one_answer_and_others_are_named() {
+        check(id::CONFIG_SET, &["+OK\r\n", "+OK\r\n"], "+OK\r\n");
+        let unknown = "-ERR Unknown option\r\n";
+        check(id::CONFIG_SET, &[unknown, unknown], unknown);
+        check(id::CONFIG_SET, &[unknown], unknown);
+        check(id::BGSAVE, &["fault down"], "-ERR s0: down\r\n");
+        check(
+            id::CONFIG_SET,
+            &["+OK\r\n", "-ERR no\r\n", "fault down"],
+            "-ERR the servers do not agree: s0 says 'OK'; s1 says 'ERR no'; s2: down\r\n",
+        );
+        let none = "-ERR s0: down; s1: connection lost, outcome unknown\r\n";
+        check(id::SAVE, &["fault down", "fault connection lost, outcome unknown"], none);
+        let partly = "-ERR the servers do not agree: s0 says 'OK'; s1: down\r\n";
+        check(id::FLUSHALL, &["+OK\r\n", "fault down"], partly);
+    }
+
+    #[test]
+    fn a_read_of_all_servers_has_an_entry_for_each() {
+        let users = ["*1\r\n$1\r\na\r\n", "*0\r\n"];
+        let entries = "*2\r\n*2\r\n$2\r\ns0\r\n*1\r\n$1\r\na\r\n*2\r\n$2\r\ns1\r\n*0\r\n";
+        check(id::ACL_USERS, &users, entries);
+        check(id::ACL_USERS, &users[..1], users[0]);
+        check(
+            id::SLOWLOG_LEN,
+            &[":1\r\n", "fault down", "-ERR no\r\n"],
+            "*3\r\n*2\r\n$2\r\ns0\r\n:1\r\n*2\r\n$2\r\ns1\r\n-ERR down\r\n\
+             *2\r\n$2\r\ns2\r\n-ERR no\r\n",
+        );
+        check(id::SLOWLOG_LEN, &["fault down", "fault lost"], "-ERR s0: down; s1: lost\r\n");
+        let unknown = "-ERR unknown command\r\n";
+        check(id::COMMANDLOG_LEN, &[unknown, unknown], unknown);
+        check(id::ACL_GENPASS, &["$2\r\nab\r\n", "$2\r\nab\r\n"], "$2\r\nab\r\n");
+    }
+
+    #[test]
     fn a_script_has_one_digest() {
         check(id::SCRIPT_LOAD, &["$2\r\nab\r\n", "$2\r\nab\r\n"], "$2\r\nab\r\n");
-        let differ = "-ERR the servers do not agree: s0 says 'ab', s1 says 'ab', s2 says 'cd'\r\n";
+        let differ = "-ERR the servers do not agree: s0 says 'ab'; s1 says 'ab'; s2 says 'cd'\r\n";
         check(id::FUNCTION_LOAD, &["$2\r\nab\r\n", "$2\r\nab\r\n", "$2\r\ncd\r\n"], differ);
     }
 }

@@ -302,7 +302,7 @@ fn understand_row(mut request: Request, input: &[u8], words: &mut Vec<Span>) -> 
             }
             words.clear();
         }
-        Class::Single { .. } | Class::Split { .. } => {
+        Class::Single { .. } | Class::Split { .. } | Class::Broadcast { gated: true, .. } => {
             request.space = keys::space(command, input, words);
             match keys::keep(command, input, words) {
                 Ok(place) if request.place == Place::Keys => request.place = place,

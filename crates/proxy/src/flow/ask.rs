@@ -11,6 +11,7 @@ use super::receive::Data;
 use super::way::Way;
 use crate::batch::Batch;
 use crate::buffer::Outbox;
+use crate::client::Client;
 use crate::desk::VERSION;
 use crate::fault::Fault;
 use crate::id::ConnId;
@@ -216,7 +217,7 @@ impl Proxy {
         }
     }
 
-    /// To every server of the pool; some only where the operator allows it.
+    /// To every server of the pool, or to that of its keys; some only where the operator allows it.
     pub(super) fn ask_broadcast(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) {
         let Class::Broadcast { ask, gated, writes, reach: _ } = request.class else {
             unreachable!("judged by its class")
@@ -228,6 +229,9 @@ impl Proxy {
             self.desk.pools[pool].counters.add(Counter::Refused, 1);
             let answer = Answer::Refused(Refusal::ByName(NOT_ALLOWED));
             return self.desk.answer(id, request, head, &answer);
+        }
+        if !self.keys.is_empty() {
+            return self.ask_of_keys(id, request, head, (ask, writes), now);
         }
         let servers = &self.desk.pools[pool].servers;
         let is_asked = |at: &usize| servers[*at].stage == Stage::Planned;
@@ -253,6 +257,26 @@ impl Proxy {
             }
         }
         self.desk.part_done(row);
+    }
+
+    /// What the operator allows, of the server that all its keys belong to.
+    fn ask_of_keys(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        (ask, writes): (Ask, bool),
+        now: Time,
+    ) {
+        let has_left = self.desk.clients.find(id).is_some_and(Client::gave_up);
+        let way = match self.meet(id, request, head) {
+            Ok(None) => Way::Fault(None, Fault::NoServer),
+            Ok(_) if has_left => return self.drop_unasked(id, request, head),
+            Ok(server) => Way::Go { ask, server },
+            Err(apart) => Way::Apart(apart),
+        };
+        let none = Data::Held(Outbox::default());
+        self.ask_single(id, request, head, none, (way, writes), now);
     }
 
     #[allow(clippy::too_many_arguments)]

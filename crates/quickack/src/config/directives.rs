@@ -9,9 +9,9 @@ use proxy::limits;
 use proxy::plan::{MultiKey, OnFailure, Partial, QuickAck};
 use shard::{Distribution, Hash};
 
+use super::allow::AllowDraft;
 use super::commands::CommandDraft;
 use super::draft::{GlobalDraft, PoolDraft, ServerDraft, Share};
-use super::family;
 use super::network::networks;
 use super::process::{Accept, Admin, Workers, log_target, stats_address};
 use super::value::Fault;
@@ -63,8 +63,8 @@ pub enum Kind<D> {
     Size(RangeInclusive<u64>, fn(&mut D, u64)),
     /// One of a few words. The setter answers None to a word that it does not know.
     Word(fn() -> Vec<&'static str>, fn(&mut D, &str) -> Option<()>),
-    /// A list of such words.
-    Words(fn() -> Vec<&'static str>, fn(&mut D, Vec<String>)),
+    /// A list of commands.
+    Allow(fn(&mut D, Vec<AllowDraft>)),
     /// Two bytes.
     Tag(fn(&mut D, [u8; 2])),
     /// Text that is a secret, and is never shown.
@@ -279,11 +279,14 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "How a get of several keys ends when a server did not answer: with an error line after \
          the hits of the others, or plainly, as if those keys had been misses."),
     row("allow", Native, Unset("nothing"),
-        Kind::Words(|| family::ALLOWED.to_vec(), |pool, names| pool.plan.allow = names),
-        "Commands that empty all servers at once and that clients may give: `flush_all` of \
-         memcached, `flushall` and `flushdb` of Redis. A refused one says so; libmemcached, and \
-         php with it, does not look at the answer to a binary flush. What a script calls is not \
-         looked at."),
+        Kind::Allow(|pool, names| pool.allow = names),
+        "Commands about the servers themselves that clients may give, by the names of \
+         [commands.md](commands.md), such as `[flush_all, stats reset]`, or \
+         `[flushall, config|set]` in a Redis pool; `config` alone means all subcommands of it that \
+         can be allowed. Such a command goes to every server of the pool. If all give the same \
+         answer the client reads that, otherwise an error that names each. A refused one says so; \
+         libmemcached, and php with it, does not look at the answer to a binary flush. What a \
+         script calls is not looked at."),
     row("item_size_max", Native,
         Unset("1m; in a Redis pool 128m, or a worker's part of `memory_max`"),
         Kind::Size(1..=limits::ITEM_SIZE_MAX as u64, |pool, bytes| {

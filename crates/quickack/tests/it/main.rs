@@ -8,6 +8,7 @@
 
 mod admin;
 mod alloc;
+mod allow;
 mod balance;
 mod cache;
 mod cache_words;

@@ -1,5 +1,6 @@
 //! Redis and Valkey: real servers behind, real clients and hostile ones in front.
 
+mod allow;
 mod clients;
 mod databases;
 mod differential;

@@ -140,8 +140,12 @@ const fn split(command: u16, each: bool, writes: bool) -> Class {
     Class::Split { ask: Ask { command }, each, writes, idempotent: !writes }
 }
 
-const fn all(command: u16, gated: bool, writes: bool) -> Class {
-    Class::Broadcast { ask: Ask { command }, gated, writes, reach: Reach::All }
+const fn all(command: u16, writes: bool) -> Class {
+    Class::Broadcast { ask: Ask { command }, gated: false, writes, reach: Reach::All }
+}
+
+const fn gated(command: u16, writes: bool, reach: Reach) -> Class {
+    Class::Broadcast { ask: Ask { command }, gated: true, writes, reach }
 }
 
 const fn survey(command: u16) -> Class {
