@@ -6,7 +6,6 @@ use super::Find::{Number, Range};
 use super::{Begin, Find, KeySpec, Row, all, gated, split, survey};
 use crate::{Class, Local, Place, Reach, Refusal};
 
-const ADMIN: &str = "it is about one server; ask the server itself";
 const BEHIND: &str = "it would wait behind the script: ask the server itself";
 const BLOCKING: &str = "it would hold up all other clients of its server connection";
 const CLIENTS: &str = "a server's connections are the proxy's, not its clients'";
