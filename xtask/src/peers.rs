@@ -149,6 +149,12 @@ pub const PEERS: &[Peer] = &[
         tests: &["tcpdump"],
     },
     Peer {
+        name: "root, who may make a mount namespace",
+        probe: &["unshare", "-m", "sh", "-c", "mount -t tmpfs tmpfs /run && nsenter -t $$ -m true"],
+        source: Source::Nowhere,
+        tests: &["mount_namespace", "as_root"],
+    },
+    Peer {
         name: "ss",
         probe: &["ss", "--version"],
         source: Source::Apt("iproute2"),

@@ -212,6 +212,12 @@ pub trait Upstream: Sync {
     /// What a server must be able to do to be asked so.
     fn needs(&self, ask: Ask) -> Skills;
 
+    /// What a server with these skills lacks, so that clients are refused some of what they may
+    /// ask, in words for the operator.
+    fn lacks(&self, _skills: Skills) -> Option<&'static str> {
+        None
+    }
+
     /// The longest message of such a read that every server takes, bytes.
     fn fetch_max(&self, ask: Ask) -> usize;
 

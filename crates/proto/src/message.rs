@@ -461,7 +461,8 @@ pub enum Answer<'a> {
     /// A server's own error line.
     Error(&'a [u8]),
     /// The request's keys, of which these are two, belong to different servers, which are named.
-    Apart { keys: [&'a [u8]; 2], servers: [&'a str; 2] },
+    /// `tag`: between these bytes the pool finds what alone decides where a key lives.
+    Apart { keys: [&'a [u8]; 2], servers: [&'a str; 2], tag: Option<[u8; 2]> },
     /// How to log in.
     Mechanisms,
     /// Welcome.

@@ -137,8 +137,11 @@ pub enum Event {
     /// A server sent what nobody asked for.
     Poisoned { server: u32, why: &'static str },
     /// So many logins of clients to a pool have failed since it was last told; that is at most once
-    /// a second.
-    LoginsFailed { pool: u32, count: u64 },
+    /// a second. `client` was the last.
+    LoginsFailed { pool: u32, count: u64, client: ConnId },
+    /// A server lacks what clients may ask for; told when that is learned. `what` is its protocol's
+    /// word.
+    Lacks { server: u32, what: &'static str },
     /// A server closes its links at words that it said it knows: it is not asked so any more.
     Unskilled { server: u32 },
     /// The first request of a pool that has to do with marks: reads that would show them are not

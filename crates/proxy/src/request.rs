@@ -72,6 +72,8 @@ pub(crate) struct Question {
     pub(crate) gathers: bool,
     /// Of the elements of these replies, which are one for each key.
     pub(crate) each: bool,
+    /// It went to one server as it came, and is answered by a list of so many elements.
+    pub(crate) elements: Option<u32>,
     /// It may be asked again when its server excuses itself; it has been so many times.
     pub(crate) repeats: Option<u8>,
     /// It waits to be asked again, and stands in no queue.
@@ -148,7 +150,7 @@ impl Question {
         self.command = request.command;
         self.quiet = request.quiet;
         self.keep = request.keep;
-        (self.gathers, self.each) = (false, false);
+        (self.gathers, self.each, self.elements) = (false, false, None);
         self.next = None;
         let is_short = head.len() <= limits::REPEAT_MAX;
         let may_repeat = request.repeat && request.body == 0 && is_short;
@@ -540,6 +542,7 @@ impl Row {
             keep: false,
             gathers: false,
             each: false,
+            elements: None,
             repeats: None,
             rests: false,
             remedied: false,

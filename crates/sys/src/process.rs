@@ -15,6 +15,11 @@ pub fn descriptors_max() -> usize {
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize)
 }
 
+/// How much address space this process may have, bytes, if that is limited.
+pub fn address_space_max() -> Option<u64> {
+    getrlimit(Resource::As).current
+}
+
 /// Lets this process have as many descriptors open as it is allowed to allow itself.
 pub fn raise_descriptors() {
     let mut limit = getrlimit(Resource::Nofile);

@@ -208,7 +208,7 @@ impl World {
             Event::ServerDown { server, .. } | Event::Poisoned { server, .. } => (*server, true),
             Event::ServerBack { server } => (*server, false),
             // Whoever was refused judges that by what it read.
-            Event::ClientsRefused { .. } | Event::Marked { .. } => return,
+            Event::ClientsRefused { .. } | Event::Marked { .. } | Event::Lacks { .. } => return,
             // Its links died again and again under what meta asks: it is believed to have none.
             Event::Unskilled { server } => {
                 let (pool, at) = self.place(*server);

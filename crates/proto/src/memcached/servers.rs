@@ -30,6 +30,13 @@ impl Upstream for Servers {
         Skills { meta, ..Skills::default() }
     }
 
+    fn lacks(&self, skills: Skills) -> Option<&'static str> {
+        (!skills.meta).then_some(
+            "has no meta commands that can be relied on (memcached has them since 1.6.13): requests \
+             that need them are refused",
+        )
+    }
+
     fn fetch_max(&self, ask: Ask) -> usize {
         // memcached hangs up on a line that has no end yet after 1024 bytes (1.4) or 2048 (1.6),
         // unless it begins with `get ` or `gets `.

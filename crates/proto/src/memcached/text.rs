@@ -137,7 +137,7 @@ impl Protocol for Text {
         let space = body.iter().position(|byte| *byte == b' ').unwrap_or(body.len());
         let (name, rest) = body.split_at(space);
         let password = rest.get(1..).unwrap_or_default();
-        Login::Attempt { name, password, goes_on: false }
+        Login::Attempt { name: name.into(), password: password.into(), goes_on: false }
     }
 }
 
@@ -153,8 +153,8 @@ mod tests {
         let (head, rest) = stream.as_bytes().split_at(request.head as usize);
         let found = Text.login(&request, head, &rest[..request.body as usize]);
         let expected = expected.map_or(Login::Other, |(name, password)| Login::Attempt {
-            name: name.as_bytes(),
-            password: password.as_bytes(),
+            name: name.as_bytes().into(),
+            password: password.as_bytes().into(),
             goes_on: false,
         });
         assert_eq!(found, expected, "{stream}");

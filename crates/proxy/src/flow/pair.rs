@@ -361,11 +361,19 @@ fn whose(
             let is_right = elements.is_some_and(|(_, count)| count == batch.entries.len() as u64);
             match is_right || !rows[first.row].question.each || bug!(BelievePoison) {
                 true => Ok((first, Unit::Batch)),
-                false => Err("another number of values than were asked for"),
+                false => Err(WRONG_NUMBER),
             }
         }
         (Cargo::Single(row, slot), ItemKind::Status | ItemKind::Part) => {
-            match key.is_empty() || rows[*row].question.names(key) {
+            let question = &rows[*row].question;
+            if let Some(expected) = question.elements {
+                let elements = upstream.elements(&bytes[..item.head as usize]);
+                let is_right = elements.is_some_and(|(_, count)| count == u64::from(expected));
+                if !is_right && !bug!(BelievePoison) {
+                    return Err(WRONG_NUMBER);
+                }
+            }
+            match key.is_empty() || question.names(key) {
                 true => Ok((Entry::of_row(*row, *slot), Unit::Single)),
                 false => Err(NOT_ASKED),
             }
@@ -378,6 +386,7 @@ fn whose(
 }
 
 const NOT_ASKED: &str = "the value of a key that was not asked for";
+const WRONG_NUMBER: &str = "another number of values than were asked for";
 const NO_ANSWER: &str = "not a possible answer to what was asked";
 
 impl Flight {

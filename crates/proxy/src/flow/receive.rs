@@ -301,13 +301,30 @@ impl Proxy {
         id: ConnId,
         request: &Request,
         head: &[u8],
-        (server, fault): (Option<u32>, Fault),
+        why: (Option<u32>, Fault),
     ) -> usize {
-        let row = self.desk.enqueue(id, request, head);
-        self.desk.rows[row].left = 1;
-        self.desk.fail_part((row, 0), server, fault, false);
+        self.refuse_unasked(id, request, head, why);
         self.pause_if_full(id);
         head.len()
+    }
+
+    /// A request is answered with a fault that is known before anything of it was sent.
+    pub(super) fn refuse_unasked(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        (server, fault): (Option<u32>, Fault),
+    ) {
+        let row = self.desk.enqueue(id, request, head);
+        let entry = &mut self.desk.rows[row];
+        entry.left = 1;
+        // Its latency is that of a change.
+        entry.writes = matches!(
+            request.class,
+            Class::Split { writes: true, .. } | Class::Broadcast { writes: true, .. }
+        );
+        self.desk.fail_part((row, 0), server, fault, false);
     }
 
     /// Quiet reads of one key that follow each other become one read: one row and one answer.

@@ -165,7 +165,7 @@ impl Proxy {
         self.server_of(id, request, head, key)
     }
 
-    fn server_of(
+    pub(super) fn server_of(
         &mut self,
         id: ConnId,
         request: &Request,
@@ -196,7 +196,8 @@ impl Proxy {
         ];
         let pool = &self.desk.pools[entry.pool as usize];
         let servers = apart.servers.map(|at| pool.servers[at].plan.label.as_str());
-        entry.question.answer(&Answer::Apart { keys, servers }, &mut entry.error);
+        let apart = Answer::Apart { keys, servers, tag: pool.plan.hash_tag };
+        entry.question.answer(&apart, &mut entry.error);
         pool.counters.add(Counter::Refused, 1);
         self.desk.settle_error(row);
     }

@@ -361,7 +361,7 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
             global.process.admin = admin;
         })),
         "The socket of `quickack reload`, `set`, `config`, `stats` and the like; only its owner \
-         may use it."),
+         and root may use it. See admin.md for where it is otherwise."),
     row("stats", Native, Unset("nowhere"),
         Kind::Own("`host:port`", |global, word| stats_address(word).map(|address| {
             global.process.stats = Some(address);
@@ -371,7 +371,8 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
         Kind::Own("`stderr` or `/path/of/file`", |global, word| log_target(word).map(|target| {
             global.process.log = target;
         })),
-        "Where the log goes. A file is opened anew at USR1 and at a reload."),
+        "Where the log goes. A file is opened anew at USR1, at HUP and by `quickack reload`. Lines \
+         that cannot be written, as on a full disk, are counted and told of later."),
     row("log_format", Native, Value("text"),
         Kind::Word(Format::names, |global, word| {
             Format::from_name(word).map(|format| global.process.log_format = format)

@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 
 use proto::Ends;
-use proxy::{Action, Closed, ConnId, Side, Slices};
+use proxy::{Action, Closed, ConnId, Event, Side, Slices};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
@@ -146,10 +146,18 @@ impl Loop<'_> {
                 Action::Resume(id) => self.set_paused(id, false),
                 Action::Locate(id) => self.locate(id),
                 Action::Report(report) => self.errands.report(report),
-                Action::Log(event) => self.errands.log(event),
+                Action::Log(event) => self.log(event),
             }
         }
         ack_due
+    }
+
+    fn log(&mut self, event: Event) {
+        let from = match &event {
+            Event::LoginsFailed { client, .. } => self.conns.find(*client).and_then(|it| it.peer()),
+            _ => None,
+        };
+        self.errands.log(event, from);
     }
 
     fn flush_ack(&mut self, id: ConnId) {

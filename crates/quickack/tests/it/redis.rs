@@ -9,6 +9,7 @@ mod failures;
 mod hostile;
 mod model;
 mod pools;
+mod scripts;
 mod words;
 
 use std::net::SocketAddr;

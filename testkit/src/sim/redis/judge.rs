@@ -7,7 +7,7 @@ use std::rc::Rc;
 use proxy::plan::MultiKey;
 
 use crate::sim::client::Expect;
-use crate::sim::judge::{Explained, Judge};
+use crate::sim::judge::{Explained, Judge, is_known_before};
 use crate::sim::server::Server;
 
 use super::client::PROTOCOL_ERROR;
@@ -337,6 +337,11 @@ impl Judge<'_> {
             return;
         }
         let text = line.strip_prefix("-ERR ").unwrap_or_else(|| panic!("{line:?}"));
+        // What was known before it was sent keeps it from all.
+        assert!(
+            !(is_partly && is_known_before(text)),
+            "wish {number}: {text:?}, and others did it"
+        );
         if self.may_be_lost(number) && !text.contains(": ") {
             panic!("wish {number} is refused: {line:?}");
         }
@@ -369,8 +374,8 @@ impl Judge<'_> {
         let wish = self.wish(number);
         let keys = wish.keys.clone();
         let splits = self.plan.multi_key == MultiKey::Split;
-        // What met before, and was refused for a while, may live apart by now.
-        let turned = !wish.refusals.is_empty() && self.pool.rings.has_turned(expect.arrived);
+        // What met before, and is asked again, may live apart by now.
+        let turned = self.pool.rings.has_turned(expect.arrived);
         let is_whole = wish.kind == Kind::Single || !splits;
         assert!(is_whole || turned, "{line:?}, but it can be split");
         // ... the same server: 'a' is on s1, 'b' on s2; ...

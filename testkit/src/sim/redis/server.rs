@@ -473,15 +473,10 @@ fn place_of(cursor: u64) -> usize {
 fn poison(words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
     const NOTHING: &[&str] =
         &["?what", "hello", "$-7", "*x", ">1\r\n+message", "$99999999999999999", ":", "*+1", ""];
-    // A part of a split request has an element for each of its keys.
+    // It has an element for each of its keys.
     const NO_ELEMENTS: &[&str] = &["*0", ":1", "+OK", "$1\r\nx", "*-1", "*1000"];
-    let wish = wish_of(words, place).map(|number| &place.book.redis.wishes[number as usize]);
-    let is_part = wish.is_some_and(|wish| wish.keys.len() >= words.count());
-    let wrong = if words.name == "MGET" && is_part && place.random.permille(500) {
-        NO_ELEMENTS
-    } else {
-        NOTHING
-    };
+    let wrong =
+        if words.name == "MGET" && place.random.permille(500) { NO_ELEMENTS } else { NOTHING };
     put_line(&mut conn.output, place.random.pick::<&str>(wrong));
     // What follows looks well, and must not be believed.
     if place.random.permille(300) {

@@ -170,18 +170,18 @@ mod tests {
 
     #[test]
     fn a_login_is_plain_or_none() {
-        let joe = Login::Attempt { name: b"joe", password: b"secret", goes_on: false };
-        let nobody = Login::Attempt { name: b"", password: b"", goes_on: false };
-        check(0x21, b"PLAIN", b"\0joe\0secret", joe);
+        let attempt = |name: &'static [u8], password: &'static [u8]| Login::Attempt {
+            name: name.into(),
+            password: password.into(),
+            goes_on: false,
+        };
+        let joe = attempt(b"joe", b"secret");
+        let nobody = attempt(b"", b"");
+        check(0x21, b"PLAIN", b"\0joe\0secret", joe.clone());
         check(0x21, b"PLAIN", b"root\0joe\0secret", joe);
-        check(
-            0x21,
-            b"PLAIN",
-            b"\0joe\0a\0b",
-            Login::Attempt { name: b"joe", password: b"a\0b", goes_on: false },
-        );
+        check(0x21, b"PLAIN", b"\0joe\0a\0b", attempt(b"joe", b"a\0b"));
         for body in [&b""[..], b"joe", b"\0joe"] {
-            check(0x21, b"PLAIN", body, nobody);
+            check(0x21, b"PLAIN", body, nobody.clone());
         }
         check(0x21, b"CRAM-MD5", b"\0joe\0secret", nobody);
         check(0x22, b"PLAIN", b"\0joe\0secret", Login::Other);

@@ -111,12 +111,11 @@ fn with_key(class: Class, shape: Shape, key: &[u8]) -> Class {
 pub(super) fn plain<'a>(head: &[u8], body: &'a [u8]) -> Login<'a> {
     let mechanism = Header::read(head).map(|header| header.key(head));
     let mut parts = body.splitn(3, |&byte| byte == 0).skip(1);
-    match (mechanism, parts.next(), parts.next()) {
-        (Some(b"PLAIN"), Some(name), Some(password)) => {
-            Login::Attempt { name, password, goes_on: false }
-        }
-        _ => Login::Attempt { name: b"", password: b"", goes_on: false },
-    }
+    let (name, password) = match (mechanism, parts.next(), parts.next()) {
+        (Some(b"PLAIN"), Some(name), Some(password)) => (name, password),
+        _ => Default::default(),
+    };
+    Login::Attempt { name: name.into(), password: password.into(), goes_on: false }
 }
 
 #[cfg(test)]

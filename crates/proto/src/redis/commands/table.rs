@@ -4564,7 +4564,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "pfselftest",
         class: gated(id::PFSELFTEST, false, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "one answer if all give the same, else an error that names each",
+        note: "its server answers nothing else for seconds",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin"],

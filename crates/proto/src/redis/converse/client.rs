@@ -67,7 +67,7 @@ impl Talk<'_> {
         let [option, value] = under else { return self.error(&[SYNTAX]) };
         let is_name_of_it = option.eq_ignore_ascii_case(b"LIB-NAME");
         if !is_name_of_it && !option.eq_ignore_ascii_case(b"LIB-VER") {
-            return self.error(&[b"ERR Unrecognized option '", &words::echo(option), b"'"]);
+            return self.error(&[b"ERR Unrecognized option '", words::shown(option), b"'"]);
         }
         if !is_name(value) {
             let why: &[u8] = b" cannot contain spaces, newlines or special characters.";

@@ -31,18 +31,8 @@ pub(in crate::redis) fn login<'a>(request: &Request, head: &'a [u8]) -> Login<'a
         (_, Class::Local(Local::Nothing)) if request.quiet == Quiet::Silent => return Login::Free,
         _ => return Login::Other,
     }
-    let mut arguments = Vec::new();
-    for argument in request::arguments(head) {
-        arguments.push(match argument {
-            Cow::Borrowed(argument) => argument,
-            // Quoted, in a line: between the quotes it stands as it is, unless it has escapes.
-            // Those nobody needs in a password, and with them it is a wrong one.
-            Cow::Owned(argument) => match memchr::memmem::find(head, &argument) {
-                Some(at) => &head[at..at + argument.len()],
-                None => head,
-            },
-        });
-    }
+    let arguments = request::arguments(head);
+    let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &argument[..]).collect();
     let (name, password) = match (request.command, arguments.get(1..).unwrap_or_default()) {
         (id::AUTH, [password]) => (DEFAULT_USER, *password),
         (id::AUTH, [name, password]) => (*name, *password),
@@ -54,6 +44,8 @@ pub(in crate::redis) fn login<'a>(request: &Request, head: &'a [u8]) -> Login<'a
             Err(_) => return Login::Free,
         },
     };
+    // In a line they may be written in quotes, and then they stand nowhere as they are meant.
+    let [name, password] = [name, password].map(|text| Cow::Owned(text.to_vec()));
     Login::Attempt { name, password, goes_on: true }
 }
 
@@ -82,8 +74,8 @@ impl<'a> Hello<'a> {
                     after
                 }
                 _ => {
-                    let option = words::echo(option);
-                    return Err([b"ERR Syntax error in HELLO option '", &option[..], b"'"].concat());
+                    let option = words::shown(option);
+                    return Err([b"ERR Syntax error in HELLO option '", option, b"'"].concat());
                 }
             };
         }
@@ -256,8 +248,8 @@ mod tests {
     #[test]
     fn a_login_is_told_from_other_requests() {
         let attempt = |name: &'static str, password: &'static str| Login::Attempt {
-            name: name.as_bytes(),
-            password: password.as_bytes(),
+            name: name.as_bytes().into(),
+            password: password.as_bytes().into(),
             goes_on: true,
         };
         check("auth pw", attempt("default", "pw"));
@@ -266,7 +258,11 @@ mod tests {
         check("hello 2 setname x auth anna pw", attempt("anna", "pw"));
         check("hello 2 auth anna pw auth bert qw", attempt("bert", "qw"));
         check("auth \"anna b\" 'p w'", attempt("anna b", "p w"));
-        check("auth 'p\\'w'", attempt("default", "auth 'p\\'w'\r\n"));
+        check("auth 'p\\'w'", attempt("default", "p'w"));
+        check("auth \"p\\x61ss\"", attempt("default", "pass"));
+        check("auth \"a\\x\" \"\\n\\r\\t\\b\\a\\\\\\\"\\q\"", attempt("ax", "\n\r\t\x08\x07\\\"q"));
+        check("auth 'a\\n' '\\x61'", attempt("a\\n", "\\x61"));
+        check("hello 3 auth \"an\\x6ea\" 'p\\'w'", attempt("anna", "p'w"));
         check("hello 3 \"auth\" anna \"\"", attempt("anna", ""));
         for (line, login) in [
             ("", Login::Free),
