@@ -1,13 +1,17 @@
 //! INFO of several servers: one text, as a server that has all their keys would give it.
 //!
 //! ```text
-//!   s1  used_memory:100  maxmemory_policy:noeviction   ─┐   used_memory:300
-//!   s2  used_memory:200  maxmemory_policy:allkeys-lru  ─┴▶  maxmemory_policy:s1=noeviction,s2=allkeys-lru
+//!   s1   used_memory:100   maxmemory_policy:noeviction   ─┐
+//!   s2   used_memory:200   maxmemory_policy:allkeys-lru  ─┤
+//!        used_memory:300   maxmemory_policy:s1=noeviction,s2=allkeys-lru
 //! ```
 //!
 //! [`RULES`] says of each field how one value is made of the servers'. What no row names is told as
 //! it is where the servers agree, and otherwise with each server's name: never added up by guess.
-//! Servers that did not answer are named in the section `Quickack`, where the proxy tells of itself.
+//! Servers that did not answer are named in the section `Quickack`, where the proxy tells of
+//! itself.
+
+mod number;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,8 +19,9 @@ use std::fmt::Write;
 
 use super::reply::Walk;
 use super::{request, words};
+use crate::Asked;
 use crate::part::{Ours, Part, Said};
-use crate::{Asked, scan};
+use number::{Number, ONE, human, version};
 
 /// How one value is made of the servers'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +88,8 @@ const RULES: &[(&str, Rule)] = &[
     // Memory.
     ("*_human", Human),
     ("used_memory_peak_perc", Percent("used_memory", "used_memory_peak", "")),
-    ("used_memory_dataset_perc", Percent("used_memory_dataset", "used_memory", "used_memory_startup")),
+    ("used_memory_dataset_perc",
+        Percent("used_memory_dataset", "used_memory", "used_memory_startup")),
     ("used_memory*", Sum),
     ("allocator_frag_ratio", Ratio("allocator_active", "allocator_allocated")),
     ("allocator_rss_ratio", Ratio("allocator_resident", "allocator_active")),
@@ -476,77 +482,6 @@ fn parts(values: &[(&str, &str)]) -> Option<String> {
         Some(format!("{name}={}", value.tell()))
     });
     Some(told.collect::<Option<Vec<_>>>()?.join(","))
-}
-
-/// A number with at most six places behind the point, in millionths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Number {
-    value: i128,
-    /// Places that are told.
-    places: usize,
-}
-
-const ONE: i128 = 1_000_000;
-const PLACES_MAX: usize = 6;
-
-impl Number {
-    const ZERO: Number = Number { value: 0, places: 0 };
-
-    fn read(text: &str) -> Option<Number> {
-        let digits = text.strip_prefix('-').unwrap_or(text);
-        let (whole, rest) = digits.split_once('.').unwrap_or((digits, ""));
-        let has_point = digits.len() > whole.len();
-        if rest.len() > PLACES_MAX || has_point && !is_number(rest) {
-            return None;
-        }
-        let whole = i128::from(scan::decimal(whole.as_bytes(), u64::MAX)?);
-        let rest: i128 = format!("{rest:0<PLACES_MAX$}").parse().ok()?;
-        let value = whole * ONE + rest;
-        let value = if digits.len() < text.len() { -value } else { value };
-        Some(Number { value, places: text.len() - text.find('.').map_or(text.len(), |at| at + 1) })
-    }
-
-    fn tell(self) -> String {
-        let sign = if self.value < 0 { "-" } else { "" };
-        let value = self.value.abs();
-        // To the nearest that so many places can tell.
-        let step = ONE / 10_i128.pow(self.places as u32);
-        let value = (value + step / 2) / step * step;
-        let rest = format!("{:06}", value % ONE);
-        match self.places {
-            0 => format!("{sign}{}", value / ONE),
-            places => format!("{sign}{}.{}", value / ONE, &rest[..places]),
-        }
-    }
-
-    fn plus(self, other: Number) -> Number {
-        let places = self.places.max(other.places);
-        Number { value: self.value.saturating_add(other.value), places }
-    }
-
-    fn min(self, other: Number) -> Number {
-        if other.value < self.value { other } else { self }
-    }
-
-    fn max(self, other: Number) -> Number {
-        if other.value > self.value { other } else { self }
-    }
-}
-
-fn version(text: &str) -> Vec<u64> {
-    text.split('.').map(|part| part.parse().unwrap_or(0)).collect()
-}
-
-/// Bytes as servers tell people of them.
-fn human(text: &str) -> Option<String> {
-    let bytes: u64 = text.parse().ok()?;
-    let units = ["B", "K", "M", "G", "T", "P"];
-    let (mut size, mut unit) = (bytes as f64, 0);
-    while size >= 1024.0 && unit + 1 < units.len() {
-        size /= 1024.0;
-        unit += 1;
-    }
-    Some(if unit == 0 { format!("{bytes}B") } else { format!("{size:.2}{}", units[unit]) })
 }
 
 fn push_new<'a>(names: &mut Vec<&'a str>, name: &'a str) {

@@ -2,7 +2,8 @@
 //!
 //! `table.rs` is made by `cargo xtask commands` of what the newest servers say (`COMMAND`,
 //! `COMMAND DOCS`) and of `review.txt`, where a person has written down, row by row, what the proxy
-//! does with it; `arguments.txt` is made with it. `lookup.rs` finds a row by its name. `docs/reference/commands.md` is made of it.
+//! does with it; `arguments.txt` is made with it. `lookup.rs` finds a row by its name.
+//! `docs/reference/commands.md` is made of it.
 
 mod arguments;
 mod lookup;
