@@ -50,6 +50,12 @@ pub const PEERS: &[Peer] = &[
         tests: &["redis"],
     },
     Peer {
+        name: "prometheus-redis-exporter",
+        probe: &["prometheus-redis-exporter", "--version"],
+        source: Source::Apt("prometheus-redis-exporter"),
+        tests: &["prometheus"],
+    },
+    Peer {
         name: "libmemcached-tools",
         // Debian calls memcp memccp, and memcat memccat.
         probe: &[

@@ -25,10 +25,11 @@ mod session;
 
 pub use message::{
     Answer, Ask, Asked, Carry, Class, Command, Excuse, Extra, Heard, Item, ItemKind, Lane, Local,
-    Marks, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Skills, Span,
+    Make, Marks, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Skills,
+    Span,
 };
 pub use part::{Ours, Part, Process, Said, Totals};
-pub use session::{Credentials, Facts, Login, Muted, Profile, Session, Turn};
+pub use session::{Credentials, Ends, Facts, Login, Muted, Profile, Session, Turn};
 
 /// Every protocol that clients speak.
 pub static PROTOCOLS: &[&dyn Protocol] = &[&memcached::Text, &memcached::Binary, &redis::Redis];
@@ -146,6 +147,11 @@ pub trait Protocol: Sync {
         _out: &mut Vec<u8>,
     ) -> Turn {
         unreachable!("no request of this protocol is its own affair")
+    }
+
+    /// Whether its own answer to this tells where the connection begins and ends.
+    fn tells_ends(&self, _request: &Request) -> bool {
+        false
     }
 
     /// Makes a request that can be routed of one whose command only the operator knows.

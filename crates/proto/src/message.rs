@@ -253,8 +253,28 @@ pub struct Skills {
     pub meta: bool,
     /// Redis's third protocol.
     pub resp3: bool,
-    /// Its version, where clients are told that of the servers: major, minor, patch.
+    pub make: Make,
+}
+
+/// What a server says that it is, where clients are told so. Versions: major, minor, patch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Make {
+    /// The program; empty where servers are different ones.
+    pub name: &'static str,
     pub version: [u16; 3],
+    /// The version of the program that it says it is like: of its own, if it is like no other.
+    pub like: [u16; 3],
+}
+
+impl Make {
+    /// What both are, and the older version.
+    fn common(self, other: Make) -> Make {
+        Make {
+            name: if self.name == other.name { self.name } else { "" },
+            version: self.version.min(other.version),
+            like: self.like.min(other.like),
+        }
+    }
 }
 
 impl Skills {
@@ -268,7 +288,7 @@ impl Skills {
         Skills {
             meta: self.meta && other.meta,
             resp3: self.resp3 && other.resp3,
-            version: self.version.min(other.version),
+            make: self.make.common(other.make),
         }
     }
 }

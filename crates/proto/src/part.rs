@@ -172,6 +172,8 @@ pub(crate) mod tests {
                 clients: 0,
                 uptime_s: 0,
                 has_users: false,
+                ends: None,
+                age_s: 0,
             }
         }
 

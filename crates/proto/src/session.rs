@@ -62,6 +62,19 @@ pub struct Facts<'a> {
     pub uptime_s: u64,
     /// Clients have to log in.
     pub has_users: bool,
+    /// Where its connection begins and ends, if that was asked for.
+    pub ends: Option<&'a Ends>,
+    /// How long the client has been here.
+    pub age_s: u64,
+}
+
+/// Where a connection begins and ends, as its driver knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// `address:port` of the client, and ours; of a unix socket its path, and 0.
+    pub from: String,
+    pub to: String,
+    pub descriptor: i32,
 }
 
 /// What becomes of a client after an answer of its protocol's own.

@@ -48,7 +48,7 @@ pub mod users;
 use std::rc::Rc;
 
 use metrics::{Sheet, Worker};
-use proto::{Session, Span};
+use proto::{Ends, Session, Span};
 
 use batch::Batch;
 use buffer::Source;
@@ -117,6 +117,8 @@ pub enum Action {
     Pause(ConnId),
     /// Read it again.
     Resume(ConnId),
+    /// Say where a client's connection begins and ends: answer with `handle_located`.
+    Locate(ConnId),
     /// Send the pending ACK now, before waiting for more.
     FlushAck(ConnId),
     /// Tell whoever decides for all workers.
@@ -264,6 +266,13 @@ impl Proxy {
         } else {
             self.transmitted_link(conn, n, now);
         }
+    }
+
+    /// Where a client's connection begins and ends, as was asked. It goes on at the end of a turn:
+    /// of another one, where that was asked at the end of this.
+    pub fn handle_located(&mut self, client: ConnId, ends: Ends, now: Time) {
+        self.stir(now);
+        self.locate(client, ends);
     }
 
     /// A `Connect` begins then and not when it was asked for: the driver lets it wait for its turn.

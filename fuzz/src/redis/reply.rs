@@ -157,6 +157,8 @@ impl Ours for Nothing {
             clients: 0,
             uptime_s: 0,
             has_users: false,
+            ends: None,
+            age_s: 0,
         }
     }
 

@@ -103,6 +103,9 @@ fn read(row: &'static commands::Row) -> Row {
         // What other rows live on.
         ("xgroup|create" | "xadd" | "rpush" | "sadd", _) => 20,
         ("function|load" | "script|load", _) => 20,
+        // Nothing is learnt of what is not compared, and little of what has no arguments.
+        _ if skip.is_some() => 1,
+        ("module|list" | "function|stats", _) => 1,
         (_, Fate::Split) => 8,
         (_, Fate::Forwarded) => 5,
         (_, Fate::Own | Fate::Container | Fate::Refused) => 1,

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 
 use super::commands::{self, id};
 use super::reply::Walk;
-use super::{answer, words};
+use super::{answer, config, info, words};
 use crate::part::{self, Ours, Part, Said};
 use crate::{Answer, Asked, Class, Reach};
 
@@ -31,6 +31,16 @@ enum Gathering {
     Pick,
     /// 1 where all have it, element by element.
     And,
+    /// The least number.
+    Least,
+    /// The elements that all arrays have.
+    Shared,
+    /// What FUNCTION STATS tells: a script that runs on any, and what all have.
+    Functions,
+    /// `info.rs`.
+    Info,
+    /// `config.rs`.
+    Config,
     /// Everybody says the same, be it an error; otherwise each is named.
     Agreed,
     /// An entry for each server: its name, and what it says.
@@ -43,6 +53,11 @@ fn gathering(command: u16) -> Gathering {
         id::KEYS => Gathering::Concat,
         id::RANDOMKEY | id::ACL_GENPASS => Gathering::Pick,
         id::SCRIPT_EXISTS => Gathering::And,
+        id::LASTSAVE => Gathering::Least,
+        id::MODULE_LIST => Gathering::Shared,
+        id::FUNCTION_STATS => Gathering::Functions,
+        id::INFO => Gathering::Info,
+        id::CONFIG_GET => Gathering::Config,
         _ => match class(command) {
             Some(Class::Broadcast { gated: true, reach: Reach::Survey, .. }) => Gathering::Entries,
             Some(Class::Broadcast { gated: true, .. }) => Gathering::Agreed,
@@ -66,7 +81,7 @@ fn changes(command: u16) -> bool {
 pub(super) fn gather(
     asked: &Asked<'_>,
     parts: &mut dyn Iterator<Item = Part<'_>>,
-    _ours: &dyn Ours,
+    ours: &dyn Ours,
     out: &mut Vec<u8>,
 ) {
     let parts: Vec<Part<'_>> = parts.collect();
@@ -78,6 +93,7 @@ pub(super) fn gather(
     }
     let enough = match how {
         Gathering::Pick => is_whole || replies.iter().any(|reply| !is_null(reply)),
+        Gathering::Info | Gathering::Config => !replies.is_empty(),
         _ => is_whole,
     };
     if !enough {
@@ -91,6 +107,11 @@ pub(super) fn gather(
         Gathering::Concat => concat(&replies, out),
         Gathering::Pick => pick(&replies, out),
         Gathering::And => and(&replies, out),
+        Gathering::Least => least(&replies, out),
+        Gathering::Shared => shared(&replies, out),
+        Gathering::Functions => functions(&replies, out),
+        Gathering::Info => info::gather(asked, &parts, ours, out),
+        Gathering::Config => config::gather(&parts, ours, out),
         Gathering::Agreed | Gathering::Entries => unreachable!("answered above"),
     };
     if gathered.is_none() {
@@ -241,6 +262,48 @@ fn and(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
+fn least(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let numbers: Option<Vec<u64>> = replies.iter().map(|reply| Walk::new(reply).number()).collect();
+    words::number(numbers?.into_iter().min()?, out);
+    Some(())
+}
+
+fn shared(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let mut lists: Vec<Vec<&[u8]>> = Vec::new();
+    for reply in replies {
+        let mut walk = array(reply)?;
+        let count = walk.open()?;
+        lists.push((0..count).map(|_| walk.value()).collect::<Option<_>>()?);
+    }
+    let (first, others) = lists.split_first()?;
+    let is_shared = |one: &&&[u8]| others.iter().all(|other| other.contains(one));
+    let all: Vec<&&[u8]> = first.iter().filter(is_shared).collect();
+    words::open_array(all.len(), out);
+    all.into_iter().for_each(|one| out.extend_from_slice(one));
+    Some(())
+}
+
+/// Two names with their values: the script that runs, and the engines.
+fn functions(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let mut told: Vec<[&[u8]; 4]> = Vec::new();
+    for reply in replies {
+        let mut walk = Walk::new(reply);
+        if walk.open()? != 4 {
+            return None;
+        }
+        told.push([walk.value()?, walk.value()?, walk.value()?, walk.value()?]);
+    }
+    let [name, idle, engines, had] = *told.first()?;
+    let agree = told.iter().all(|one| (one[0], one[2], one[3]) == (name, engines, had));
+    let running = told.iter().map(|one| one[1]).find(|running| !is_null(running));
+    let head = replies[0].len() - (name.len() + idle.len() + engines.len() + had.len());
+    out.extend_from_slice(&replies[0][..head]);
+    for piece in [name, running.unwrap_or(idle), engines, had] {
+        out.extend_from_slice(piece);
+    }
+    agree.then_some(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,16 +312,16 @@ mod tests {
 
     /// Replies that begin with `-` come as errors, as the data plane gives them, and what begins
     /// with `fault` as one of ours.
-    fn check(command: u16, replies: &[&'static str], expected: &str) {
+    fn check<'a>(command: u16, replies: &[&'a str], expected: &str) {
         let ask = Ask { command };
         let asked = Asked { command, quiet: Quiet::Loud, ask, head: b"", at: 0, next: None };
         let mut out = b"before".to_vec();
-        let said = |reply: &&'static str| match reply.strip_prefix("fault ") {
+        let said = |reply: &&'a str| match reply.strip_prefix("fault ") {
             Some(words) => fault(words, false),
             None if reply.starts_with(['-', '!']) => Said::Error(reply.as_bytes()),
             None => Said::Reply(reply.as_bytes()),
         };
-        let said: Vec<Said<'_>> = replies.iter().map(said).collect();
+        let said: Vec<Said<'a>> = replies.iter().map(said).collect();
         gather(&asked, &mut parts(&said), &Nothing, &mut out);
         let said = String::from_utf8_lossy(&out);
         assert_eq!(said, format!("before{expected}"), "{replies:?}");
@@ -338,6 +401,33 @@ mod tests {
         check(id::SCRIPT_EXISTS, &replies, "*3\r\n:1\r\n:0\r\n:0\r\n");
         let differ = "-ERR the servers do not agree: s0 says '*1  :1  '; s1 says '*0  '\r\n";
         check(id::SCRIPT_EXISTS, &["*1\r\n:1\r\n", "*0\r\n"], differ);
+    }
+
+    #[test]
+    fn the_oldest_save_and_the_modules_that_all_have_are_told() {
+        check(id::LASTSAVE, &[":1795351520\r\n", ":1795351420\r\n"], ":1795351420\r\n");
+        check(id::LASTSAVE, &[":5\r\n", "-ERR x\r\n"], "-ERR x\r\n");
+        let module =
+            |name: &str, version| format!("%2\r\n+name\r\n+{name}\r\n+ver\r\n:{version}\r\n");
+        let two = format!("*2\r\n{}{}", module("lua", 1), module("json", 2));
+        let one = format!("*1\r\n{}", module("json", 2));
+        let newer = format!("*1\r\n{}", module("json", 3));
+        check(id::MODULE_LIST, &[&two, &two], &two);
+        check(id::MODULE_LIST, &[&two, &one], &one);
+        check(id::MODULE_LIST, &[&two, &one, &newer], "*0\r\n");
+    }
+
+    #[test]
+    fn a_script_that_runs_on_one_server_is_told() {
+        let stats = |running: &str, count| {
+            format!("*4\r\n$14\r\nrunning_script\r\n{running}$7\r\nengines\r\n*1\r\n:{count}\r\n")
+        };
+        let (idle, busy) = (stats("*-1\r\n", 1), stats("*1\r\n+f\r\n", 1));
+        check(id::FUNCTION_STATS, &[&idle, &idle], &idle);
+        check(id::FUNCTION_STATS, &[&idle, &busy, &idle], &busy);
+        let mut out = Vec::new();
+        assert_eq!(functions(&[idle.as_bytes(), stats("*-1\r\n", 2).as_bytes()], &mut out), None);
+        assert_eq!(functions(&[b"*0\r\n"], &mut out), None);
     }
 
     #[test]

@@ -5,15 +5,18 @@
 //! is split · `refusal.rs` has a server's words for a client's mistakes.
 //!
 //! What is answered: `reply.rs` reads what a server says · `servers.rs` is what servers speak ·
-//! `scan.rs`, `gather.rs` and `script.rs` are what several of them say together · `converse/` is
-//! what the proxy says by itself, and `answer.rs` its errors · `words.rs` writes all that.
+//! `scan.rs`, `gather.rs` and `script.rs` are what several of them say together, `info.rs` and
+//! `config.rs` what they tell of themselves · `converse/` is what the proxy says by itself, and
+//! `answer.rs` its errors · `words.rs` writes all that.
 
 pub mod commands;
 
 mod answer;
 mod array;
+mod config;
 mod converse;
 mod gather;
+mod info;
 mod inline;
 mod keys;
 mod refusal;
@@ -83,8 +86,8 @@ impl Protocol for Redis {
         inline::argument(head, span, scratch)
     }
 
-    fn carry(&self, request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
-        converse::carry(request, head, skills)
+    fn carry(&self, request: &Request, _head: &[u8], skills: Option<Skills>) -> Carry {
+        converse::carry(request, skills)
     }
 
     fn write_head(&self, request: &Request, head: &[u8], _: &[Span], _: Ask, out: &mut Vec<u8>) {
@@ -126,6 +129,10 @@ impl Protocol for Redis {
         out: &mut Vec<u8>,
     ) -> Turn {
         converse::converse(request, head, session, facts, out)
+    }
+
+    fn tells_ends(&self, request: &Request) -> bool {
+        request.command == commands::id::CLIENT_INFO
     }
 
     fn adopt(

@@ -26,6 +26,9 @@ impl Ours for View<'_> {
             clients: sheet.total(pool.plan.row, Counter::ClientsNow),
             uptime_s: uptime / 1_000_000,
             has_users: pool.plan.users.is_some(),
+            // These are one client's.
+            ends: None,
+            age_s: 0,
         }
     }
 

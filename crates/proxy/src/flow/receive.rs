@@ -211,7 +211,14 @@ impl Proxy {
         if refused.is_none() {
             way = self.way(id, &request, text, now);
             match way {
-                Some(Way::Wait(server)) => return self.read_later(id, server, muted),
+                Some(Way::Wait(server)) => {
+                    let used = self.await_skills(id, server);
+                    return self.read_later(id, used, muted);
+                }
+                Some(Way::Locate) => {
+                    let used = self.await_ends(id);
+                    return self.read_later(id, used, muted);
+                }
                 Some(Way::Refused(refusal)) => refused = Some(Answer::Refused(refusal)),
                 Some(Way::Fault(server, fault)) if is_own => {
                     return self.fail_unasked(id, &request, text, (server, fault));
@@ -223,7 +230,10 @@ impl Proxy {
             return match self.remove(id, &request, text, now) {
                 Removal::Nothing => self.refuse_read(id, &request, text, &answer),
                 Removal::Asked => head,
-                Removal::Waits(server) => self.read_later(id, server, muted),
+                Removal::Waits(server) => {
+                    let used = self.await_skills(id, server);
+                    self.read_later(id, used, muted)
+                }
             };
         }
         match usize::try_from(request.len()) {
@@ -240,9 +250,8 @@ impl Proxy {
         }
     }
 
-    /// A request waits for what a server can do: it will be read again, as it was the first time.
-    fn read_later(&mut self, id: ConnId, server: usize, muted: Muted) -> usize {
-        let used = self.await_skills(id, server);
+    /// A request waits for what is not known yet: it will be read again, as it was the first time.
+    fn read_later(&mut self, id: ConnId, used: usize, muted: Muted) -> usize {
         let client = self.desk.clients.find_mut(id).expect("it waits");
         client.session.muted = muted;
         used

@@ -25,6 +25,8 @@ pub(super) enum Way {
     Fault(Option<u32>, Fault),
     /// That depends on what this server can do, which is not known yet.
     Wait(usize),
+    /// The driver has to say first where its client's connection begins and ends.
+    Locate,
     /// No form means the same.
     Refused(Refusal),
     /// Its keys belong to different servers.

@@ -85,6 +85,8 @@ pub struct Loop<'m> {
     used_at: Time,
     /// A signal has come; it is heeded when everything that was ready with it has been read.
     asked_to_leave: bool,
+    /// The mind has been told where a client's connection begins and ends.
+    located: bool,
     /// The same for an order.
     is_called: bool,
     /// Whether the kernel says when the errands' descriptor can be written to.
@@ -173,6 +175,7 @@ impl<'m> Loop<'m> {
             used: (0, 0),
             used_at: Time(0),
             asked_to_leave: false,
+            located: false,
             is_called: false,
             is_blocked: false,
             retiring: false,
@@ -281,8 +284,12 @@ impl<'m> Loop<'m> {
         if std::mem::take(&mut self.asked_to_leave) {
             self.heed_signals();
         }
-        self.mind.end_turn(self.now);
-        self.run_actions(None);
+        self.located = true;
+        while std::mem::take(&mut self.located) {
+            // Whoever has waited for that since goes on now: nothing else would wake us for it.
+            self.mind.end_turn(self.now);
+            self.run_actions(None);
+        }
         self.connect_waiting();
         self.write_side(Side::Client);
         self.write_side(Side::Link);

@@ -4,6 +4,7 @@ mod allow;
 mod clients;
 mod databases;
 mod differential;
+mod facts;
 mod failures;
 mod hostile;
 mod model;

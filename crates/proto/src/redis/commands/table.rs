@@ -3,15 +3,15 @@
 use super::Begin::{After, At};
 use super::Compare::{Exact, Near, Property, Skip, Sorted};
 use super::Find::{Number, Range};
-use super::{Begin, Find, KeySpec, Row, all, gated, split};
+use super::{Begin, Find, KeySpec, Row, all, gated, split, survey};
 use crate::{Class, Local, Place, Reach, Refusal};
 
-const ADMIN: &str = "it is about one server; ask the server itself";
 const BEHIND: &str = "it would wait behind the script: ask the server itself";
 const BLOCKING: &str = "it would hold up all other clients of its server connection";
 const CLIENTS: &str = "a server's connections are the proxy's, not its clients'";
 const CLUSTER: &str = "behind the proxy there are separate servers, not a cluster";
 const ENDS: &str = "it would end the server, or harm it; ask the server itself";
+const FACTS: &str = "it tells of the servers themselves";
 const INTERNAL: &str = "only servers say this, to one another";
 const MESSAGES: &str = "it would make a server speak unasked on a connection that clients share";
 const MONITOR: &str = "it would show every client's requests; ask the server itself";
@@ -1574,9 +1574,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "config|get",
-        class: Class::Local(Local::Own),
-        place: Place::Any, compare: Skip(OWN),
-        note: "",
+        class: survey(id::CONFIG_GET),
+        place: Place::Any, compare: Skip(FACTS),
+        note: "what the servers agree on, or each server's; no passwords",
         arity: -3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -2615,9 +2615,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "function|stats",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: all(id::FUNCTION_STATS, false),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript", "allow_busy"],
@@ -3541,9 +3541,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "info",
-        class: Class::Local(Local::Own),
-        place: Place::Any, compare: Skip(OWN),
-        note: "the proxy's own",
+        class: survey(id::INFO),
+        place: Place::Any, compare: Skip(FACTS),
+        note: "of all servers that are up, and the proxy's own section",
         arity: -1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale"],
@@ -3570,9 +3570,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "lastsave",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
-        place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        class: all(id::LASTSAVE, false),
+        place: Place::Any, compare: Skip(FACTS),
+        note: "the oldest",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale", "fast"],
@@ -4153,9 +4153,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "module|list",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
-        place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        class: all(id::MODULE_LIST, false),
+        place: Place::Any, compare: Sorted,
+        note: "those that all servers have",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript"],
@@ -4816,7 +4816,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "readonly",
         class: Class::Local(Local::Own),
         place: Place::Any, compare: Skip(OWN),
-        note: "accepted, without effect",
+        note: "as servers that are no cluster answer: only Valkey takes it",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale", "fast"],
@@ -4830,7 +4830,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "readwrite",
         class: Class::Local(Local::Own),
         place: Place::Any, compare: Skip(OWN),
-        note: "accepted, without effect",
+        note: "as servers that are no cluster answer: Redis 7 refuses it",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale", "fast"],

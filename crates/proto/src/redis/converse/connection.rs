@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::super::commands::id;
+use super::super::servers::VALKEY;
 use super::super::{request, words};
 use super::{Talk, client};
 use crate::scan::decimal;
@@ -46,12 +47,6 @@ pub(in crate::redis) fn login<'a>(request: &Request, head: &'a [u8]) -> Login<'a
     // In a line they may be written in quotes, and then they stand nowhere as they are meant.
     let [name, password] = [name, password].map(|text| Cow::Owned(text.to_vec()));
     Login::Attempt { name, password, goes_on: true }
-}
-
-/// Whether it is a HELLO that asks for RESP3.
-pub(super) fn wants_3(head: &[u8]) -> bool {
-    let arguments = request::arguments(head);
-    arguments.get(1).is_some_and(|version| &version[..] == b"3")
 }
 
 /// What a HELLO says.
@@ -154,10 +149,34 @@ impl Talk<'_> {
         self.facts.has_users || name == DEFAULT_USER
     }
 
+    /// What the servers are, and their version: what they are like, where they are different ones.
+    /// A server that does not know HELLO is older than Redis 6.
+    fn make(&self) -> (&'static str, String) {
+        let make = self.facts.skills.unwrap_or_default().make;
+        let (name, version) = match make.name {
+            VALKEY => (VALKEY, make.version),
+            _ => ("redis", make.like),
+        };
+        let [major, minor, patch] = if version == [0, 0, 0] { [5, 0, 0] } else { version };
+        (name, format!("{major}.{minor}.{patch}"))
+    }
+
+    /// As its servers answer, which are no cluster: Valkey takes both, Redis 6 the second, Redis 7
+    /// none.
+    pub(super) fn cluster_only(&mut self, command: u16) {
+        let make = self.facts.skills.unwrap_or_default().make;
+        let is_old = make.name == "redis" && make.version < [7, 0, 0];
+        if make.name == VALKEY || is_old && command == id::READWRITE {
+            return self.ok();
+        }
+        self.error(&[b"ERR This instance has cluster support disabled"]);
+    }
+
     /// Who we are, in the shape that HELLO has.
     fn introduce(&mut self) {
         words::open_map(7, self.dialect(), self.out);
-        for (name, value) in [("server", "redis"), ("version", &self.version()[..])] {
+        let (server, version) = self.make();
+        for (name, value) in [("server", server), ("version", &version[..])] {
             words::bulk(name.as_bytes(), self.out);
             words::bulk(value.as_bytes(), self.out);
         }
@@ -170,6 +189,14 @@ impl Talk<'_> {
             words::bulk(value.as_bytes(), self.out);
         }
         words::bulk(b"modules", self.out);
+        words::open_array(0, self.out);
+    }
+
+    /// A master without replicas.
+    pub(super) fn role(&mut self) {
+        words::open_array(3, self.out);
+        words::bulk(b"master", self.out);
+        words::number(0, self.out);
         words::open_array(0, self.out);
     }
 
