@@ -296,15 +296,6 @@ impl Proxy {
         head.len()
     }
 
-    /// An unknown command may be one that the operator knows.
-    pub(super) fn adopt(&mut self, id: ConnId, request: &mut Request, input: &[u8]) {
-        let Some(client) = self.desk.clients.find(id) else { return };
-        let extras = &self.desk.pools[client.pool as usize].plan.extras;
-        if !extras.is_empty() && request.class == Class::Refuse(Refusal::Unknown) {
-            client.protocol.adopt(request, input, &mut self.keys, extras);
-        }
-    }
-
     /// What the protocol cannot answer by itself, since no server can be asked what it can do.
     fn fail_unasked(
         &mut self,

@@ -165,6 +165,15 @@ impl Proxy {
         self.server_of(id, request, head, key)
     }
 
+    /// An unknown command may be one that the operator knows.
+    pub(super) fn adopt(&mut self, id: ConnId, request: &mut Request, input: &[u8]) {
+        let Some(client) = self.desk.clients.find(id) else { return };
+        let extras = &self.desk.pools[client.pool as usize].plan.extras;
+        if !extras.is_empty() && request.class == Class::Refuse(Refusal::Unknown) {
+            client.protocol.adopt(request, input, &mut self.keys, extras);
+        }
+    }
+
     pub(super) fn server_of(
         &mut self,
         id: ConnId,
