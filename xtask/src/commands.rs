@@ -4,7 +4,7 @@
 //! ```text
 //!   redis-server  ─┐ COMMAND, COMMAND DOCS
 //!                  ├─────────▶ facts.rs ─┐
-//!   valkey-server ─┘   resp.rs           ├─▶ table.rs, by write.rs
+//!   valkey-server ─┘   resp.rs           ├─▶ table.rs and arguments.txt, by write.rs
 //!                        review.txt ─────┘
 //! ```
 //!
@@ -26,6 +26,7 @@ use crate::{Outcome, root};
 const USAGE: &str = "[--check] [--redis PROGRAM] [--valkey PROGRAM]";
 const REVIEW: &str = "crates/proto/src/redis/commands/review.txt";
 const TABLE: &str = "crates/proto/src/redis/commands/table.rs";
+const ARGUMENTS: &str = "crates/proto/src/redis/commands/arguments.txt";
 /// A server that does not answer by then never will.
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -46,25 +47,30 @@ pub fn run(arguments: &[String]) -> Outcome {
         Some(program) => program,
         None => valkey_of_the_wheel().ok_or("no valkey-server in .venv; name it with --valkey")?,
     };
-    let made = make(&redis, &valkey)?;
-    let path = root().join(TABLE);
-    if !check {
-        return std::fs::write(&path, made).map_err(|error| format!("{TABLE}: {error}"));
+    let [table, arguments] = make(&redis, &valkey)?;
+    for (file, made) in [(TABLE, table), (ARGUMENTS, arguments)] {
+        let path = root().join(file);
+        if !check {
+            std::fs::write(&path, made).map_err(|error| format!("{file}: {error}"))?;
+        } else if std::fs::read_to_string(&path).map_err(|error| format!("{file}: {error}"))?
+            != made
+        {
+            return Err(format!("{file} is not what the servers say: run `cargo xtask commands`"));
+        }
     }
-    match std::fs::read_to_string(&path).map_err(|error| format!("{TABLE}: {error}"))? == made {
-        true => Ok(()),
-        false => Err(format!("{TABLE} is not what the servers say: run `cargo xtask commands`")),
-    }
+    Ok(())
 }
 
-/// The text of the table.
-fn make(redis: &PathBuf, valkey: &PathBuf) -> Result<String, String> {
+/// The texts of the table and of the arguments.
+fn make(redis: &PathBuf, valkey: &PathBuf) -> Result<[String; 2], String> {
     let redis = facts::read(&Server::start(redis)?.ask()?)?;
     let valkey = facts::read(&Server::start(valkey)?.ask()?)?;
     let review = std::fs::read_to_string(root().join(REVIEW))
         .map_err(|error| format!("{REVIEW}: {error}"))?;
     let review = review::read(&review)?;
-    write::table(&facts::merge(redis, valkey), &review)
+    let mut facts = facts::merge(redis, valkey);
+    review.complete(&mut facts)?;
+    Ok([write::table(&facts, &review)?, write::arguments(&facts)])
 }
 
 /// Where the package of Python's puts it.

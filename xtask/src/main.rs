@@ -7,6 +7,7 @@ mod bench;
 mod cargo;
 mod commands;
 mod peers;
+mod suites;
 mod test;
 mod tidy;
 
@@ -40,6 +41,11 @@ const VERBS: &[Verb] = &[
         name: "commands",
         usage: "[--check] [--redis PROGRAM] [--valkey PROGRAM]  the table of Redis's commands",
         run: commands::run,
+    },
+    Verb {
+        name: "suites",
+        usage: "[--write] [--program QUICKACK] [SUITE...]  other projects' tests, through quickack",
+        run: suites::run,
     },
     Verb { name: "fuzz", usage: "[ARGUMENT...]  the fuzzers, in release mode", run: fuzz },
     Verb { name: "sim", usage: "[ARGUMENT...]  the simulator, in release mode", run: sim },

@@ -50,6 +50,12 @@ pub const PEERS: &[Peer] = &[
         tests: &["redis"],
     },
     Peer {
+        name: "prometheus-redis-exporter",
+        probe: &["prometheus-redis-exporter", "--version"],
+        source: Source::Apt("prometheus-redis-exporter"),
+        tests: &["prometheus"],
+    },
+    Peer {
         name: "libmemcached-tools",
         // Debian calls memcp memccp, and memcat memccat.
         probe: &[
@@ -141,6 +147,12 @@ pub const PEERS: &[Peer] = &[
         probe: &["sh", "-c", "timeout 1 tcpdump -i lo -Z root -w /dev/null port 9; test $? = 124"],
         source: Source::Nowhere,
         tests: &["tcpdump"],
+    },
+    Peer {
+        name: "root, who may make a mount namespace",
+        probe: &["unshare", "-m", "sh", "-c", "mount -t tmpfs tmpfs /run && nsenter -t $$ -m true"],
+        source: Source::Nowhere,
+        tests: &["mount_namespace", "as_root"],
     },
     Peer {
         name: "ss",

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::cargo::{self, Count};
 use crate::peers::{self, Peer};
-use crate::{Outcome, commands, tidy};
+use crate::{Outcome, commands, suites, tidy};
 
 /// One rung.
 struct Step {
@@ -49,6 +49,12 @@ const STEPS: &[Step] = &[
     },
     Step { name: "stall", about: "the stall and its cure, one at a time", run: stall, long: false },
     Step { name: "soak", about: "what takes long, one at a time", run: soak, long: true },
+    Step {
+        name: "suites",
+        about: "other projects' own tests, through quickack",
+        run: other_projects,
+        long: true,
+    },
 ];
 
 /// What the command line asked for.
@@ -64,7 +70,8 @@ struct Request {
 
 pub fn run(arguments: &[String]) -> Outcome {
     let mut request = parse(arguments)?;
-    if ["commands", "it", "four", "stall", "soak"].iter().any(|step| request.wants(step)) {
+    if ["commands", "it", "four", "stall", "soak", "suites"].iter().any(|step| request.wants(step))
+    {
         request.missing = peers::prepare();
     }
     let mut count = Count::default();
@@ -241,6 +248,10 @@ fn soak(_: &Request) -> (Count, Outcome) {
     let arguments = ["test", "--locked", "--release", "--package", "quickack", "--test", "it"];
     let mut command = cargo::command(&arguments);
     cargo::run_tests(command.args(["--", "--ignored", "--nocapture", "--test-threads=1", "soak"]))
+}
+
+fn other_projects(_: &Request) -> (Count, Outcome) {
+    suites::step()
 }
 
 #[cfg(test)]

@@ -32,6 +32,23 @@ const HEADER_WORDS: usize = 5;
 const USED_SLOTS: usize = 5;
 const USED_ROWS: usize = 6;
 
+/// What the master tells of the whole proxy: a cache line of its own.
+const PROCESS: usize = 8;
+
+/// The proxy as one process, as the master tells it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// The master's.
+    pub pid: u64,
+    /// When the master started, and when it last told this: seconds of unix time.
+    pub started_s: u64,
+    pub told_s: u64,
+    /// Workers that there are to be.
+    pub workers: u64,
+    /// Clients of all pools that there may be.
+    pub clients_max: u64,
+}
+
 /// All counters of all processes. Cloning it clones references to the same memory.
 #[derive(Clone, Copy)]
 pub struct Book {
@@ -126,6 +143,21 @@ impl Book {
         assert!(rows <= self.rows, "row {rows} of {}", self.rows);
         self.memory[USED_SLOTS].store(slots as u64, Relaxed);
         self.memory[USED_ROWS].store(rows as u64, Relaxed);
+    }
+
+    /// Only the master tells it.
+    pub fn tell_process(&self, process: Process) {
+        let Process { pid, started_s, told_s, workers, clients_max } = process;
+        let words = [pid, started_s, told_s, workers, clients_max];
+        let line = &self.memory[PROCESS..];
+        line.iter().zip(words).for_each(|(word, value)| word.store(value, Relaxed));
+    }
+
+    /// As it was last told; all zeros before that.
+    pub fn process(&self) -> Process {
+        let word = |at: usize| self.memory[PROCESS + at].load(Relaxed);
+        let [pid, started_s, told_s, workers, clients_max] = [0, 1, 2, 3, 4].map(word);
+        Process { pid, started_s, told_s, workers, clients_max }
     }
 
     /// The slots that have ever been used.

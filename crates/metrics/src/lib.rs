@@ -9,7 +9,7 @@
 mod book;
 mod histogram;
 
-pub use book::{Book, Counters, Refused, Sheet};
+pub use book::{Book, Counters, Process, Refused, Sheet};
 pub use histogram::{Histogram, Recorder};
 
 /// One counter as people see it.
@@ -104,6 +104,8 @@ table! {
         ConnectsWaited "connects_waited_total" "Connects that waited for their turn in a storm.",
         Installs "installs_total" "Configurations that it took up while it ran.",
         BusyTime "busy_us_total" "Microseconds in which the loop did not wait.",
+        UserUs "user_us_total" "Microseconds of processor time in the program.",
+        SystemUs "system_us_total" "Microseconds of processor time in the system.",
     }
 }
 
@@ -124,6 +126,10 @@ table! {
         KeysAsked "keys_asked_total" "Keys of reads that were routed.",
         Fragments "fragments_total" "Keys of reads of several keys, which were routed one by one.",
         Hits "hits_total" "Keys that had a value.",
+        Misses "misses_total" "Keys that had none.",
+        Stores "stores_total" "Requests with a value to be stored.",
+        ReceivedBytes "received_bytes_total" "Bytes that its clients sent.",
+        SentBytes "sent_bytes_total" "Bytes that its clients were sent.",
         Logins "logins_total" "Logins that were taken.",
         LoginsFailed "logins_failed_total" "Logins with a wrong name or password.",
         Failed "requests_failed_total" "Requests that met a fault.",

@@ -18,15 +18,18 @@
 
 pub mod memcached;
 mod message;
+mod part;
 pub mod redis;
 pub mod scan;
 mod session;
 
 pub use message::{
     Answer, Ask, Asked, Carry, Class, Command, Excuse, Extra, Heard, Item, ItemKind, Lane, Local,
-    Marks, Parsed, Place, Progress, Quiet, Refusal, Request, Resume, Shown, Skills, Span,
+    Make, Marks, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Skills,
+    Span,
 };
-pub use session::{Credentials, Facts, Login, Muted, Profile, Session, Turn};
+pub use part::{Ours, Part, Process, Said, Totals};
+pub use session::{Credentials, Ends, Facts, Login, Muted, Profile, Session, Turn};
 
 /// Every protocol that clients speak.
 pub static PROTOCOLS: &[&dyn Protocol] = &[&memcached::Text, &memcached::Binary, &redis::Redis];
@@ -124,24 +127,15 @@ pub trait Protocol: Sync {
     ) {
     }
 
-    /// Makes one answer of the replies of several servers, in the order asked. `Err`: an error, a
-    /// server's or ours, in the client's words.
+    /// Makes one answer of what several servers said, in the order asked, and of what the proxy
+    /// knows itself. It writes the answer in the client's words.
     fn gather(
         &self,
         asked: &Asked<'_>,
-        parts: &mut dyn Iterator<Item = Result<&[u8], &[u8]>>,
+        parts: &mut dyn Iterator<Item = Part<'_>>,
+        ours: &dyn Ours,
         out: &mut Vec<u8>,
-    ) {
-        let _ = asked;
-        let mut last: &[u8] = b"";
-        for part in parts {
-            match part {
-                Ok(reply) => last = reply,
-                Err(error) => return out.extend_from_slice(error),
-            }
-        }
-        out.extend_from_slice(last);
-    }
+    );
 
     /// Answers what is the protocol's own affair; may change what is known of the client.
     fn converse(
@@ -153,6 +147,11 @@ pub trait Protocol: Sync {
         _out: &mut Vec<u8>,
     ) -> Turn {
         unreachable!("no request of this protocol is its own affair")
+    }
+
+    /// Whether its own answer to this tells where the connection begins and ends.
+    fn tells_ends(&self, _request: &Request) -> bool {
+        false
     }
 
     /// Makes a request that can be routed of one whose command only the operator knows.
@@ -188,8 +187,25 @@ pub trait Protocol: Sync {
         None
     }
 
-    /// Whether it is this key, as servers write it, that a single request with `keep` asked for.
-    fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool;
+    /// Writes the request, in this protocol, that removes what is stored under the key of one whose
+    /// data there is no room for, if that is what servers do with such a request: else its client
+    /// would go on reading what it meant to replace.
+    fn removal(&self, _request: &Request, _head: &[u8], _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    /// Whether this item, which begins with `head`, can answer a single request with `keep`: what
+    /// it repeats of the request, a key or what the client tells its requests by, is what was
+    /// asked.
+    fn is_answer(&self, _asked: &Asked<'_>, _item: &Item, _head: &[u8]) -> bool {
+        true
+    }
+
+    /// Whether a single read with `keep` found something, by the item that answers it; none if it
+    /// was no read.
+    fn found(&self, _asked: &Asked<'_>, _item: &Item, _head: &[u8]) -> Option<bool> {
+        None
+    }
 
     /// Tells an item of a server's reply in the client's words: writes its head, and says what of
     /// the body follows. For requests with `keep`, and for reads that were asked together with
@@ -212,6 +228,12 @@ pub trait Upstream: Sync {
 
     /// What a server must be able to do to be asked so.
     fn needs(&self, ask: Ask) -> Skills;
+
+    /// What a server with these skills lacks, so that clients are refused some of what they may
+    /// ask, in words for the operator.
+    fn lacks(&self, _skills: Skills) -> Option<&'static str> {
+        None
+    }
 
     /// The longest message of such a read that every server takes, bytes.
     fn fetch_max(&self, ask: Ask) -> usize;

@@ -80,13 +80,25 @@ pub enum Class {
     /// one server it is a `Single`. `each`: a reply has an element for each key asked, and so has
     /// the answer, in the client's order; otherwise [`crate::Protocol::gather`] makes it.
     Split { ask: Ask, each: bool, writes: bool, idempotent: bool },
-    /// Goes to every server of the pool; the replies are gathered. `gated`: only where the pool
-    /// allows it by the name of what is asked.
-    Broadcast { ask: Ask, gated: bool, writes: bool },
+    /// Goes to every server of the pool, or to that of its keys; the replies are gathered. `gated`:
+    /// only where the pool allows it by the name of what is asked. `reach`: which servers it needs.
+    Broadcast { ask: Ask, gated: bool, writes: bool, reach: Reach },
     /// The proxy answers by itself.
     Local(Local),
     /// Never forwarded.
     Refuse(Refusal),
+}
+
+/// What a broadcast needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Every server: it is a change, or a question to which a part would be a wrong answer.
+    All,
+    /// Those that are up. The answer names the others, and is an error only if there is no other
+    /// answer.
+    Survey,
+    /// The one server that all its keys belong to.
+    Keys,
 }
 
 /// What the proxy answers by itself.
@@ -96,6 +108,8 @@ pub enum Local {
     Version,
     /// Accepted and without effect, like `verbosity`.
     Nothing,
+    /// A read that names no key: nothing is found.
+    NoKeys,
     /// The proxy's own counters.
     Stats,
     /// Answered when everything that its client asked before, quiet requests too, is settled.
@@ -133,6 +147,8 @@ pub enum Refusal {
     Bad(&'static str),
     /// The value is larger than any server would take.
     TooLarge,
+    /// The same, and what is stored under its key could not be removed.
+    TooLargeKept,
 }
 
 /// A request whose head has been understood.
@@ -152,6 +168,8 @@ pub struct Request {
     /// It is kept whole until it is answered, so that it can be asked again if its server says that
     /// it did nothing: see [`Excuse`].
     pub repeat: bool,
+    /// It brings a value to be stored.
+    pub stores: bool,
     pub place: Place,
     /// A database other than the client's that it reaches into, if that is not the first.
     pub space: u32,
@@ -175,6 +193,7 @@ impl Request {
             marks: Marks::None,
             keep: false,
             repeat: false,
+            stores: false,
             place: Place::Keys,
             space: 0,
             head: 0,
@@ -234,8 +253,28 @@ pub struct Skills {
     pub meta: bool,
     /// Redis's third protocol.
     pub resp3: bool,
-    /// Its version, where clients are told that of the servers: major, minor, patch.
+    pub make: Make,
+}
+
+/// What a server says that it is, where clients are told so. Versions: major, minor, patch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Make {
+    /// The program; empty where servers are different ones.
+    pub name: &'static str,
     pub version: [u16; 3],
+    /// The version of the program that it says it is like: of its own, if it is like no other.
+    pub like: [u16; 3],
+}
+
+impl Make {
+    /// What both are, and the older version.
+    fn common(self, other: Make) -> Make {
+        Make {
+            name: if self.name == other.name { self.name } else { "" },
+            version: self.version.min(other.version),
+            like: self.like.min(other.like),
+        }
+    }
 }
 
 impl Skills {
@@ -249,7 +288,7 @@ impl Skills {
         Skills {
             meta: self.meta && other.meta,
             resp3: self.resp3 && other.resp3,
-            version: self.version.min(other.version),
+            make: self.make.common(other.make),
         }
     }
 }
@@ -310,8 +349,9 @@ pub struct Asked<'a> {
     pub quiet: Quiet,
     /// What the server was asked, if one was.
     pub ask: Ask,
-    /// Its head, if the request has `keep` or is being answered at once; what was sent, where that
-    /// is no request; otherwise empty.
+    /// Its head, if the request has `keep`, is a broadcast, or is being answered at once; what was
+    /// sent, where that is no request; otherwise empty. A broadcast's head that is longer than what
+    /// is kept to be asked again is kept only if the request has `repeat`.
     pub head: &'a [u8],
     /// The place of the server that was asked, where that was not found by a key; and that of the
     /// server after it, if there is one.
@@ -429,7 +469,8 @@ pub enum Answer<'a> {
     /// A server's own error line.
     Error(&'a [u8]),
     /// The request's keys, of which these are two, belong to different servers, which are named.
-    Apart { keys: [&'a [u8]; 2], servers: [&'a str; 2] },
+    /// `tag`: between these bytes the pool finds what alone decides where a key lives.
+    Apart { keys: [&'a [u8]; 2], servers: [&'a str; 2], tag: Option<[u8; 2]> },
     /// How to log in.
     Mechanisms,
     /// Welcome.

@@ -1,6 +1,8 @@
 //! What is known of a connection, and who is at its other end: apart from `message.rs`, which is
 //! about one request and what answers it.
 
+use std::borrow::Cow;
+
 use crate::{Lane, Skills};
 
 /// What a connection has said about itself.
@@ -60,6 +62,19 @@ pub struct Facts<'a> {
     pub uptime_s: u64,
     /// Clients have to log in.
     pub has_users: bool,
+    /// Where its connection begins and ends, if that was asked for.
+    pub ends: Option<&'a Ends>,
+    /// How long the client has been here.
+    pub age_s: u64,
+}
+
+/// Where a connection begins and ends, as its driver knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// `address:port` of the client, and ours; of a unix socket its path, and 0.
+    pub from: String,
+    pub to: String,
+    pub descriptor: i32,
 }
 
 /// What becomes of a client after an answer of its protocol's own.
@@ -88,11 +103,11 @@ impl std::fmt::Debug for Credentials {
 }
 
 /// What a request is to a proxy whose client has not logged in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Login<'a> {
     /// A try. `goes_on`: if it is right, it is answered as what else it asks; if it is wrong, its
     /// client stays who it was.
-    Attempt { name: &'a [u8], password: &'a [u8], goes_on: bool },
+    Attempt { name: Cow<'a, [u8]>, password: Cow<'a, [u8]>, goes_on: bool },
     /// It asks how to log in.
     Mechanisms,
     /// It needs none: it says good-bye, or nothing at all.

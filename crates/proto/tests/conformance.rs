@@ -319,9 +319,13 @@ fn garbage_never_panics() {
 #[test]
 fn our_errors_are_errors_to_our_own_reply_parser() {
     for &protocol in NAMED {
-        for refusal in
-            [Refusal::Unknown, Refusal::ByName("why"), Refusal::Bad("why"), Refusal::TooLarge]
-        {
+        for refusal in [
+            Refusal::Unknown,
+            Refusal::ByName("why"),
+            Refusal::Bad("why"),
+            Refusal::TooLarge,
+            Refusal::TooLargeKept,
+        ] {
             let why = "10.0.0.1:11211: why";
             let faults = [Answer::Failed(why), Answer::Uncertain(why)];
             for answer in [Answer::Refused(refusal)].into_iter().chain(faults) {
@@ -346,6 +350,7 @@ fn our_errors_are_errors_to_binary_clients() {
     let refusals = [Refusal::Unknown, Refusal::ByName("why"), Refusal::Bad("why")];
     let mut answers: Vec<_> = refusals.into_iter().map(Answer::Refused).collect();
     answers.push(Answer::Refused(Refusal::TooLarge));
+    answers.push(Answer::Refused(Refusal::TooLargeKept));
     answers.extend([Answer::Failed("why"), Answer::Uncertain("why")]);
     answers.extend([Answer::Error(b"SERVER_ERROR why\r\n"), Answer::Error(b"ERROR\r\n")]);
     answers.extend([Answer::LoginFailed, Answer::LoginFirst]);

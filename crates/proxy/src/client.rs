@@ -6,7 +6,7 @@
 //!            (partial)   answers leave at the head only
 //! ```
 
-use proto::{Lane, Protocol, Request, Resume, Session};
+use proto::{Ends, Lane, Protocol, Request, Resume, Session};
 
 use crate::buffer::{Outbox, Spares};
 use crate::limits::Limits;
@@ -29,6 +29,12 @@ pub(crate) struct Client {
     pub(crate) logged_in: bool,
     /// Requests and wrong logins before that.
     pub(crate) strikes: u8,
+    /// When it came to this worker.
+    pub(crate) since: Time,
+    /// Where its connection begins and ends, if that was ever asked for.
+    pub(crate) ends: Option<Box<Ends>>,
+    /// Not read until the driver has said that.
+    pub(crate) locating: bool,
     pub(crate) intake: Intake,
     /// Bytes of an unfinished head, or input that waits because the client is paused.
     pub(crate) partial: Vec<u8>,
@@ -139,6 +145,7 @@ impl Client {
         protocol: &'static dyn Protocol,
         lane: (u16, Lane),
         limits: &Limits,
+        since: Time,
     ) -> Client {
         Client {
             pool,
@@ -149,6 +156,9 @@ impl Client {
             spoke: false,
             logged_in: false,
             strikes: 0,
+            since,
+            ends: None,
+            locating: false,
             intake: Intake::Head,
             partial: Vec::new(),
             resume: Resume::default(),
@@ -224,6 +234,7 @@ impl Client {
     pub(crate) fn may_resume(&self, limits: &Limits) -> bool {
         let most = if self.held_back { 0 } else { limits.pipeline / 2 };
         self.awaits.is_none()
+            && !self.locating
             && self.outstanding() <= most
             && self.owed() <= limits.client_outbox / 2
     }

@@ -6,6 +6,7 @@
 //! client's life.
 
 mod gather;
+mod ours;
 mod session;
 mod value;
 
@@ -22,9 +23,10 @@ use crate::id::{ConnId, Side, Slab};
 use crate::limits::{self, Limits};
 use crate::memory::Memory;
 use crate::pool::Pool;
-use crate::request::{NONE, RowId, Rows, State, UNTIMED};
+use crate::request::{Kind, NONE, RowId, Rows, State, UNTIMED};
 use crate::{Action, Time};
 
+pub(crate) use ours::{VERSION, View};
 pub(crate) use value::Value;
 
 /// Clients, their requests, and what is to be done for them.
@@ -40,6 +42,7 @@ pub(crate) struct Desk {
     pub(crate) sheet: Sheet,
     /// Its own row.
     pub(crate) worker: Counters<Worker>,
+    pub(crate) started: Time,
     /// As the driver last said.
     pub(crate) now: Time,
     dirty: Vec<ConnId>,
@@ -65,6 +68,7 @@ impl Desk {
             actions: VecDeque::new(),
             sheet,
             worker: sheet.counters(0),
+            started: now,
             now,
             dirty: Vec::new(),
             resumable: Vec::new(),
@@ -310,6 +314,7 @@ impl Desk {
     /// A key of a read has no value.
     pub(crate) fn miss(&mut self, entry: Entry) {
         let row = &mut self.rows[entry.row];
+        self.pools[row.pool as usize].counters.add(Counter::Misses, 1);
         if row.slots.is_empty() {
             row.question.answer(&Answer::Miss, row.reply.copied());
             self.account_row(entry.row);
@@ -338,12 +343,6 @@ impl Desk {
         self.part_done(id);
     }
 
-    /// The server's own error line takes the place of an answer.
-    pub(crate) fn server_error(&mut self, (id, slot): (RowId, u32), line: &[u8]) {
-        self.rows[id].fail(slot, &Answer::Error(line));
-        self.settle_error(id);
-    }
-
     /// A key of a read met a fault.
     pub(crate) fn fail_key(&mut self, part: (RowId, u32), server: Option<u32>, fault: Fault) {
         self.fail_part(part, server, fault, false);
@@ -369,6 +368,10 @@ impl Desk {
         }
         let words = if sent { table.words_sent } else { table.words };
         let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
+        if row.question.gathers {
+            let kind = if sent { Kind::Uncertain } else { Kind::Fault };
+            return self.gathered_bad((id, slot), server, kind, words.as_bytes());
+        }
         let text = format!("{label}: {words}");
         let answer = if sent { Answer::Uncertain(&text) } else { Answer::Failed(&text) };
         row.fail(slot, &answer);
@@ -377,8 +380,7 @@ impl Desk {
 
     /// A request cannot be asked after all.
     pub(crate) fn refuse(&mut self, id: RowId, refusal: Refusal) {
-        let row = &mut self.rows[id];
-        row.question.answer(&Answer::Refused(refusal), &mut row.error);
+        self.rows[id].fail(0, &Answer::Refused(refusal));
         self.settle_error(id);
     }
 
@@ -439,7 +441,6 @@ impl Desk {
     fn release(&mut self, id: ConnId) {
         let client = self.clients.find_mut(id).expect("the caller found it");
         let pool = &mut self.pools[client.pool as usize];
-        let plan = &pool.plan;
         client.out.open(&mut self.spares);
         #[cfg(seeded_bugs)]
         self.rows.swap_replies(client.head);
@@ -449,8 +450,11 @@ impl Desk {
             assert_eq!(self.rows[row].client, id, "a reply goes to its owner only");
             pool.record(&self.rows[row], self.now);
             match self.rows[row].question.gathers {
-                false => self.rows[row].emit(plan.partial, &mut client.out),
-                true => gather::gather(&mut self.rows[row], &mut pool.lore, &mut client.out),
+                false => self.rows[row].emit(pool.plan.partial, &mut client.out),
+                true => {
+                    let ours = (self.sheet, self.now.since(self.started));
+                    gather::gather(&mut self.rows[row], pool, ours, &mut client.out);
+                }
             }
             client.learn(client.out.len() - before);
             before = client.out.len();

@@ -41,13 +41,14 @@ pub mod plan;
 mod pool;
 mod random;
 mod request;
+mod room;
 mod timers;
 pub mod users;
 
 use std::rc::Rc;
 
 use metrics::{Sheet, Worker};
-use proto::{Session, Span};
+use proto::{Ends, Session, Span};
 
 use batch::Batch;
 use buffer::Source;
@@ -116,6 +117,8 @@ pub enum Action {
     Pause(ConnId),
     /// Read it again.
     Resume(ConnId),
+    /// Say where a client's connection begins and ends: answer with `handle_located`.
+    Locate(ConnId),
     /// Send the pending ACK now, before waiting for more.
     FlushAck(ConnId),
     /// Tell whoever decides for all workers.
@@ -135,8 +138,11 @@ pub enum Event {
     /// A server sent what nobody asked for.
     Poisoned { server: u32, why: &'static str },
     /// So many logins of clients to a pool have failed since it was last told; that is at most once
-    /// a second.
-    LoginsFailed { pool: u32, count: u64 },
+    /// a second. `client` was the last.
+    LoginsFailed { pool: u32, count: u64, client: ConnId },
+    /// A server lacks what clients may ask for; told when that is learned. `what` is its protocol's
+    /// word.
+    Lacks { server: u32, what: &'static str },
     /// A server closes its links at words that it said it knows: it is not asked so any more.
     Unskilled { server: u32 },
     /// The first request of a pool that has to do with marks: reads that would show them are not
@@ -188,7 +194,6 @@ pub struct Proxy {
     /// A timer for that is set.
     publish_due: bool,
     draining: bool,
-    started: Time,
 }
 
 impl Proxy {
@@ -216,7 +221,6 @@ impl Proxy {
             stirred: false,
             publish_due: false,
             draining: false,
-            started: now,
         };
         for pool in 0..proxy.desk.pools.len() {
             if proxy.desk.pools[pool].plan.preconnect {
@@ -262,6 +266,13 @@ impl Proxy {
         } else {
             self.transmitted_link(conn, n, now);
         }
+    }
+
+    /// Where a client's connection begins and ends, as was asked. It goes on at the end of a turn:
+    /// of another one, where that was asked at the end of this.
+    pub fn handle_located(&mut self, client: ConnId, ends: Ends, now: Time) {
+        self.stir(now);
+        self.locate(client, ends);
     }
 
     /// A `Connect` begins then and not when it was asked for: the driver lets it wait for its turn.

@@ -116,8 +116,14 @@ pub const TIMEOUT_REPLY_DEFAULT_US: u64 = 1_000_000;
 /// Silence after which a server that owes an answer is sent nothing more, unless the file says
 /// otherwise.
 pub const HOLD_AFTER_DEFAULT_US: u64 = 30_000;
-/// The first pause before a lost link is tried again; it doubles with each failure.
+/// The first pause before something is tried again that we failed at; it doubles with each failure.
+/// A server that is down has failed once more each time that such a pause is over.
 pub const BACKOFF_FIRST_US: u64 = 50_000;
+/// A server that is down is probed after a pause of this part of the time for which it has failed.
+/// So its return is noticed late by no more than that, and one that is away for long costs little.
+pub const PROBE_FRACTION: u64 = 16;
+/// The shortest such pause; `BACKOFF_LAST_US` is the longest.
+pub const PROBE_FIRST_US: u64 = 10_000;
 /// A link that has stood for so long was no failure to connect, whether it was used or not.
 pub const LINK_STOOD_US: u64 = 1_000_000;
 /// Links lost while something waited that needs a skill, before the skill is not believed in.

@@ -44,6 +44,8 @@ pub(crate) struct Link {
     pub(crate) batch: Option<Box<Batch>>,
     /// A read that is not merged, while its keys are being added.
     pub(crate) own: Option<Box<Batch>>,
+    /// Errands among the flights, by their numbers.
+    pub(crate) errands: Vec<u64>,
     /// Gets among the flights.
     pub(crate) fetches: usize,
     /// Bytes that these gets hold until they are answered.
@@ -155,6 +157,7 @@ impl Link {
             flights: VecDeque::new(),
             batch: None,
             own: None,
+            errands: Vec::new(),
             fetches: 0,
             fetches_held: 0,
             done: 0,
@@ -191,6 +194,12 @@ impl Link {
         fits || bug!(NoQueueBound)
     }
 
+    /// The same for a request that is so many messages at most.
+    pub(crate) fn has_room_for(&self, messages: usize, limits: &Limits) -> bool {
+        let fits = self.flights.len() + messages <= limits.link_queue;
+        self.has_room(limits) && (fits || bug!(NoQueueBound))
+    }
+
     /// The end of what was just written to `out` becomes a flight. `before` is what `out` held.
     pub(crate) fn launch(&mut self, cargo: Cargo, ask: Ask, before: usize, now: Time) {
         let len = self.out.len() - before;
@@ -221,14 +230,18 @@ impl Link {
     /// The first flight, whose reply is complete.
     pub(crate) fn pop(&mut self) -> Flight {
         let flight = self.flights.pop_front().expect("a reply belongs to a flight");
-        self.forget_fetch(&flight);
+        self.forget_cargo(&flight);
         flight
     }
 
-    fn forget_fetch(&mut self, flight: &Flight) {
-        if let Cargo::Fetch(batch) = &flight.cargo {
-            self.fetches -= 1;
-            self.fetches_held -= batch.held();
+    fn forget_cargo(&mut self, flight: &Flight) {
+        match &flight.cargo {
+            Cargo::Fetch(batch) => {
+                self.fetches -= 1;
+                self.fetches_held -= batch.held();
+            }
+            Cargo::Errand(print) => self.errands.retain(|one| one != print),
+            Cargo::Single(..) => {}
         }
     }
 
@@ -312,7 +325,7 @@ impl Link {
         let from = if at == 0 { self.done } else { self.flights[at - 1].end };
         assert!(from >= self.sent, "what was sent cannot be taken back");
         let taken: Vec<Flight> = self.flights.drain(at..at + count).collect();
-        taken.iter().for_each(|flight| self.forget_fetch(flight));
+        taken.iter().for_each(|flight| self.forget_cargo(flight));
         let len = taken.last().map_or(0, |last| last.end - from);
         match (from - self.sent) as usize {
             0 => self.out.advance(len as usize),
@@ -333,7 +346,7 @@ impl Link {
             if fits(&flight) {
                 cuts.push(((start - self.sent) as usize, (flight.end - self.sent) as usize));
                 gone += len;
-                self.forget_fetch(&flight);
+                self.forget_cargo(&flight);
                 taken.push(flight);
             } else {
                 flight.end -= gone;

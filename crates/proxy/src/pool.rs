@@ -3,7 +3,7 @@
 //! ```text
 //!                 a link fails                         what this worker knows by itself
 //!      Ready ─────────────────────▶ Down
-//!        ▲                           │ probe failed: a longer pause
+//!        ▲                           │ probe failed: a pause by how long it has been so
 //!        └──────probe answered───────┘
 //!
 //!      in the ring ◀───decided outside, for all workers at once───▶ ejected
@@ -68,7 +68,14 @@ pub(crate) struct Server {
     pub(crate) ejected: bool,
     /// Failures since it last answered a request.
     pub(crate) failures: u32,
-    /// How long the next pause before a probe is, microseconds.
+    /// Since when it has failed again and again: its return is probed by that.
+    pub(crate) failing_since: Option<Time>,
+    /// When a probe was last answered.
+    pub(crate) back_at: Time,
+    /// From then on a probe that fails is one failure more. Probes come often, and a server is not
+    /// to be ejected sooner for that.
+    pub(crate) count_at: Time,
+    /// How long that lasts the next time, microseconds.
     pub(crate) pause: u64,
     /// By lane, one place for each link; a client keeps to one place of its lane.
     pub(crate) links: Vec<Vec<Option<ConnId>>>,
@@ -306,11 +313,15 @@ impl Pool {
     }
 
     /// How long to wait before the next probe of a server; `jitter` is a random number.
-    pub(crate) fn probe_pause(&mut self, server: usize, jitter: u32) -> u64 {
-        let retry = self.plan.server_retry_timeout.max(limits::BACKOFF_FIRST_US);
-        let entry = &mut self.servers[server];
-        let pause = if entry.ejected { retry } else { entry.pause };
-        entry.pause = (entry.pause * 2).min(limits::BACKOFF_LAST_US);
+    pub(crate) fn probe_pause(&self, server: usize, jitter: u32, now: Time) -> u64 {
+        let entry = &self.servers[server];
+        let pause = if entry.ejected {
+            self.plan.server_retry_timeout.max(limits::BACKOFF_FIRST_US)
+        } else {
+            let failing = entry.failing_since.map_or(0, |since| now.since(since));
+            let part = failing / limits::PROBE_FRACTION;
+            part.clamp(limits::PROBE_FIRST_US, limits::BACKOFF_LAST_US)
+        };
         // Between three quarters and the whole of it, so that workers do not knock together.
         pause - pause / 4 * u64::from(jitter % 1024) / 1024
     }
@@ -327,6 +338,9 @@ impl Server {
             proof: Proof::Open(0),
             ejected: false,
             failures: 0,
+            failing_since: None,
+            back_at: Time(0),
+            count_at: Time(0),
             pause: limits::BACKOFF_FIRST_US,
             links: vec![vec![None; links.1]; links.0],
             alive: 0,
@@ -367,8 +381,32 @@ impl Server {
     /// It can be asked, and its next pause is a short one.
     pub(crate) fn forgive(&mut self) {
         self.health = Health::Ready;
-        self.pause = limits::BACKOFF_FIRST_US;
+        self.end_failing();
         self.probe_at = None;
+    }
+
+    /// It is well: the next time it fails is the first.
+    pub(crate) fn end_failing(&mut self) {
+        self.failing_since = None;
+        self.count_at = Time(0);
+        self.pause = limits::BACKOFF_FIRST_US;
+    }
+
+    /// It has failed; whether that is one failure more.
+    pub(crate) fn note_failure(&mut self, now: Time) -> bool {
+        // One that has stood for long after a probe was well, though nobody has asked it anything.
+        let was_well =
+            self.health == Health::Ready && now.since(self.back_at) >= limits::LINK_STOOD_US;
+        if self.failing_since.is_none() || was_well {
+            self.failing_since = Some(now);
+        }
+        let counts = self.health == Health::Ready || now >= self.count_at;
+        if counts {
+            self.failures = self.failures.saturating_add(1);
+            self.count_at = now.after(self.pause);
+            self.pause = (self.pause * 2).min(limits::BACKOFF_LAST_US);
+        }
+        counts
     }
 
     /// We could not connect for want of something of our own: the pause before the next try.

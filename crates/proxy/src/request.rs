@@ -6,6 +6,8 @@
 //!   alloc ──▶ Waiting(parts left) ──last part settled──▶ Done ──head of its pipeline──▶ emit, free
 //! ```
 
+mod gather;
+
 use proto::{Answer, Ask, Asked, Class, Item, Protocol, Quiet, Request, Shown, Span};
 
 use crate::Time;
@@ -13,6 +15,9 @@ use crate::buffer::{Outbox, Spares};
 use crate::id::ConnId;
 use crate::limits;
 use crate::plan::Partial;
+use crate::room::NoRoom;
+
+pub(crate) use gather::{Kind, Origin};
 
 /// Index of a row. Rows are freed only when no queue names them any more.
 pub(crate) type RowId = u32;
@@ -66,12 +71,16 @@ pub(crate) struct Question {
     pub(crate) ask: Ask,
     /// What a server says is translated, for which the head is kept.
     pub(crate) keep: bool,
-    /// Its slots hold whole replies, of which one answer is made.
+    /// Its slots hold whole replies as they came, of which one answer is made.
     pub(crate) gathers: bool,
     /// Of the elements of these replies, which are one for each key.
     pub(crate) each: bool,
+    /// It went to one server as it came, and is answered by a list of so many elements.
+    pub(crate) elements: Option<u32>,
     /// It may be asked again when its server excuses itself; it has been so many times.
     pub(crate) repeats: Option<u8>,
+    /// Its data is not taken; what is under way removes what is stored under its key.
+    pub(crate) no_room: Option<NoRoom>,
     /// It waits to be asked again, and stands in no queue.
     pub(crate) rests: bool,
     /// Its server has been told what it did not know: once, since one that forgets it at once is
@@ -94,7 +103,7 @@ impl Question {
     /// What a server that was asked so says is translated: its client speaks otherwise, or it tells
     /// more than this one asked for.
     pub(crate) fn is_told(&self, asked: Ask) -> bool {
-        self.keep || self.ask != asked
+        (self.keep || self.ask != asked) && !self.gathers
     }
 
     /// As asked for this key of a read: of requests that were joined only one is answered.
@@ -120,9 +129,18 @@ impl Question {
         self.protocol.answer(&self.asked(), answer, out);
     }
 
-    /// Whether a value with this key can be its one answer.
-    pub(crate) fn names(&self, key: &[u8]) -> bool {
-        self.protocol.names(&self.asked(), key)
+    /// Whether this item, which begins with `head`, can be its one answer. Where the head of the
+    /// request was not kept, nothing of it is repeated.
+    pub(crate) fn is_answer(&self, item: &Item, head: &[u8]) -> bool {
+        !self.keep || self.protocol.is_answer(&self.asked(), item, head)
+    }
+
+    /// Whether it is a read that this one item answers, and found something.
+    pub(crate) fn found(&self, item: &Item, head: &[u8]) -> Option<bool> {
+        if !self.keep || self.no_room.is_some() {
+            return None;
+        }
+        self.protocol.found(&self.asked(), item, head)
     }
 
     /// Tells a server's item; `slot`: which key of a read it is about.
@@ -133,6 +151,10 @@ impl Question {
         head: &[u8],
         out: &mut Vec<u8>,
     ) -> Shown {
+        if let Some(no_room) = self.no_room {
+            self.answer(&no_room.answer(), out);
+            return Shown::Head;
+        }
         self.protocol.translate(&self.asked_for(slot), item, head, out)
     }
 
@@ -146,14 +168,16 @@ impl Question {
         self.command = request.command;
         self.quiet = request.quiet;
         self.keep = request.keep;
-        (self.gathers, self.each) = (false, false);
+        (self.gathers, self.each, self.elements) = (false, false, None);
         self.next = None;
-        // Of a broadcast it is what is learnt from, whatever its length.
-        let may_repeat = request.repeat && request.body == 0 && head.len() <= limits::REPEAT_MAX;
+        let is_short = head.len() <= limits::REPEAT_MAX;
+        let may_repeat = request.repeat && request.body == 0 && is_short;
         self.repeats = may_repeat.then_some(0);
         self.remedied = false;
-        let is_learnt = request.repeat && matches!(request.class, Class::Broadcast { .. });
-        if request.keep || may_repeat || is_learnt {
+        self.no_room = None;
+        // What it says is needed to make one answer; and, whatever its length, to learn from it.
+        let is_asked_of_all = matches!(request.class, Class::Broadcast { .. });
+        if request.keep || may_repeat || is_asked_of_all && (is_short || request.repeat) {
             if head.len() > ROW_KEEP_MAX {
                 self.head = spares.take();
             }
@@ -238,15 +262,16 @@ impl Row {
 
     /// Bad news takes the place of the whole answer, or of a key's where each has its own.
     pub(crate) fn fail(&mut self, slot: u32, answer: &Answer<'_>) {
-        if self.question.is_joined() || self.question.gathers {
+        let kept = self.question.no_room.map(NoRoom::answer_kept);
+        let answer = match (&kept, answer) {
+            (Some(kept), answer) if !matches!(answer, Answer::Uncertain(_)) => kept,
+            _ => answer,
+        };
+        if self.question.is_joined() {
             let start = self.values.len();
             let asked = self.question.asked_for(slot);
             self.question.protocol.answer(&asked, answer, &mut self.values);
             self.fill(slot, start);
-            if self.question.gathers {
-                let end = self.values.len() as u32;
-                self.slots[slot as usize] = Slot::Failed { start: start as u32, end };
-            }
         } else if self.error.is_empty() {
             self.question.answer(answer, &mut self.error);
         }
@@ -262,67 +287,6 @@ impl Row {
     /// Whether so much more can stand among the small values.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         u32::try_from(self.values.len() + len).is_ok()
-    }
-
-    /// Keeps a server's whole reply until it is gathered.
-    pub(crate) fn keep_part(&mut self, slot: u32, write: impl FnOnce(&Question, &mut Vec<u8>)) {
-        let start = self.values.len();
-        write(&self.question, &mut self.values);
-        self.fill(slot, start);
-    }
-
-    /// Makes the one answer of the replies that were gathered; whether all were good.
-    pub(crate) fn gather(&mut self, out: &mut Vec<u8>) -> bool {
-        let is_bad = |slot: &Slot| matches!(slot, Slot::Failed { .. }) && !bug!(SwallowError);
-        if self.question.each && !self.slots.iter().any(is_bad) {
-            self.interleave(out);
-            return true;
-        }
-        let (slots, values) = (&self.slots, &self.values);
-        let of = |start: u32, end: u32| &values[start as usize..end as usize];
-        let twice = slots.first().filter(|_| bug!(CountTwice));
-        let lost = usize::from(bug!(LosePart) && slots.len() > 1);
-        let counted = slots.iter().skip(lost).chain(twice);
-        let mut parts = counted.filter_map(|slot| match *slot {
-            Slot::Failed { .. } if bug!(SwallowError) => None,
-            Slot::Small { start, end } => Some(Ok(of(start, end))),
-            Slot::Failed { start, end } => Some(Err(of(start, end))),
-            Slot::Empty | Slot::With { .. } | Slot::Large { .. } => None,
-        });
-        let asked = self.question.asked();
-        self.question.protocol.gather(&asked, &mut parts, out);
-        !slots.iter().any(is_bad)
-    }
-
-    /// The answer to this key is the next element of the reply that the first one has.
-    pub(crate) fn follow(&mut self, slot: u32, first: u32) {
-        if let Slot::Small { .. } = self.slots[first as usize] {
-            self.slots[slot as usize] = Slot::With { first };
-        }
-    }
-
-    /// Makes one list of the elements of several, in the order of the keys.
-    fn interleave(&mut self, out: &mut Vec<u8>) {
-        let upstream = self.question.protocol.upstream();
-        let count = Answer::Open(self.slots.len() as u64);
-        self.question.protocol.answer(&self.question.asked(), &count, out);
-        for at in 0..self.slots.len() {
-            let at = if bug!(ShiftElements) { (at + 1) % self.slots.len() } else { at };
-            let (first, begins) = match self.slots[at] {
-                Slot::With { first } => (first as usize, false),
-                _ => (at, true),
-            };
-            // A client that has left is told nothing, and nothing was kept for it.
-            let Slot::Small { start, end } = self.slots[first] else { continue };
-            let rest = &self.values[start as usize..end as usize];
-            let head = match begins {
-                true => upstream.elements(rest).map_or(0, |(head, _)| head),
-                false => 0,
-            };
-            let len = upstream.element_len(&rest[head..]).unwrap_or(0);
-            out.extend_from_slice(&rest[head..head + len]);
-            self.slots[first] = Slot::Small { start: start + (head + len) as u32, end };
-        }
     }
 
     /// Makes it a read of several keys.
@@ -459,7 +423,9 @@ impl Row {
             keep: false,
             gathers: false,
             each: false,
+            elements: None,
             repeats: None,
+            no_room: None,
             rests: false,
             remedied: false,
             at: 0,

@@ -65,8 +65,8 @@ fn a_server_that_speaks_or_owes_nothing_is_not_silent() {
     stage.expect_count(Server::Held, 0);
 }
 
-/// `retry.php`: the client gives up after 100 ms, comes back and asks again, and gives up as the
-/// server wakes.
+/// As in `retry.php`: the client gives up after 100 ms, comes back and asks again, and gives up
+/// as the server wakes.
 #[test]
 fn what_a_client_asks_again_and_again_is_done_once() {
     for how in [Closed::Eof, Closed::Reset] {

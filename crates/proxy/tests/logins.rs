@@ -119,13 +119,13 @@ fn tries_are_counted_told_of_and_few() {
     assert_eq!(stage.closed, [client]);
     let failed = |stage: &Stage| stage.book.sheet(0).total(POOL, Pool::LoginsFailed);
     assert_eq!(failed(&stage), u64::from(LOGIN_STRIKES_MAX));
-    assert_eq!(stage.events, [Event::LoginsFailed { pool: POOL, count: 1 }]);
+    assert_eq!(stage.events, [Event::LoginsFailed { pool: POOL, count: 1, client }]);
     // At most once a second, and then all of them.
     stage.passes(SECOND);
     let other = stage.client();
     stage.says(other, "set x 0 0 6\r\nbob no\r\n");
     let count = u64::from(LOGIN_STRIKES_MAX);
-    assert_eq!(stage.events[1], Event::LoginsFailed { pool: POOL, count });
+    assert_eq!(stage.events[1], Event::LoginsFailed { pool: POOL, count, client: other });
     // A login wipes them out.
     stage.says(other, &format!("{ANNA}{}", "nonsense\r\n".repeat(9)));
     assert!(stage.hears(other).ends_with(&"ERROR\r\n".repeat(9)));

@@ -82,3 +82,27 @@ fn data_that_comes_while_its_key_moves_waits_for_the_greeting_of_the_new_server(
     assert_eq!(stage.hears(client), "HD\r\nEND\r\n");
     stage.expect_rows(0);
 }
+
+#[test]
+fn a_server_without_meta_is_told_of_when_that_is_learned() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    let is_lack = |event: &&Event| matches!(event, Event::Lacks { server: S0, .. });
+    let lacks = |stage: &Stage| stage.events.iter().filter(is_lack).count();
+    stage.greet(link);
+    stage.closes(link, Closed::Eof);
+    assert_eq!(lacks(&stage), 0, "{:?}", stage.events);
+    // It is an older one when it is back; the link after that tells nothing new.
+    for _ in 0..2 {
+        stage.says(client, "get k\r\n");
+        stage.end_turn();
+        let link = stage.connects[stage.connects.len() - 1].0;
+        stage.establishes(link);
+        stage.says(link, NO_META);
+        assert_eq!(stage.turn(link), "get k\r\n");
+        stage.says(link, "END\r\n");
+        assert_eq!(stage.hears(client), "END\r\n");
+        stage.closes(link, Closed::Eof);
+    }
+    assert_eq!(lacks(&stage), 1, "{:?}", stage.events);
+}

@@ -459,6 +459,58 @@ fn a_reply_that_nobody_asked_for_poisons_the_link() {
     }
 }
 
+#[test]
+fn a_meta_answer_with_another_key_or_opaque_ends_its_link() {
+    let ms = "ms x 1 T0 O12 k\r\nX\r\n";
+    let check = |asked: &str, reply: &str, heard: &str| {
+        let (mut stage, link) = Stage::of_one();
+        let client = stage.client();
+        stage.says(client, asked);
+        assert_eq!(stage.turn(link), asked);
+        stage.says(link, reply);
+        let is_ended = heard.starts_with("SERVER_ERROR");
+        assert_eq!(stage.closed, if is_ended { vec![link] } else { vec![] }, "{reply:?}");
+        assert_eq!(stage.hears(client), heard, "{reply:?}");
+        stage.expect_rows(0);
+    };
+    let lost = "SERVER_ERROR s0: unexpected reply, connection closed\r\n";
+    let unknown = "SERVER_ERROR s0: unexpected reply, connection closed, outcome unknown\r\n";
+    for (asked, reply) in [
+        ("mg x k t\r\n", "HD ky t-1\r\n"),
+        ("mg x t O1\r\n", "HD t-1 O2\r\n"),
+        ("mg x t O1\r\n", "EN O11\r\n"),
+        ("mg x t\r\n", "HD t-1 O1\r\n"),
+        ("mg x s O1 v h\r\n", "VA 3 s3 O2 h0\r\nX"),
+        ("mg eA== t b k\r\n", "HD t-1 keQ== b\r\n"),
+        ("mg eA== t b k\r\n", "HD t-1 keA==\r\n"),
+        ("me x\r\n", "ME y exp=-1 la=0 cas=2 fetch=no cls=1 size=63\r\n"),
+    ] {
+        check(asked, reply, lost);
+    }
+    for (asked, reply) in [
+        (ms, "HD O12 ky\r\n"),
+        (ms, "HD O1 kx\r\n"),
+        (ms, "NS kx O\r\n"),
+        ("md x O5 k\r\n", "NF O4 kx\r\n"),
+        ("ma x v O5\r\n", "VA 1 O6\r\n7\r\n"),
+        ("mg x t T0 O1\r\n", "HD t0 O2\r\n"),
+    ] {
+        check(asked, reply, unknown);
+    }
+    // As servers are: they leave things out, and write a key as the item has it.
+    for (asked, reply) in [
+        (ms, "HD O12 kx\r\n"),
+        (ms, "HD\r\n"),
+        ("mg x k t\r\n", "HD keA== b t-1\r\n"),
+        ("mg eA== t b k\r\n", "HD t-1 kx\r\n"),
+        ("mg eA== t b k\r\n", "HD t-1 keA== b\r\n"),
+        ("ma x v O5\r\n", "VA 1 O5\r\n7\r\n"),
+        ("me x\r\n", "ME eA== exp=-1 la=0 cas=2 fetch=no cls=1 size=63\r\n"),
+    ] {
+        check(asked, reply, reply);
+    }
+}
+
 /// Commit 7ae4607: nobody settled the key, and its row stayed for ever.
 #[test]
 fn a_value_with_a_wrong_end_is_answered_with_an_error_and_leaks_no_row() {
@@ -582,7 +634,7 @@ fn values_that_have_begun_to_arrive_are_counted_whole() {
     let mut stage = Stage::of(&["s0"], |plan| plan.memory_max = 2_500);
     let said = |stage: &mut Stage| {
         let client = stage.client();
-        stage.says(client, "set k 0 0 1000\r\nx");
+        stage.says(client, "add k 0 0 1000\r\nx");
         stage.hears(client)
     };
     assert_eq!([said(&mut stage), said(&mut stage)], ["", ""]);
@@ -666,7 +718,7 @@ fn stats_are_of_all_workers_together() {
     let client = stage.client();
     stage.says(client, "get x\r\n");
     stage.turn(link);
-    stage.says(client, "set y 0 0 1\r\nY\r\nstats\r\n");
+    stage.says(client, "set y 0 0 1\r\nY\r\nstats proxy\r\n");
     stage.says(link, "END\r\nSTORED\r\n");
     let heard = stage.hears(client);
     for line in ["pool.requests_total 43", "pool.s0.pending 4", "pool.s0.inflight 1"] {

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::config::{self, Config, Severity};
+use crate::config::{self, Config};
 use crate::{cache_server, master, worker};
 
 /// A cache proxy that finds and cures the stalls between cache clients and servers.
@@ -212,10 +212,6 @@ fn print(text: &str) {
 /// The configuration in a file; what is to be told about it goes to stderr.
 fn load(file: &std::path::Path) -> Option<Config> {
     let outcome = config::read(file);
-    eprint!("{}", outcome.report.render_text());
-    let errors = outcome.report.count(Severity::Error);
-    if errors > 0 {
-        eprintln!("quickack: {}: {}", outcome.report.name, check::invalid(errors));
-    }
+    check::report(&outcome, "quickack: ");
     outcome.config
 }

@@ -11,6 +11,7 @@
 //! that runs it cannot differ.
 
 mod address;
+mod allow;
 mod apply;
 mod attachments;
 mod commands;
@@ -126,8 +127,14 @@ pub fn read(path: &Path) -> Outcome {
 pub fn read_with(path: &Path, overrides: &[Override]) -> Outcome {
     let name = path.display().to_string();
     let folder = path.parent().unwrap_or(Path::new(""));
-    match read_bytes(path).map(String::from_utf8) {
-        Ok(Ok(text)) => compile_for(&name, &text, overrides, processors(), Source::Folder(folder)),
+    let mut doubts = Vec::new();
+    match read_bytes(path, &mut doubts).map(String::from_utf8) {
+        Ok(Ok(text)) => {
+            let source = Source::Folder(folder);
+            let mut outcome = compile_for(&name, &text, overrides, processors(), source);
+            outcome.report.doubt(doubts);
+            outcome
+        }
         Ok(Err(fault)) => {
             let start = fault.utf8_error().valid_up_to();
             let place = Place { start, end: start + char::REPLACEMENT_CHARACTER.len_utf8() };
@@ -138,9 +145,16 @@ pub fn read_with(path: &Path, overrides: &[Override]) -> Outcome {
     }
 }
 
-fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+/// `doubts` are told who else may change the file.
+fn read_bytes(path: &Path, doubts: &mut Vec<String>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes)?;
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() {
+        doubts.extend(attachments::writers(&metadata));
+        doubts.extend(attachments::stranger(&metadata));
+    }
+    file.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > FILE_LEN_MAX {
         true => Err(io::Error::other("longer than 16 MiB, so it is not a configuration")),
         false => Ok(bytes),

@@ -104,8 +104,10 @@ pub struct Log {
     level: Level,
     sink: Sink,
     repeats: Repeats,
-    /// Lines that the reader had no room for, and that it has not been told of.
+    /// Lines that could not be written, and that the reader has not been told of.
     lost: u64,
+    /// Why the last of them could not.
+    why_lost: String,
 }
 
 /// A fact.
@@ -139,7 +141,8 @@ impl Log {
     pub fn open(target: &Target, format: Format, level: Level) -> io::Result<Log> {
         let sink = Sink::open(target)?;
         let repeats = Repeats::default();
-        Ok(Log { target: target.clone(), format, level, sink, repeats, lost: 0 })
+        let why_lost = String::new();
+        Ok(Log { target: target.clone(), format, level, sink, repeats, lost: 0, why_lost })
     }
 
     pub fn write(&mut self, now: Now, fact: Fact) {
@@ -176,13 +179,14 @@ impl Log {
         self.repeats.due_us()
     }
 
-    /// Opens a file anew, as whoever has moved it away expects. If that fails the old one is
-    /// still written, and the error is the caller's to tell.
-    pub fn reopen(&mut self) -> io::Result<()> {
-        if matches!(self.target, Target::File(_)) {
+    /// Opens a file anew, as whoever has moved it away expects; false: it is no file. If that
+    /// fails the old one is still written, and the error is the caller's to tell.
+    pub fn reopen(&mut self) -> io::Result<bool> {
+        let is_file = matches!(self.target, Target::File(_));
+        if is_file {
             self.sink = Sink::open(&self.target)?;
         }
-        Ok(())
+        Ok(is_file)
     }
 
     /// Other rules; if the target cannot be opened, the old ones hold.
@@ -197,17 +201,34 @@ impl Log {
 
     fn say(&mut self, now: Now, fact: &Fact, repeated: Option<u64>) {
         if self.lost > 0 {
-            let text = format!("{} lines were lost: the log's reader was too slow", self.lost);
+            let text = format!("{} lines were lost: {}", self.lost, self.why_lost);
             let fact =
                 Fact { level: Level::Warning, key: LOST.to_string(), text, from: From::Master };
-            if self.sink.write(&self.render(now, &fact, None)).is_err() {
-                self.lost += 1;
-                return;
+            if let Err(error) = self.sink.write(&self.render(now, &fact, None)) {
+                return self.lose(&error);
             }
             self.lost = 0;
         }
-        if self.sink.write(&self.render(now, fact, repeated)).is_err() {
-            self.lost += 1;
+        if let Err(error) = self.sink.write(&self.render(now, fact, repeated)) {
+            self.lose(&error);
+        }
+    }
+
+    /// Counts a line that was not written, and remembers why.
+    fn lose(&mut self, error: &io::Error) {
+        self.lost += 1;
+        if error.kind() == io::ErrorKind::WouldBlock {
+            self.why_lost = "the log's reader was too slow".to_string();
+            return;
+        }
+        self.why_lost = format!("they could not be written: {error}");
+        // A full disk is told where there may be room, once: the log cannot say it itself.
+        if let (1, Target::File(path)) = (self.lost, &self.target)
+            && let Ok(mut stderr) = Sink::open(&Target::Stderr)
+        {
+            let path = path.display();
+            let text = format!("quickack: cannot write the log {path}: {error}; lines are lost\n");
+            let _ = stderr.write(text.as_bytes());
         }
     }
 

@@ -10,18 +10,19 @@
 mod prepare;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use proxy::{Event, Passed, Proxy, Report, Time};
+use proxy::{Event, Proxy, Report, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sys::signal::{self, Signals};
 
 use crate::board::Board;
 use crate::config::Affinity;
-use crate::event::{self, Loop, Order};
+use crate::event::{self, Loop, Order, Traveller};
 use crate::ipc::guest::Guest;
 use crate::ipc::installation::Installation;
 use crate::ipc::{Channel, Message};
@@ -192,7 +193,8 @@ impl Crew {
                 self.passed.clear();
             }
             Message::Adopt { client } => {
-                out.push(Order::Adopt { client: client.into(), fds });
+                let client = Traveller { from: client.from, passed: client.into() };
+                out.push(Order::Adopt { client, fds });
             }
             Message::Retire {} => out.push(Order::Retire),
             Message::Share { keep } => out.push(Order::Share { keep }),
@@ -368,7 +370,7 @@ impl event::Errands for Crew {
         }
     }
 
-    fn log(&mut self, event: Event) {
+    fn log(&mut self, event: Event, from: Option<IpAddr>) {
         let (level, key, text) = match event {
             Event::ServerDown { server, why } => {
                 let text = format!("{} is down ({why}); it is probed", self.name(server));
@@ -378,13 +380,18 @@ impl event::Errands for Crew {
                 let text = format!("{} is back", self.name(server));
                 (Level::Notice, format!("back {server}"), text)
             }
-            Event::LoginsFailed { pool, count } => {
+            Event::LoginsFailed { pool, count, client: _ } => {
                 let name = self.name(pool);
+                let from = from.map_or("a unix socket".to_string(), |from| from.to_string());
                 let text = match count {
-                    1 => format!("a login to {name} failed"),
-                    _ => format!("{count} logins to {name} failed"),
+                    1 => format!("a login to {name} failed, from {from}"),
+                    _ => format!("{count} logins to {name} failed, the last from {from}"),
                 };
                 (Level::Warning, format!("logins {pool}"), text)
+            }
+            Event::Lacks { server, what } => {
+                let text = format!("{} {what}", self.name(server));
+                (Level::Warning, format!("lacks {server}"), text)
             }
             Event::Unskilled { server } => {
                 let text = format!(
@@ -424,8 +431,8 @@ impl event::Errands for Crew {
         self.say(Message::Log { level: Level::Warning.name().to_string(), key, text });
     }
 
-    fn hand_over(&mut self, client: Passed, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
-        let client: Guest = client.into();
+    fn hand_over(&mut self, client: Traveller, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+        let client = Guest { from: client.from, ..client.passed.into() };
         let mut rest: Vec<Rc<OwnedFd>> = fds.into_iter().map(Rc::new).collect();
         while !rest.is_empty() {
             let some = &rest[..rest.len().min(sys::channel::FDS_MAX)];

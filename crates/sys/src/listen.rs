@@ -6,7 +6,9 @@ use std::path::Path;
 
 use rustix::fs::Mode;
 use rustix::io;
-use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{
+    self, AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
@@ -95,6 +97,29 @@ pub fn is_of_our_user(fd: impl AsFd) -> bool {
 pub fn local_address(fd: impl AsFd) -> io::Result<SocketAddr> {
     let address = net::getsockname(fd)?;
     SocketAddr::try_from(address).map_err(|_| io::Errno::AFNOSUPPORT)
+}
+
+/// What a socket is bound to, as `address:port`; a unix one as `path:0`.
+pub fn local_name(fd: impl AsFd) -> String {
+    net::getsockname(fd).map_or_else(|_| String::new(), name)
+}
+
+/// The same of what it is connected to.
+pub fn peer_name(fd: impl AsFd) -> String {
+    net::getpeername(fd).ok().flatten().map_or_else(String::new, name)
+}
+
+fn name(address: SocketAddrAny) -> String {
+    match (SocketAddr::try_from(address.clone()), SocketAddrUnix::try_from(address)) {
+        (Ok(address), _) => {
+            SocketAddr::new(address.ip().to_canonical(), address.port()).to_string()
+        }
+        (_, Ok(address)) => {
+            let path = address.path_bytes().unwrap_or_default();
+            format!("{}:0", String::from_utf8_lossy(path))
+        }
+        _ => String::new(),
+    }
 }
 
 /// Whether the file is a socket: nothing else may ever be removed.

@@ -15,6 +15,22 @@ pub fn descriptors_max() -> usize {
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize)
 }
 
+/// How much address space this process may have, bytes, if that is limited.
+pub fn address_space_max() -> Option<u64> {
+    getrlimit(Resource::As).current
+}
+
+/// Microseconds of processor time that this process has used: in the program, and in the system.
+pub fn times_us() -> (u64, u64) {
+    // SAFETY: all zeros is a value of this type, which is plain numbers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one rusage, to a place of that type that outlives the call.
+    let failed = unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) } != 0;
+    assert!(!failed, "every process may ask about itself, and the place is ours");
+    let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    (us(usage.ru_utime), us(usage.ru_stime))
+}
+
 /// Lets this process have as many descriptors open as it is allowed to allow itself.
 pub fn raise_descriptors() {
     let mut limit = getrlimit(Resource::Nofile);

@@ -228,7 +228,11 @@ fn grow(out: &mut Vec<u8>, depth: usize, dice: &mut Dice) {
         3 => out.extend_from_slice(b"*-1"),
         4 => out.extend_from_slice(b"_"),
         5 => out.extend_from_slice(dice.pick(&[&b"#t"[..], b"#f", b"#x", b",1.5", b",inf"])),
-        6 => out.extend_from_slice(b"(123456789012345678901234567890"),
+        6 => {
+            let told: &[&[u8]] =
+                &[b"(123456789012345678901234567890", b"(abc", b"(", b",", b",-nan", b"+\0 \xff"];
+            out.extend_from_slice(dice.pick(told));
+        }
         7 | 8 => {
             out.push(b':');
             return length(out, dice.below(100), dice);

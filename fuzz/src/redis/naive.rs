@@ -183,9 +183,9 @@ fn value_at(input: &[u8], at: &mut usize, depth: usize) -> Reading<()> {
         return Reading::Hopeless;
     }
     match kind {
-        b'+' | b'-' => simple(input, at, |_| true),
-        b':' | b'(' => simple(input, at, is_integer),
-        b',' => simple(input, at, |text| !text.is_empty()),
+        // Scripts write these as they like, but in one line.
+        b'+' | b'-' | b'(' | b',' => simple(input, at, |_| true),
+        b':' => simple(input, at, is_integer),
         b'#' => simple(input, at, |text| text == b"t" || text == b"f"),
         b'_' => simple(input, at, <[u8]>::is_empty),
         b'$' | b'=' | b'!' => bulk(input, at, kind == b'$'),

@@ -1,7 +1,10 @@
 //! Replies: whatever a server says, in whatever pieces, is taken whole and for what the naive
 //! reader takes it; and what several say is gathered into one value.
 
-use proto::{Ask, Asked, Class, ItemKind, Parsed, Progress, Protocol, Quiet};
+use proto::{
+    Ask, Asked, Class, Facts, ItemKind, Lane, Ours, Parsed, Part, Progress, Protocol, Quiet, Said,
+    Skills, Totals,
+};
 
 use super::grammar;
 use super::naive::{self, Reading};
@@ -125,13 +128,41 @@ fn gather(protocol: &dyn Protocol, replies: &[Vec<u8>], dice: &mut Dice) {
         }
         let (command, quiet) = (at as u16, Quiet::Loud);
         let asked = Asked { command, quiet, ask: Ask { command }, head: b"", at: 0, next: None };
-        let mut parts = replies.iter().map(|reply| match reply[0] {
-            b'-' | b'!' => Err(&reply[..]),
-            _ => Ok(&reply[..]),
+        let mut parts = replies.iter().enumerate().map(|(nth, reply)| {
+            let said = match reply[0] {
+                b'-' | b'!' => Said::Error(&reply[..]),
+                _ => Said::Reply(&reply[..]),
+            };
+            Part { server: "10.0.0.1:6379", place: Some(nth as u32), said }
         });
         let mut out = Vec::new();
-        protocol.gather(&asked, &mut parts, &mut out);
+        protocol.gather(&asked, &mut parts, &Nothing, &mut out);
         let read = naive::value(&out, 200);
         assert_eq!(read, Reading::Is((), out.len()), "{}: b\"{}\"", row.name, out.escape_ascii());
+    }
+}
+
+/// A proxy that knows nothing.
+struct Nothing;
+
+impl Ours for Nothing {
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            pool: "p",
+            version: "quickack-0.0.0",
+            skills: Some(Skills::default()),
+            spaces: 1,
+            lane: Lane::default(),
+            servers: 3,
+            clients: 0,
+            uptime_s: 0,
+            has_users: false,
+            ends: None,
+            age_s: 0,
+        }
+    }
+
+    fn totals(&self) -> Totals {
+        Totals::default()
     }
 }

@@ -111,7 +111,8 @@ fn delete(maker: &mut Maker<'_>) -> Request {
 }
 
 fn flush(maker: &mut Maker<'_>) -> Request {
-    let line = if maker.lane.is_some() { "verbosity 1" } else { "flush_all" };
+    let flushes = ["flush_all", "flush_all 0", "flush_all -1", "flush_all -1 x"];
+    let line = if maker.lane.is_some() { "verbosity 1" } else { *maker.random.pick(&flushes) };
     Request::line(if maker.lane.is_some() { "verbosity" } else { "flush_all" }, None, line)
 }
 
@@ -126,8 +127,18 @@ fn wrong(maker: &mut Maker<'_>) -> Request {
         "decr k1 -1",
         "touch k1",
         "touch k1 abc",
+        "touch k1 abc noreplY",
         "delete",
+        "delete k1 noreplY",
         "verbosity",
+        "gat 10",
+        "gats -1",
+        "gat",
+        "gat abc",
+        "ms k1",
+        "ms",
+        "flush_all abc",
+        "flush_all noreplY",
         "GET k1",
         "quit_now",
     ];
@@ -142,8 +153,13 @@ fn push_key(maker: &Maker<'_>, key: usize, request: &mut Request) {
 }
 
 fn push_noreply(maker: &mut Maker<'_>, request: &mut Request) {
-    if maker.random.below(5) == 0 {
-        request.push(" noreply");
-        request.quiet = true;
+    match maker.random.below(20) {
+        0..4 => {
+            request.push(" noreply");
+            request.quiet = true;
+        }
+        // Nobody looks at another word, but `delete` does.
+        4 if request.name != "delete" => request.push(maker.random.pick(&[" noreplY", " 0", " x"])),
+        _ => {}
     }
 }

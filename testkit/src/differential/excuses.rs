@@ -2,7 +2,6 @@
 //! request is asked alone, and what comes back must be what the row says. Then its key is deleted
 //! on all sides, so that what comes after is compared again.
 
-use super::maker::ITEM_SIZE_MAX;
 use super::reply::Reply;
 use super::request::{Mark, Request};
 
@@ -23,12 +22,6 @@ pub enum Behind {
 }
 
 pub const EXCUSES: &[Excuse] = &[
-    Excuse {
-        name: "a value above item_size_max",
-        reason: "refused unsent, so what was stored before stays; memcached deletes it",
-        applies: |request, _| request.len().is_some_and(|len| len > ITEM_SIZE_MAX),
-        accepts: |direct, ours| direct == ours,
-    },
     Excuse {
         name: "a key of more bytes than base64 has room for",
         reason: "text cannot carry it, and a meta command's key may have 250 characters",

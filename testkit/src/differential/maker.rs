@@ -23,7 +23,7 @@ pub struct Maker<'a> {
 }
 
 /// `item_size_max` of the pools: above what memcached takes, so that its own refusals are seen.
-pub const ITEM_SIZE_MAX: usize = 2 << 20;
+const ITEM_SIZE_MAX: usize = 2 << 20;
 
 impl Maker<'_> {
     pub fn request(&mut self, wire: Wire) -> Request {

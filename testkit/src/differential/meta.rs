@@ -226,6 +226,10 @@ fn more_flags(
         }
         1 => {
             push(flags, maker.word(&["q", "T", "Tabc", "Cabc", "N", "D", "F-"]));
+            // Of an `ms` memcached would read the data as commands.
+            if name != "ms" && maker.random.below(4) == 0 {
+                (0..200).for_each(|_| push(flags, "q"));
+            }
             request.mark(Mark::BadFlags);
         }
         _ => {}

@@ -216,7 +216,7 @@ impl<'s> Run<'s> {
         let text = ours.error();
         let said = |key: &&Vec<u8>| {
             let owner = &self.owners.names[self.owners.of(key)];
-            // What could move a terminal is escaped, and what is long is cut.
+            // Line ends become spaces, and what is long is cut.
             let plain = key.iter().all(u8::is_ascii_graphic) && key.len() < 100;
             let key = if plain { String::from_utf8_lossy(key) } else { "".into() };
             let named = ["is on", "on"].map(|on| format!("{key}' {on} {owner}"));

@@ -43,7 +43,7 @@ impl Quickack {
         let file = folder.path().join(FILE);
         let text = complete(config, folder.path());
         fs::write(&file, &text).expect("a new file in an own folder");
-        command.args(["run", "-c"]).arg(&file);
+        command.args(["run", "-c"]).arg(&file).env(RUNTIME, folder.path());
         let mut process = Process::start("quickack", &mut command);
         let expected = config.lines().filter(|line| is_tcp_listener(line)).count();
         let pools = process.wait_for("where it listens", |text| {
@@ -111,7 +111,7 @@ impl Quickack {
     pub fn admin_command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg(arguments[0]).arg("-c").arg(self.file()).args(&arguments[1..]);
-        command.stdin(Stdio::null());
+        command.stdin(Stdio::null()).env(RUNTIME, self.folder.path());
         command
     }
 
@@ -157,12 +157,14 @@ impl Answer {
 }
 
 /// `config` with what every test wants of the process: a number of workers, from the environment
-/// or one, and an admin socket of its own. What a test says itself stands.
+/// or one, an admin socket of its own, and deadlines that no busy machine reaches. What a test says
+/// itself stands.
 fn complete(config: &str, folder: &Path) -> String {
+    let config = patient(config);
     let workers = std::env::var("QUICKACK_WORKERS").unwrap_or_else(|_| "1".to_string());
-    let admin = folder.join(SOCKET);
+    let admin = folder.join(SOCKET).display().to_string();
     let mut settings = String::new();
-    for (name, value) in [("workers", workers), ("admin", admin.display().to_string())] {
+    for (name, value) in [("workers", workers), ("admin", admin), ("hang_timeout", "20s".into())] {
         let said = config.lines().any(|line| line.trim_start().starts_with(&format!("{name}:")));
         if !said {
             settings.push_str(&format!("  {name}: {value}\n"));
@@ -177,6 +179,27 @@ fn complete(config: &str, folder: &Path) -> String {
     }
 }
 
+/// Gives a long deadline to each pool that names none: the default second is over before a busy
+/// machine has answered, and a test is not about that.
+fn patient(config: &str) -> String {
+    let is_top = |line: &str| line.starts_with(|c: char| !c.is_whitespace() && c != '#');
+    let lines: Vec<&str> = config.split_inclusive('\n').collect();
+    let mut text = String::new();
+    for (at, line) in lines.iter().enumerate() {
+        text.push_str(line);
+        let is_listen = line.starts_with(' ') && line.trim_start().starts_with("listen:");
+        let start = lines[..at].iter().rposition(|line| is_top(line)).unwrap_or(0);
+        let block =
+            lines[start..=at].iter().chain(lines[at + 1..].iter().take_while(|it| !is_top(it)));
+        let is_said = |line: &&str| line.trim_start().starts_with("timeout");
+        if is_listen && !block.copied().any(|line| is_said(&line)) {
+            let indent = &line[..line.len() - line.trim_start().len()];
+            text.push_str(&format!("{indent}timeout: {LONG}\n"));
+        }
+    }
+    text
+}
+
 fn is_tcp_listener(line: &str) -> bool {
     line.trim().strip_prefix("listen:").is_some_and(|value| !value.trim().starts_with('/'))
 }
@@ -189,5 +212,9 @@ fn parse_listening(line: &str) -> Option<(String, SocketAddr)> {
     Some((pool.to_string(), address.parse().ok()?))
 }
 
+/// Longer than any test waits.
+const LONG: &str = "60s";
+/// Where a proxy puts its name, and those look for it who ask: never among those of the machine.
+const RUNTIME: &str = "RUNTIME_DIRECTORY";
 const FILE: &str = "quickack.yml";
 const SOCKET: &str = "admin.sock";

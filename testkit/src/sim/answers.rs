@@ -31,7 +31,7 @@ impl Judge<'_> {
         let expect = self.client.drop_expect();
         let Asked::Form(form) = expect.asked else { unreachable!("its owner is one") };
         let by_head = told.line.ends_with(NO_META)
-            || self.tight_memory && told.line.starts_with("SERVER_ERROR out of memory");
+            || self.tight_memory && told.line.starts_with("SERVER_ERROR ");
         assert!(expect.arrived != 0 || by_head, "an answer before its request was whole");
         self.summary.replies += 1;
         self.told(&expect, &form, told, input);

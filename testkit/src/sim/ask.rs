@@ -4,6 +4,7 @@ use proxy::plan::PoolPlan;
 
 use super::book::{Book, UpdateKind};
 use super::client::{Asked, Client};
+use super::judge::TOO_LARGE;
 use super::random::Random;
 use super::scene::{Key, Scene};
 use super::server::put_number;
@@ -189,6 +190,7 @@ impl Asker<'_> {
 
     fn store_as(&mut self, word: &str, key: usize, cas: Option<u64>, quiet: bool) {
         let number = self.new_update(UpdateKind::Store, Some(key), quiet);
+        self.may_remove(number, word == "set");
         let before = self.client.unsent.len();
         let value = self.value(number);
         let out = &mut self.client.unsent;
@@ -287,7 +289,7 @@ impl Asker<'_> {
             0 => ("version\r\n", Asked::Prefix("VERSION "), false),
             1 => ("verbosity 1\r\n", Asked::Line("OK"), false),
             2 => ("verbosity 1 noreply\r\n", quiet, true),
-            _ => ("stats\r\n", Asked::Stats, false),
+            _ => ("stats proxy\r\n", Asked::Stats, false),
         };
         self.say(text, asked, is_quiet, false);
     }
@@ -313,9 +315,14 @@ impl Asker<'_> {
     fn too_large(&mut self) {
         let quiet = self.is_quiet();
         let len = self.item_size_max() + self.random.range(1, 300);
+        let key = self.key();
+        let word = *self.random.pick(&["set", "set", "set", "add"]);
         let before = self.client.unsent.len();
         let out = &mut self.client.unsent;
-        out.extend_from_slice(b"set 00 0 0");
+        out.extend_from_slice(word.as_bytes());
+        out.push(b' ');
+        out.extend_from_slice(self.keys[key].text.as_bytes());
+        out.extend_from_slice(b" 0 0");
         put_number(out, len as u64);
         self.end_line(quiet);
         let out = &mut self.client.unsent;
@@ -324,7 +331,10 @@ impl Asker<'_> {
         out.extend(b"get 99\r\n".iter().cycle().take(len));
         out.extend_from_slice(b"\r\n");
         let body_len = (out.len() - head_end) as u64;
-        let asked = Asked::Line("SERVER_ERROR object too large for cache");
+        let asked = match word {
+            "set" => Asked::TooLarge { key },
+            _ => Asked::Line(TOO_LARGE),
+        };
         self.expect(asked, before, quiet, false);
         self.client.answered_by_head(body_len);
     }
@@ -372,6 +382,13 @@ impl Asker<'_> {
         self.book.add(kind, (self.client.pool, key), whose, quiet)
     }
 
+    /// Without memory for its data a store removes its key, if `removes`.
+    pub fn may_remove(&mut self, number: u32, removes: bool) {
+        if removes && self.scene.tight_memory {
+            self.book.may_remove(number);
+        }
+    }
+
     pub fn expect(&mut self, asked: Asked, before: usize, is_quiet: bool, is_last: bool) {
         let len = self.client.unsent.len() - before;
         self.client.expect(asked, len, is_quiet, is_last);
@@ -387,7 +404,7 @@ fn bad(which: usize) -> Bad {
         3 => ("incr 00 x\r\n", Asked::Line("CLIENT_ERROR invalid numeric delta argument")),
         4 => ("touch 00 x\r\n", Asked::Line("CLIENT_ERROR invalid exptime argument")),
         5 => ("delete 00 5\r\n", Asked::Prefix("CLIENT_ERROR bad command line format")),
-        6 => ("set 00 0 0 5\r\nabcdeXY", Asked::Line("CLIENT_ERROR bad data chunk")),
+        6 => ("add 00 0 0 5\r\nabcdeXY", Asked::Line("CLIENT_ERROR bad data chunk")),
         7 => ("set 00 -1 0 5\r\nabcde\r\n", Asked::Line(BAD_LINE)),
         8 => ("mg\r\n", Asked::Line("ERROR")),
         9 => ("flush_all x\r\n", Asked::Line("CLIENT_ERROR invalid exptime argument")),

@@ -57,6 +57,8 @@ pub struct Update {
     pub left_at: Time,
     /// The ring's epoch when it arrived.
     pub epoch: u32,
+    /// Where there is no memory for its data, what is stored under its key is removed instead.
+    pub may_remove: bool,
     /// The client was told that it was not executed, so it must never be.
     pub forbidden: bool,
     /// It need not be executed.
@@ -92,8 +94,11 @@ pub struct Deletion {
 /// Deletes of one key.
 #[derive(Default)]
 pub struct Deletes {
+    /// Those of refused values among them.
     pub asked: usize,
     pub done: Vec<Deletion>,
+    /// Answers that told of the removal for a refused value, but not of what it found.
+    removals: usize,
 }
 
 #[derive(Default)]
@@ -148,6 +153,7 @@ impl Book {
             left: 0,
             left_at: Time(0),
             epoch: 0,
+            may_remove: false,
             forbidden: false,
             excused: false,
             executed: 0,
@@ -157,6 +163,13 @@ impl Book {
             outcome: Outcome::Words(""),
         });
         (self.updates.len() - 1) as u32
+    }
+
+    /// An update may become the removal of its key.
+    pub fn may_remove(&mut self, number: u32) {
+        let update = &mut self.updates[number as usize];
+        update.may_remove = true;
+        self.deletes[update.pool][update.key.expect("a store has a key")].asked += 1;
     }
 
     /// A server executes an update that it knows by its number.
@@ -231,6 +244,19 @@ impl Book {
             done <= asked,
             "a delete of key {key} is executed, but its client was told it is not"
         );
+    }
+
+    /// A client was told that its value is refused: so what was stored has been removed. Returns
+    /// the earliest event that this can have been.
+    pub fn tell_removal(&mut self, pool: usize, key: usize, since: u64) -> u64 {
+        let deletes = &mut self.deletes[pool][key];
+        let first = deletes.done.iter().find(|one| one.at > since);
+        let first = first.unwrap_or_else(|| panic!("a value is refused, and key {key} is kept"));
+        let at = first.at;
+        deletes.removals += 1;
+        let told = deletes.done.iter().filter(|one| one.told).count() + deletes.removals;
+        assert!(told <= deletes.done.len(), "key {key} is removed for one of two that are told so");
+        at
     }
 
     /// A client was told the outcome of a delete. Which execution it was about cannot be known, but

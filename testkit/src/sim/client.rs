@@ -21,6 +21,10 @@ pub enum Asked {
     Delete {
         key: usize,
     },
+    /// Nothing but the removal of what is stored there: its value is too large.
+    TooLarge {
+        key: usize,
+    },
     /// These words alone.
     Line(&'static str),
     /// A line that begins so.
@@ -145,9 +149,9 @@ impl Expect {
     /// The key that is to be removed.
     pub fn removes(&self) -> Option<usize> {
         match self.asked {
-            Asked::Delete { key } | Asked::Form(Form { what: What::Delete { key }, .. }) => {
-                Some(key)
-            }
+            Asked::Delete { key }
+            | Asked::TooLarge { key }
+            | Asked::Form(Form { what: What::Delete { key }, .. }) => Some(key),
             _ => None,
         }
     }
@@ -169,7 +173,7 @@ impl Expect {
     /// It asks for a change.
     pub fn changes(&self) -> bool {
         match &self.asked {
-            Asked::Update(_) | Asked::Delete { .. } => true,
+            Asked::Update(_) | Asked::Delete { .. } | Asked::TooLarge { .. } => true,
             Asked::Form(form) => form.changes(),
             _ => false,
         }

@@ -136,6 +136,7 @@ impl Asker<'_> {
             }
             Kind::Store => {
                 let number = self.new_update(UpdateKind::Store, Some(key), false);
+                self.may_remove(number, true);
                 data = self.value(number);
                 let (mode, adds) = *self.random.pick(&[
                     ("", Adds::Other),
@@ -260,6 +261,7 @@ impl Asker<'_> {
             (0x0e, 0x19, Adds::Other),
             (0x0f, 0x1a, Adds::Other),
         ]);
+        self.may_remove(number, loud == 0x01);
         let mut extras = number.to_be_bytes().to_vec();
         extras.extend_from_slice(&[0; 4]);
         if matches!(loud, 0x0e | 0x0f) {

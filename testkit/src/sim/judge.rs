@@ -55,6 +55,7 @@ impl Judge<'_> {
             Asked::Read { keys, .. } => self.read(expect, keys, reply, input, line),
             Asked::Update(number) => self.update(expect, *number, line),
             Asked::Delete { key } => self.delete(expect, *key, line),
+            Asked::TooLarge { key } => self.too_large(expect, *key, line),
             Asked::Line(words) => {
                 let is_tight = self.tight_memory && line == NO_MEMORY;
                 assert!(line == *words || is_tight, "{line:?}, not {words:?}");
@@ -210,11 +211,23 @@ impl Judge<'_> {
     pub fn update(&mut self, expect: &Expect, number: u32, line: &str) {
         let update = &self.book.updates[number as usize];
         let kind = update.kind;
+        let removable = update.key.filter(|_| update.may_remove);
+        if removable.is_some() && is_unknown(line) {
+            // What became of the removal, whose link may have died before all of the data had come.
+            self.summary.errors += 1;
+            return;
+        }
+        if let Some(key) = removable.filter(|_| !self.is_removed(number, line)) {
+            self.book.forbid_delete(self.pool_at, key);
+        }
+        let update = &self.book.updates[number as usize];
         if line.starts_with("SERVER_ERROR ") {
             let key = update.key.map(|key| key as u8);
             let explained = self.explain(expect, key.as_slice(), line);
             let update = &mut self.book.updates[number as usize];
-            if let (Explained::NeverDone, true) = (explained, kind != UpdateKind::Flush) {
+            // One that goes to several servers may fail at one of them, but not if that was known.
+            let is_one = kind != UpdateKind::Flush || is_known_before(line);
+            if let (Explained::NeverDone, true) = (explained, is_one) {
                 assert_eq!(update.executed, 0, "update {number} is executed, but {line:?}");
                 update.forbidden = true;
             }
@@ -233,6 +246,45 @@ impl Judge<'_> {
         let since = self.since(expect, key);
         assert!(at >= since, "update {number} of key {key} is out of order");
         self.raise(expect, key, at);
+    }
+
+    /// Whether what was told of an update lets its key be removed instead of it.
+    fn is_removed(&mut self, number: u32, line: &str) -> bool {
+        let update = &self.book.updates[number as usize];
+        let key = update.key.expect("a store has a key");
+        if line == NO_MEMORY {
+            // The removal may have been done before all of the data had come.
+            self.book.tell_removal(self.pool_at, key, 0);
+        }
+        line == NO_MEMORY
+    }
+
+    /// A value that is too large takes with it what was there.
+    fn too_large(&mut self, expect: &Expect, key: usize, line: &str) {
+        match line {
+            TOO_LARGE => {
+                let since = self.since(expect, key);
+                let at = self.book.tell_removal(self.pool_at, key, since);
+                self.summary.updates += 1;
+                self.raise(expect, key, at);
+            }
+            TOO_LARGE_KEPT => {
+                self.check_kept();
+                self.book.forbid_delete(self.pool_at, key);
+            }
+            error => {
+                let explained = self.explain(expect, &[key as u8], error);
+                let is_unknown = matches!(explained, Explained::Unknown);
+                assert!(is_unknown, "{line:?} says not whether the old value is kept");
+            }
+        }
+    }
+
+    /// Something may have kept a removal from its server.
+    fn check_kept(&self) {
+        let is_full = self.tight_queues || self.client.is_half_closed;
+        let is_unfit = self.pool.servers.iter().any(|one| one.ever_lacked);
+        assert!(!self.is_calm || is_full || is_unfit, "a value is kept without any fault");
     }
 
     pub fn delete(&mut self, expect: &Expect, key: usize, line: &str) {
@@ -257,12 +309,18 @@ impl Judge<'_> {
     pub fn explain(&mut self, expect: &Expect, keys: &[u8], line: &str) -> Explained {
         let Some(text) = line.strip_prefix("SERVER_ERROR ") else { panic!("{line:?}") };
         self.summary.errors += 1;
-        if line == NO_MEMORY || line == NO_MEMORY_FOR_KEYS {
+        if line == NO_MEMORY_KEPT {
+            self.check_kept();
+        }
+        if [NO_MEMORY, NO_MEMORY_KEPT, NO_MEMORY_FOR_KEYS].contains(&line) {
             assert!(self.tight_memory, "{line:?} without a ceiling");
             return Explained::NeverDone;
         }
         if let Some(number) = text.strip_prefix("injected ") {
             return self.explain_injected(expect, keys, number.parse().expect("a number"));
+        }
+        if text.starts_with(DISAGREE) || text.contains("; ") {
+            return self.explain_each(expect, keys, text.strip_prefix(DISAGREE).unwrap_or(text));
         }
         let (label, words) = text.split_once(": ").expect("a server and a fault");
         let row = FAULTS.iter().find(|row| row.words == words || row.words_sent == words);
@@ -291,6 +349,26 @@ impl Judge<'_> {
         } else {
             Explained::Unknown
         }
+    }
+
+    /// What each of several servers said, or why it said nothing.
+    fn explain_each(&mut self, expect: &Expect, keys: &[u8], told: &str) -> Explained {
+        for part in told.split("; ") {
+            let Some((label, said)) = part.split_once(" says '") else {
+                self.explain(expect, keys, &format!("SERVER_ERROR {part}"));
+                continue;
+            };
+            let is_known = self.pool.servers.iter().any(|server| server.label == label);
+            assert!(is_known, "{part:?} names no server");
+            let said = said.strip_suffix('\'').expect("its words stand in quotes");
+            let line = format!("-{said}\r\n").into_bytes();
+            let mut errors = self.book.redis.errors.iter().rev();
+            let mut errors = errors.by_ref().take_while(|said| said.0 > expect.arrived);
+            let is_own = errors.any(|said| *said.1 == *line);
+            let is_injected = said.starts_with("SERVER_ERROR injected ");
+            assert!(said == "OK" || is_own || is_injected, "{part:?} was not said");
+        }
+        Explained::Unknown
     }
 
     fn happened(&self, fault: Fault, server: usize, expect: &Expect) -> bool {
@@ -353,6 +431,17 @@ pub fn is_value(value: &Value, hit: &Hit, bytes: &[u8]) -> bool {
     value.flags == hit.flags && hit.cas.is_none_or(|cas| cas == value.cas) && *value.bytes == *bytes
 }
 
+/// Whether an error tells what is known of a server before anything is sent to it.
+pub fn is_known_before(line: &str) -> bool {
+    let faults = [Fault::Down, Fault::QueueFull, Fault::NoServer];
+    faults.iter().any(|fault| line.ends_with(&format!(": {}", fault.row().words)))
+}
+
+/// An update was sent, and nobody knows whether it was executed.
+fn is_unknown(line: &str) -> bool {
+    line.starts_with("SERVER_ERROR ") && line.ends_with("outcome unknown")
+}
+
 fn is_outcome(update: &Update, line: &str) -> bool {
     match update.outcome {
         Outcome::Words(words) => line == words,
@@ -360,6 +449,11 @@ fn is_outcome(update: &Update, line: &str) -> bool {
     }
 }
 
+/// What an error begins with that names several servers.
+const DISAGREE: &str = "the servers do not agree: ";
 /// A request with data is refused by its head when the memory ceiling is near.
 pub const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
+const NO_MEMORY_KEPT: &str = "SERVER_ERROR out of memory storing object, old value kept";
+pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
+const TOO_LARGE_KEPT: &str = "SERVER_ERROR object too large for cache, old value kept";
 const NO_MEMORY_FOR_KEYS: &str = "SERVER_ERROR out of memory for so many keys";

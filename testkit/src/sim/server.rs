@@ -416,7 +416,11 @@ pub fn stored(
 /// Something that cannot answer this command.
 fn poison(frame: &Frame<'_>, conn: &mut Conn, random: &mut Random) {
     let is_read = frame.words[0].starts_with('g');
-    let wrong: &[&str] = if is_read {
+    let is_meta = ["mg", "ms", "md", "ma"].contains(&frame.words[0]);
+    let wrong: &[&str] = if is_meta && random.permille(500) {
+        // Well made, and about something else.
+        &["HD k99never", "HD O99never", "HD kOTluZXZlcg== b", "HD k99never O7"]
+    } else if is_read {
         &["STORED", "OK", "7", "VALUE 99never 0 1\r\nx", "VALUE ", "END ", "VALUE 99 0 0 0 0", ""]
     } else {
         &["END", "VALUE 99never 0 1\r\nx\r\nEND", "stored", "STORED ", " 7", "-1", "VERSION", ""]

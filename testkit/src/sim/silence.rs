@@ -104,7 +104,8 @@ impl World {
         let silence = &model.servers[conn.server].silence;
         let Some(patience) = model.plan.hold_after else { return };
         let fresh = &conn.input[before..];
-        let is_greeting = was_idle && model.greetings.are(fresh);
+        // The kernel may take a part of it.
+        let is_greeting = model.greetings.begin(if was_idle { fresh } else { &conn.input });
         if was_idle && silence.rumour_until.is_some() {
             let is_fresh = self.now < silence.heard_at.after(patience);
             assert!(is_fresh || is_greeting, "another worker holds this server");

@@ -45,6 +45,9 @@ impl World {
                 Action::Close(id) => self.close_link(id),
                 Action::Pause(id) => self.set_paused(id, true),
                 Action::Resume(id) => self.set_paused(id, false),
+                Action::Locate(id) => {
+                    self.proxy.handle_located(id, Default::default(), self.now);
+                }
                 Action::FlushAck(id) => self.flushed.push(id),
                 Action::Log(event) => self.note(event),
                 Action::Report(report) => self.hear(0, &report),
@@ -205,7 +208,7 @@ impl World {
             Event::ServerDown { server, .. } | Event::Poisoned { server, .. } => (*server, true),
             Event::ServerBack { server } => (*server, false),
             // Whoever was refused judges that by what it read.
-            Event::ClientsRefused { .. } | Event::Marked { .. } => return,
+            Event::ClientsRefused { .. } | Event::Marked { .. } | Event::Lacks { .. } => return,
             // Its links died again and again under what meta asks: it is believed to have none.
             Event::Unskilled { server } => {
                 let (pool, at) = self.place(*server);

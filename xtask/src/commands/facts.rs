@@ -1,6 +1,7 @@
 //! What servers say of their commands.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 
 use super::resp::Value;
 
@@ -20,6 +21,8 @@ pub struct Fact {
     pub group: String,
     pub summary: String,
     pub complexity: String,
+    /// Its arguments as `arguments.txt` has them, a line each.
+    pub arguments: String,
     pub container: bool,
     /// Redis does not have it.
     pub valkey: bool,
@@ -123,8 +126,33 @@ fn describe(docs: &Value, facts: &mut Facts) {
             fact.group = text("group");
             fact.summary = text("summary");
             fact.complexity = text("complexity");
+            fact.arguments.clear();
+            argue(pair[1].of("arguments"), 0, &mut fact.arguments);
         }
         describe(pair[1].of("subcommands"), facts);
+    }
+}
+
+/// Writes arguments, and under each, further in, those that it is made of.
+fn argue(arguments: &Value, depth: usize, out: &mut String) {
+    for argument in arguments.list() {
+        let (name, below) = (argument.of("name").text(), argument.of("arguments"));
+        let indent = " ".repeat(depth);
+        write!(out, "{indent}{name}\t{}", argument.of("type").text()).expect("a string");
+        for pair in argument.list().chunks_exact(2) {
+            let value = match (pair[0].text(), &pair[1]) {
+                // They are told where they stand.
+                ("name" | "type" | "arguments", _) => continue,
+                // That of what is made of no others is its name, if nothing else is told.
+                ("display_text", Value::Text(text)) if text == name => continue,
+                ("flags", flags) => flags.texts().join(","),
+                (_, Value::Number(number)) => number.to_string(),
+                (_, text) => text.text().to_string(),
+            };
+            write!(out, "\t{}={value}", pair[0].text()).expect("a string");
+        }
+        out.push('\n');
+        argue(below, depth + 1, out);
     }
 }
 

@@ -2,12 +2,26 @@
 
 use std::collections::BTreeMap;
 
+use super::facts::{Fact, Facts, Key};
+
 /// The lines of `review.txt`.
 #[derive(Debug, Default)]
 pub struct Review {
     pub lines: BTreeMap<String, Line>,
     /// Sentences by their short names.
     pub sentences: BTreeMap<String, String>,
+    /// Subcommands that servers have and do not tell of.
+    pub untold: Vec<Untold>,
+}
+
+/// A subcommand that servers do not tell of.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Untold {
+    pub name: String,
+    pub arity: i64,
+    /// Its only key, or, if `many`, the first of those up to the last argument; 0: it has none.
+    pub key: u8,
+    pub many: bool,
 }
 
 /// What is written of one command; the words are explained in the file.
@@ -28,6 +42,10 @@ pub fn read(text: &str) -> Result<Review, String> {
             review.sentences.insert(name.into(), sentence.trim().into());
             continue;
         }
+        if let Some(rest) = line.strip_prefix("+ ") {
+            review.untold.push(untold(rest).ok_or_else(wrong)?);
+            continue;
+        }
         let (row, note) = line.split_once(" | ").unwrap_or((line, ""));
         let [name, what, compare] = row.split_whitespace().collect::<Vec<_>>()[..] else {
             return Err(wrong());
@@ -45,7 +63,47 @@ pub fn read(text: &str) -> Result<Review, String> {
     Ok(review)
 }
 
+fn untold(line: &str) -> Option<Untold> {
+    let [name, arity, keys] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
+    let many = keys.ends_with("..");
+    let key = match keys.trim_end_matches("..") {
+        "-" => 0,
+        first => first.parse().ok()?,
+    };
+    Some(Untold { name: name.into(), arity: arity.parse().ok()?, key, many })
+}
+
 impl Review {
+    /// Adds what servers do not tell of to what they say.
+    pub fn complete(&self, facts: &mut Facts) -> Result<(), String> {
+        for Untold { name, arity, key, many } in &self.untold {
+            let (container, sub) =
+                name.split_once('|').ok_or(format!("{name} is no subcommand"))?;
+            let above = facts.get_mut(container).ok_or(format!("{name}: no {container}"))?;
+            above.container = true;
+            let last = if *many { -1 } else { 0 };
+            let first = i64::from(*key);
+            let legacy = if *key > 0 { [first, if *many { -1 } else { first }, 1] } else { [0; 3] };
+            let spec = Key {
+                begin: format!("Begin::At({key})"),
+                find: format!("Find::Range {{ last: {last}, step: 1, limit: 0 }}"),
+                flags: vec!["RO".into()],
+            };
+            let fact = Fact {
+                arity: *arity,
+                legacy,
+                keys: if *key > 0 { vec![spec] } else { Vec::new() },
+                container: false,
+                summary: format!("{} of {}.", sub.to_uppercase(), container.to_uppercase()),
+                ..above.clone()
+            };
+            if facts.insert(name.clone(), fact).is_some() {
+                return Err(format!("{name}: the servers do tell of it"));
+            }
+        }
+        Ok(())
+    }
+
     /// The sentence of that name.
     pub fn sentence(&self, name: &str) -> Result<&str, String> {
         let found = self.sentences.get(name).map(String::as_str);
@@ -56,6 +114,19 @@ impl Review {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_servers_do_not_tell_of_is_added() {
+        let review = read("+ debug|object 3 2\n+ debug|digest 2 -\n+ debug|v -3 2..\n").unwrap();
+        let mut facts = Facts::from([("debug".to_string(), Fact::default())]);
+        review.complete(&mut facts).expect("new rows");
+        assert!(facts["debug"].container && !facts["debug|object"].container);
+        assert_eq!(facts["debug|object"].legacy, [2, 2, 1]);
+        assert_eq!(facts["debug|v"].legacy, [2, -1, 1]);
+        assert!(facts["debug|digest"].keys.is_empty());
+        assert!(review.complete(&mut facts).is_err(), "they are there");
+        assert!(read("+ debug|object 3\n").is_err() && read("+ a|b x -\n").is_err());
+    }
 
     #[test]
     fn a_line_says_what_and_how_and_why() {

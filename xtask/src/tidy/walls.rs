@@ -39,7 +39,7 @@ const HOUSES: &[House] = &[
             &["link", "pool", "timers", "memory"],
             &["batch", "client", "jury", "lane", "lore"],
             &["request"],
-            &["plan", "fault", "buffer", "id", "random"],
+            &["plan", "fault", "buffer", "id", "random", "room"],
             &["limits", "users"],
             &["bug"],
         ],

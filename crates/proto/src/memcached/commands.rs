@@ -1,7 +1,7 @@
 //! The command table: one row a word. `docs/reference/commands.md` is made from it.
 
 use super::meta::Verb;
-use crate::{Ask, Class, Command, Local, Refusal};
+use crate::{Ask, Class, Command, Local, Reach, Refusal};
 
 /// What the arguments of a command look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +24,10 @@ pub(super) enum Shape {
     Flush,
     /// `level [noreply]`
     Verbosity,
-    /// No argument: those that memcached knows are about one server.
+    /// Perhaps a word that says which.
     Stats,
+    /// `[subcommand] number* [noreply]`: the servers' own affair, but for how long it is.
+    Admin,
     /// No argument that we read.
     Bare,
     /// `key [bytes] flag*`, and for `ms` then the data.
@@ -34,8 +36,26 @@ pub(super) enum Shape {
 
 const UPDATE: Class = Class::Single { writes: true };
 
+/// To every server, where the pool allows it.
+const fn admin(command: u16) -> Class {
+    Class::Broadcast { ask: Ask { command }, gated: true, writes: true, reach: Reach::All }
+}
+
+/// Asked of every server; those that do not answer are named.
+pub(super) const STATISTICS: Class = Class::Broadcast {
+    ask: Ask { command: STATS },
+    gated: false,
+    writes: false,
+    reach: Reach::Survey,
+};
+
+pub(super) const STREAM: &str = "refused by the proxy: it is a stream; ask the server itself";
+
 const SERVER_ONLY: Class =
     Class::Refuse(Refusal::ByName("refused by the proxy: ask the server itself"));
+
+/// Of what stores.
+const ENDS: &str = "a length that cannot be read ends the connection";
 
 const fn row(name: &'static str, class: Class, note: &'static str) -> Command {
     Command { name, class, skilled: false, note }
@@ -64,35 +84,53 @@ pub(super) static TABLE: &[Command] = &[
     row("gets", fetch(GETS), "as get, with the cas number"),
     row("gat", fetch_touch(GAT), "as get, and sets the expiry; never asked twice"),
     row("gats", fetch_touch(GATS), "as gat, with the cas number"),
-    row("set", UPDATE, ""),
-    row("add", UPDATE, ""),
-    row("replace", UPDATE, ""),
-    row("append", UPDATE, ""),
-    row("prepend", UPDATE, ""),
-    row("cas", UPDATE, "the cas number belongs to the server that gave it"),
+    row("set", UPDATE, ENDS),
+    row("add", UPDATE, ENDS),
+    row("replace", UPDATE, ENDS),
+    row("append", UPDATE, ENDS),
+    row("prepend", UPDATE, ENDS),
+    row(
+        "cas",
+        UPDATE,
+        "the cas number belongs to the server that gave it; a length that cannot be read ends the \
+         connection",
+    ),
     row("delete", UPDATE, "a time other than 0 is refused, as by memcached"),
     row("incr", UPDATE, ""),
     row("decr", UPDATE, ""),
     row("touch", UPDATE, ""),
-    row(
-        "flush_all",
-        Class::Broadcast { ask: Ask { command: FLUSH_ALL }, gated: true, writes: true },
-        "to all servers, only with `allow: [flush_all]`",
-    ),
+    row("flush_all", admin(FLUSH_ALL), "to all servers, only with `allow: [flush_all]`"),
     row("version", Class::Local(Local::Version), "the proxy's own"),
     row("verbosity", Class::Local(Local::Nothing), "accepted, without effect"),
-    row("stats", Class::Local(Local::Stats), "the proxy's own counters, per pool and server"),
+    row(
+        "stats",
+        STATISTICS,
+        "memcached's names, of the pool: see above; `settings items slabs sizes conns extstore` \
+         are the servers' own, and of several each name begins with its server; `proxy`: the \
+         proxy's own counters, per pool and server; `detail`, `cachedump` and `sizes_enable` are \
+         refused",
+    ),
     row("quit", Class::Local(Local::Quit), "closes after the answers to what came before"),
     row("shutdown", SERVER_ONLY, ""),
-    row("slabs", SERVER_ONLY, ""),
-    row("lru", SERVER_ONLY, ""),
-    row("lru_crawler", SERVER_ONLY, ""),
-    row("watch", SERVER_ONLY, ""),
-    row("cache_memlimit", SERVER_ONLY, ""),
-    row("extstore", SERVER_ONLY, ""),
+    row(
+        "slabs",
+        admin(SLABS),
+        "to all servers, only where `allow:` names it; an answer that is not the same from all is \
+         an error that names each",
+    ),
+    row("lru", admin(LRU), "as slabs"),
+    row(
+        "lru_crawler",
+        admin(LRU_CRAWLER),
+        "as slabs; `metadump` and `mgdump` are streams and are refused",
+    ),
+    row("watch", Class::Refuse(Refusal::ByName(STREAM)), "a stream"),
+    row("cache_memlimit", admin(CACHE_MEMLIMIT), "as slabs"),
+    row("extstore", admin(EXTSTORE), "as slabs"),
     row("refresh_certs", SERVER_ONLY, ""),
     row("misbehave", SERVER_ONLY, ""),
-    row("debugtime", SERVER_ONLY, ""),
+    row("debugtime", admin(DEBUGTIME), "as slabs; only debug builds of memcached have it"),
+    row("stats reset", admin(STATS_RESET), "as slabs"),
     meta(
         "mg",
         Class::Single { writes: false },
@@ -102,7 +140,8 @@ pub(super) static TABLE: &[Command] = &[
     meta(
         "ms",
         UPDATE,
-        "on servers without meta only `T F M k O q P L`, and `C` in the modes S and R",
+        "on servers without meta only `T F M k O q P L`, and `C` in the modes S and R; a length \
+         that cannot be read ends the connection, but a line without one does not",
     ),
     meta("md", UPDATE, "on servers without meta only `k O q P L`"),
     meta(
@@ -161,15 +200,24 @@ pub(super) const DECR: u16 = 12;
 pub(super) const TOUCH: u16 = 13;
 pub(super) const FLUSH_ALL: u16 = 14;
 pub(super) const VERSION: u16 = 15;
-pub(super) const MG: u16 = 29;
-pub(super) const MS: u16 = 30;
-pub(super) const MD: u16 = 31;
-pub(super) const MA: u16 = 32;
-pub(super) const MN: u16 = 33;
-pub(super) const ME: u16 = 34;
+pub(super) const STATS: u16 = 17;
+pub(super) const SLABS: u16 = 20;
+pub(super) const LRU: u16 = 21;
+pub(super) const LRU_CRAWLER: u16 = 22;
+pub(super) const CACHE_MEMLIMIT: u16 = 24;
+pub(super) const EXTSTORE: u16 = 25;
+pub(super) const DEBUGTIME: u16 = 28;
+/// No word of a line is named so.
+pub(super) const STATS_RESET: u16 = 29;
+pub(super) const MG: u16 = 30;
+pub(super) const MS: u16 = 31;
+pub(super) const MD: u16 = 32;
+pub(super) const MA: u16 = 33;
+pub(super) const MN: u16 = 34;
+pub(super) const ME: u16 = 35;
 /// What no client says: a read of one key that is answered by one item, its `END` included.
-pub(super) const GETS_ONE: u16 = 35;
-pub(super) const GATS_ONE: u16 = 36;
+pub(super) const GETS_ONE: u16 = 36;
+pub(super) const GATS_ONE: u16 = 37;
 
 /// The row of a word. The words of nearly all traffic are asked first.
 pub(super) fn lookup(word: &[u8]) -> Option<u16> {
@@ -185,6 +233,7 @@ pub(super) fn lookup(word: &[u8]) -> Option<u16> {
 /// The arguments of a row; those of a row that is refused are not read.
 pub(super) fn shape(command: u16) -> Shape {
     match command {
+        SLABS | LRU | LRU_CRAWLER | CACHE_MEMLIMIT | EXTSTORE | DEBUGTIME => Shape::Admin,
         MG => Shape::Meta(Verb::Get),
         MS => Shape::Meta(Verb::Set),
         MD => Shape::Meta(Verb::Delete),
@@ -218,6 +267,14 @@ mod tests {
             (TOUCH, "touch"),
             (FLUSH_ALL, "flush_all"),
             (VERSION, "version"),
+            (STATS, "stats"),
+            (SLABS, "slabs"),
+            (LRU, "lru"),
+            (LRU_CRAWLER, "lru_crawler"),
+            (CACHE_MEMLIMIT, "cache_memlimit"),
+            (EXTSTORE, "extstore"),
+            (DEBUGTIME, "debugtime"),
+            (STATS_RESET, "stats reset"),
             (MG, "mg"),
             (MS, "ms"),
             (MD, "md"),

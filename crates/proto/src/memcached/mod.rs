@@ -3,15 +3,17 @@
 //! `text.rs` and `binary/` are what clients speak, `servers.rs` what servers speak. Under text,
 //! `meta/` has the newer commands; of the classic words `commands.rs` is the table · `request.rs`
 //! reads what a client says · `reply.rs` reads what a server says · `answer.rs` writes what the
-//! proxy says.
+//! proxy says · `gather.rs` makes one answer of several servers'.
 
 mod answer;
 mod binary;
 mod commands;
+mod gather;
 pub mod meta;
 mod reply;
 mod request;
 mod servers;
+mod stats;
 mod text;
 
 pub use binary::Binary;

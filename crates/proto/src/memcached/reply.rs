@@ -3,11 +3,12 @@
 //! values.
 
 use super::commands::{
-    CAS, DECR, DELETE, FLUSH_ALL, GATS, GATS_ONE, GETS, GETS_ONE, INCR, MG, SET, TOUCH, VERSION,
+    CAS, DECR, DELETE, FLUSH_ALL, GATS, GATS_ONE, GETS, GETS_ONE, INCR, ME, MG, SET, SLABS, STATS,
+    STATS_RESET, TOUCH, VERSION,
 };
 use super::meta;
 use crate::scan;
-use crate::{Ask, Item, ItemKind, Parsed, Resume, Shown, Span};
+use crate::{Ask, Item, ItemKind, Parsed, Progress, Resume, Shown, Span};
 
 /// So many digits cannot overflow 64 bits.
 const SAFE_DIGITS: usize = 19;
@@ -22,7 +23,7 @@ pub(super) const NO_ANSWER: &str = "not a possible answer to what was asked";
 const TOO_LONG: &str = "a line without end";
 const BAD_VALUE: &str = "a malformed VALUE line";
 
-pub(super) fn parse(ask: Ask, input: &[u8]) -> Parsed<Item> {
+pub(super) fn parse(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     if (ask.command < SET || ask.command >= GETS_ONE) && input.starts_with(VALUE) {
         return value(ask, input);
     }
@@ -42,13 +43,68 @@ pub(super) fn parse(ask: Ask, input: &[u8]) -> Parsed<Item> {
             error_or_malformed(text, len)
         };
     }
-    if (MG..GETS_ONE).contains(&ask.command) {
+    if (MG..=ME).contains(&ask.command) {
         return meta::reply::parse(ask.command, input, len);
     }
     if answers(ask.command, text) {
         return item(ItemKind::Status, len);
     }
-    error_or_malformed(text, len)
+    match ask.command {
+        STATS => list(progress, input),
+        // Of such a command the word may be followed by a reason.
+        SLABS..=STATS_RESET if text.starts_with(b"ERROR ") => item(ItemKind::Error, len),
+        _ => error_or_malformed(text, len),
+    }
+}
+
+/// Whether an administrative command can be answered so, be it carried out or not.
+fn is_admins(text: &[u8]) -> bool {
+    let word = text.split(|byte| *byte == b' ').next().unwrap_or_default();
+    match word {
+        b"OK" | b"RESET" => word.len() == text.len(),
+        b"BUSY"
+        | b"BADCLASS"
+        | b"NOSPARE"
+        | b"NOTFULL"
+        | b"UNSAFE"
+        | b"SAME"
+        | b"NOTSTARTED"
+        | b"MEMLIMIT_TOO_SMALL"
+        | b"MEMLIMIT_ADJUST_FAILED" => true,
+        _ => false,
+    }
+}
+
+/// Lines up to `END`, or one other line in their place. An item has as many whole lines as there
+/// are; `Progress::left` is 1 while more must follow.
+fn list(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
+    let mut at = 0;
+    loop {
+        let rest = &input[at..];
+        let head = &rest[..rest.len().min(LINE_MAX)];
+        let Some(len) = scan::line_len(head, &mut Resume::default()) else {
+            if at == 0 {
+                return unfinished(rest);
+            }
+            progress.left = 1;
+            return item(ItemKind::Part, at);
+        };
+        let Some(text) = head[..len].strip_suffix(b"\r\n") else {
+            return Parsed::Malformed(NO_ANSWER);
+        };
+        let is_first = at == 0 && progress.left == 0;
+        at += len;
+        match text {
+            b"END" => {
+                progress.left = 0;
+                return item(ItemKind::Status, at);
+            }
+            [b'S', b'T', b'A', b'T', b' ', ..] => {}
+            b"OK" | b"RESET" if is_first => return item(ItemKind::Status, len),
+            _ if is_first => return error_or_malformed(text, len),
+            _ => return Parsed::Malformed(NO_ANSWER),
+        }
+    }
 }
 
 /// `VALUE key flags bytes [cas]`, read in one pass: most of what servers send begins so.
@@ -118,6 +174,15 @@ pub(super) fn pass(command: u16, item: &Item, head: &[u8], out: &mut Vec<u8>) ->
         out.extend_from_slice(b"\r\n");
     }
     Shown::Body { trailer: item.trailer }
+}
+
+/// Whether a read of one key found something, by what answers it.
+pub(super) fn found(ask: Ask, item: &Item, head: &[u8]) -> Option<bool> {
+    match ask.command {
+        MG => Some(!head.starts_with(b"EN")),
+        GETS_ONE | GATS_ONE => Some(!item.key.is_empty()),
+        _ => None,
+    }
 }
 
 /// A place in a head. Where it stops, what was read there did not fit; at the end, more may.
@@ -196,8 +261,11 @@ fn answers(command: u16, text: &[u8]) -> bool {
         INCR | DECR => text == b"NOT_FOUND" || scan::decimal(text, u64::MAX).is_some(),
         TOUCH => matches!(text, b"TOUCHED" | b"NOT_FOUND"),
         FLUSH_ALL => text == b"OK",
+        SLABS..=STATS_RESET => is_admins(text),
         VERSION => text.starts_with(b"VERSION "),
         GETS_ONE | GATS_ONE => text == b"END",
+        // A list, which `list` reads.
+        STATS => false,
         _ => unreachable!("row {command} is never sent"),
     }
 }
@@ -212,4 +280,59 @@ pub(super) fn error_or_malformed(text: &[u8], len: usize) -> Parsed<Item> {
 pub(super) fn item(kind: ItemKind, head: usize) -> Parsed<Item> {
     let key = Span::default();
     Parsed::Complete(Item { kind, head: head as u32, body: 0, trailer: b"", key })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(said: &str, cut: usize) -> Result<String, &'static str> {
+        let (mut progress, mut at, mut told) = (Progress::default(), 0, String::new());
+        let mut end = cut.min(said.len());
+        loop {
+            let input = &said.as_bytes()[at..end];
+            match parse(Ask { command: STATS }, &mut progress, input) {
+                Parsed::Malformed(why) => return Err(why),
+                Parsed::Incomplete if end == said.len() => return Err("incomplete"),
+                Parsed::Incomplete => end = said.len().min(end + cut),
+                Parsed::Complete(item) => {
+                    assert!(item.head > 0 && item.len() == u64::from(item.head));
+                    told.push_str(&said[at..at + item.head as usize]);
+                    at += item.head as usize;
+                    match item.kind {
+                        ItemKind::Part => {}
+                        kind => return Ok(format!("{kind:?} {told}")),
+                    }
+                    end = said.len().min(end.max(at + 1));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_list_of_lines_is_one_reply_in_whatever_pieces_it_comes() {
+        let whole = "STAT pid 1\r\nSTAT x END\r\nSTAT version 1.6.18\r\nEND\r\n";
+        for cut in 1..=whole.len() {
+            assert_eq!(list(whole, cut), Ok(format!("Status {whole}")), "{cut}");
+            let longer = format!("{whole}STORED\r\n");
+            assert_eq!(list(&longer, cut), Ok(format!("Status {whole}")), "{cut}");
+            assert_eq!(list("END\r\n", cut), Ok("Status END\r\n".to_string()));
+            assert_eq!(list("RESET\r\n", cut), Ok("Status RESET\r\n".to_string()));
+            assert_eq!(list("ERROR\r\n", cut), Ok("Error ERROR\r\n".to_string()));
+        }
+    }
+
+    #[test]
+    fn a_list_with_anything_else_in_it_is_not_believed() {
+        for said in
+            ["STORED\r\n", "STAT a 1\r\nOK\r\n", "STAT a 1\r\nERROR\r\n", "END\n", "STAT a\nb\r\n"]
+        {
+            for cut in 1..=said.len() {
+                assert_eq!(list(said, cut), Err(NO_ANSWER), "{said:?} {cut}");
+            }
+        }
+        let long = format!("STAT a {}\r\nEND\r\n", "x".repeat(LINE_MAX));
+        assert_eq!(list(&long, long.len()), Err(TOO_LONG));
+        assert_eq!(list(&format!("STAT a 1\r\n{long}"), 4096), Err(TOO_LONG));
+    }
 }

@@ -8,7 +8,7 @@
 use super::KEY_MAX;
 use super::commands::{self, Shape};
 use crate::scan::{self, Tokens};
-use crate::{Class, Parsed, Quiet, Refusal, Request, Resume, Span};
+use crate::{Class, Local, Parsed, Quiet, Refusal, Request, Resume, Span};
 
 /// Longest line of a command that does not take any number of keys, as in memcached.
 const LINE_MAX: usize = 2048;
@@ -23,8 +23,12 @@ const BAD_EXPTIME: &str = "invalid exptime argument";
 const BINARY_MAGIC: u8 = 0x80;
 const NOT_BINARY: &str = "binary is spoken from a connection's first byte on, or not at all";
 const NOT_HTTP: &str = "this is no HTTP server";
-const ONE_SERVER: &str = "these statistics are a server's own: ask the server itself";
+pub(super) const ONE_SERVER: &str = "these statistics are a server's own: ask the server itself";
 const LINE_TOO_LONG: &str = "line too long";
+/// Most words of an administrative command after its name: `lru tune` has four numbers.
+const ADMIN_MAX: usize = 7;
+/// Longest line of one. Servers before 1.5 hang up on one that is longer than 1024 bytes.
+const ADMIN_LINE_MAX: usize = 1000;
 
 pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> Parsed<Request> {
     keys.clear();
@@ -48,10 +52,18 @@ pub(super) fn parse(input: &[u8], resume: &mut Resume, keys: &mut Vec<Span>) -> 
 /// The canonical, answering form: single spaces, no `noreply`, no argument that says nothing.
 pub(super) fn write_head(request: &Request, head: &[u8], keys: &[Span], out: &mut Vec<u8>) {
     let mut tokens = Tokens::new(head);
-    let mut left = match (request.command, request.quiet) {
-        (commands::DELETE, _) => 2,
-        (_, Quiet::Loud) => usize::MAX,
-        (_, _) => Tokens::new(head).count() - 1,
+    // What stands behind is `noreply`, or what servers do not look at either.
+    let mut left = match commands::shape(request.command) {
+        Shape::Store => 5,
+        Shape::StoreCas => 6,
+        Shape::Delete => 2,
+        Shape::Delta | Shape::Touch => 3,
+        Shape::Flush if is_now(head) => 1,
+        Shape::Flush => 2,
+        Shape::Stats => 2,
+        _ if request.command == commands::STATS_RESET => 2,
+        _ if request.quiet == Quiet::Loud => usize::MAX,
+        _ => Tokens::new(head).count() - 1,
     };
     debug_assert!(matches!(request.class, Class::Broadcast { .. }) || keys.len() == 1);
     while left > 0
@@ -63,6 +75,23 @@ pub(super) fn write_head(request: &Request, head: &[u8], keys: &[Span], out: &mu
     }
     out.pop();
     out.extend_from_slice(b"\r\n");
+}
+
+/// Whether `stats` knows this argument, and servers answer it by a list of facts.
+pub(super) fn is_list(word: &[u8]) -> bool {
+    matches!(word, b"settings" | b"items" | b"slabs" | b"sizes" | b"conns" | b"extstore")
+}
+
+/// Whether `stats` knows this argument, and what it does is about one server.
+pub(super) fn is_servers_own(word: &[u8]) -> bool {
+    matches!(word, b"detail" | b"cachedump" | b"sizes_enable" | b"sizes_disable")
+}
+
+/// Whether a `flush_all` has no time, or one that has passed: servers flush at once.
+fn is_now(head: &[u8]) -> bool {
+    let mut tokens = Tokens::new(head);
+    let time = tokens.by_ref().nth(1).map_or(&b""[..], |time| tokens.text(time));
+    !time.first().is_some_and(u8::is_ascii_digit)
 }
 
 /// Whether the line that begins so may be of any length.
@@ -100,6 +129,7 @@ impl Line<'_> {
             Shape::Verbosity => self.read_verbosity(),
             Shape::Meta(verb) => self.read_meta(verb),
             Shape::Stats => self.read_stats(),
+            Shape::Admin => self.read_admin(),
             Shape::Bare => None,
         }
     }
@@ -130,7 +160,12 @@ impl Line<'_> {
             return self.refuse(Refusal::Bad(BAD_EXPTIME));
         }
         self.request.arguments = exptime;
-        self.read_keys()
+        let refused = self.read_keys();
+        if self.request.class == Class::Refuse(Refusal::Unknown) {
+            // As memcached answers it: without a key there is nothing to find.
+            self.request.class = Class::Local(Local::NoKeys);
+        }
+        refused
     }
 
     /// `count` tokens make the command, its word included; the fifth is the length of the data.
@@ -147,13 +182,13 @@ impl Line<'_> {
         };
         self.request.body = body;
         self.request.trailer = b"\r\n";
-        let noreply = given == count;
+        self.request.stores = true;
         let good = tokens[0].is_some_and(|key| self.is_key(key))
             && scan::decimal(text(1), u64::from(u32::MAX)).is_some()
             && is_exptime(text(2))
-            && (!cas || scan::decimal(text(4), u64::MAX).is_some())
-            && (!noreply || text(count - 1) == b"noreply");
-        self.request.quiet = silent(noreply && text(count - 1) == b"noreply");
+            && (!cas || scan::decimal(text(4), u64::MAX).is_some());
+        // Any other last word is passed over, as memcached does: its own proxy writes `noreplY`.
+        self.request.quiet = silent(given == count && text(count - 1) == b"noreply");
         if !good {
             return self.refuse(Refusal::Bad(BAD_LINE));
         }
@@ -196,12 +231,7 @@ impl Line<'_> {
         }
         let text = |at: usize| tokens[at].map(|token| self.tokens.text(token));
         let number = text(1).is_some_and(is_number);
-        let last = text(2);
-        let noreply = last == Some(b"noreply");
-        self.request.quiet = silent(noreply);
-        if last.is_some() && !noreply {
-            return self.refuse(Refusal::Bad(BAD_LINE));
-        }
+        self.request.quiet = silent(text(2) == Some(b"noreply"));
         if !number {
             return self.refuse(Refusal::Bad(bad));
         }
@@ -215,11 +245,18 @@ impl Line<'_> {
         }
         self.request.quiet = silent(self.ends_with_noreply(&tokens));
         let text = |at: usize| tokens[at].map(|token| self.tokens.text(token));
-        let delay = |text: &[u8]| scan::decimal(text, i32::MAX as u64).is_some();
+        // A time before now means now, minus zero too.
+        let is_time = |text: &[u8]| {
+            let (digits, most) = match text.strip_prefix(b"-") {
+                Some(digits) => (digits, i32::MAX as u64 + 1),
+                None => (text, i32::MAX as u64),
+            };
+            scan::decimal(digits, most).is_some()
+        };
         match (text(0), text(1)) {
             (None | Some(b"noreply"), None) => None,
-            (Some(number), None | Some(b"noreply")) if delay(number) => None,
-            (Some(number), _) if delay(number) => self.refuse(Refusal::Bad(BAD_LINE)),
+            (Some(time), _) if is_time(time) && self.tokens.are_clean() => None,
+            (Some(time), _) if is_time(time) => self.refuse(Refusal::Bad(BAD_LINE)),
             _ => self.refuse(Refusal::Bad(BAD_EXPTIME)),
         }
     }
@@ -241,7 +278,64 @@ impl Line<'_> {
         match self.tokens.next().map(|token| self.tokens.text(token)) {
             None => None,
             Some(b"noreply") => self.refuse(Refusal::Unknown),
-            Some(_) => self.refuse(Refusal::ByName(ONE_SERVER)),
+            Some(b"reset") => {
+                self.request.command = commands::STATS_RESET;
+                self.request.class = commands::TABLE[usize::from(commands::STATS_RESET)].class;
+                // What follows says nothing, and is not passed on.
+                self.tokens.by_ref().for_each(drop);
+                match self.tokens.are_clean() {
+                    true => None,
+                    false => self.refuse(Refusal::Unknown),
+                }
+            }
+            Some(b"proxy") => {
+                self.request.class = Class::Local(Local::Stats);
+                None
+            }
+            Some(word) if is_list(word) => {
+                self.tokens.by_ref().for_each(drop);
+                match self.tokens.are_clean() {
+                    true => None,
+                    false => self.refuse(Refusal::Unknown),
+                }
+            }
+            Some(word) if is_servers_own(word) => self.refuse(Refusal::ByName(ONE_SERVER)),
+            Some(_) => self.refuse(Refusal::Unknown),
+        }
+    }
+
+    /// Some of these hear `noreply`. To others it is an argument that makes them an error, and so
+    /// it is here: on a server that heard it, nobody would answer.
+    fn read_admin(&mut self) -> Option<Parsed<Request>> {
+        let tokens = self.collect::<{ ADMIN_MAX + 1 }>();
+        let count = tokens.iter().flatten().count();
+        let word = tokens[0].map(|token| self.tokens.text(token));
+        let noreply = self.ends_with_noreply(&tokens);
+        let (counts, hears_noreply) = match (self.request.command, word) {
+            (commands::CACHE_MEMLIMIT, _) => (1..=1, true),
+            (commands::SLABS, Some(b"automove")) => (2..=ADMIN_MAX, true),
+            (commands::SLABS, _) => (3..=3, false),
+            (commands::LRU_CRAWLER, Some(b"metadump" | b"mgdump")) => {
+                return self.refuse(Refusal::ByName(commands::STREAM));
+            }
+            (commands::LRU_CRAWLER, Some(b"enable" | b"disable")) => (1..=1, false),
+            (commands::LRU_CRAWLER, Some(b"crawl" | b"tocrawl" | b"sleep")) => (2..=2, false),
+            (commands::LRU_CRAWLER, _) => return self.refuse(Refusal::Unknown),
+            (commands::DEBUGTIME, _) => (1..=1, false),
+            _ => (1..=ADMIN_MAX, true),
+        };
+        let count = count - usize::from(noreply);
+        let is_strange = noreply && !hears_noreply || !self.tokens.are_clean();
+        if is_strange || count > *counts.end() {
+            return self.refuse(Refusal::Unknown);
+        }
+        self.request.quiet = silent(noreply);
+        if count < *counts.start() {
+            return self.refuse(Refusal::Unknown);
+        }
+        match self.request.head as usize {
+            ..=ADMIN_LINE_MAX => None,
+            _ => self.refuse(Refusal::Bad(LINE_TOO_LONG)),
         }
     }
 

@@ -21,13 +21,20 @@ const LOGIN_FIRST: &[u8] = b"CLIENT_ERROR unauthenticated";
 pub struct Servers;
 
 impl Upstream for Servers {
-    fn parse_reply(&self, ask: Ask, _: &mut Progress, input: &[u8]) -> Parsed<Item> {
-        reply::parse(ask, input)
+    fn parse_reply(&self, ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
+        reply::parse(ask, progress, input)
     }
 
     fn needs(&self, ask: Ask) -> Skills {
         let meta = (commands::MG..=commands::ME).contains(&ask.command);
         Skills { meta, ..Skills::default() }
+    }
+
+    fn lacks(&self, skills: Skills) -> Option<&'static str> {
+        (!skills.meta).then_some(
+            "has no meta commands that can be relied on (memcached has them since 1.6.13): \
+             requests that need them are refused",
+        )
     }
 
     fn fetch_max(&self, ask: Ask) -> usize {
@@ -66,16 +73,16 @@ impl Upstream for Servers {
     }
 
     fn hear(&self, credentials: bool, _lane: Lane, input: &[u8]) -> Parsed<Heard> {
-        let mut at = 0;
+        let (mut at, mut progress) = (0, Progress::default());
         if credentials {
-            match reply::parse(Ask { command: commands::SET }, input) {
+            match reply::parse(Ask { command: commands::SET }, &mut progress, input) {
                 Parsed::Complete(Item { kind: ItemKind::Status, head, .. }) => at = head as usize,
                 Parsed::Complete(_) => return Parsed::Complete(Heard::LoginRefused),
                 Parsed::Incomplete => return Parsed::Incomplete,
                 Parsed::Malformed(why) => return Parsed::Malformed(why),
             }
         }
-        match reply::parse(Ask { command: commands::VERSION }, &input[at..]) {
+        match reply::parse(Ask { command: commands::VERSION }, &mut progress, &input[at..]) {
             Parsed::Complete(item) => {
                 let end = at + item.head as usize;
                 welcome(item.kind, &input[at..end], end)

@@ -1,11 +1,12 @@
 //! What clients speak: lines of text.
 
-use super::commands::{MG, SET, TABLE};
+use super::commands::{MG, MS, SET, TABLE};
 use super::meta::{self, base64};
-use super::{Binary, Servers, answer, binary, reply, request};
+use super::{Binary, Servers, answer, binary, gather, reply, request};
+use crate::scan::Tokens;
 use crate::{
-    Answer, Ask, Asked, Carry, Class, Command, Item, Login, Parsed, Protocol, Request, Resume,
-    Shown, Skills, Span, Upstream,
+    Answer, Ask, Asked, Carry, Class, Command, Item, Login, Ours, Parsed, Part, Protocol, Request,
+    Resume, Shown, Skills, Span, Upstream,
 };
 
 const ABOUT: &str = "\
@@ -16,8 +17,15 @@ classic words where those mean exactly the same. What memcached 1.6.18 takes and
 * a number with a `+`, minus zero, or one beyond its range; a control character anywhere in a
   line;
 * text behind a flag that has no value; base64 that is not canonical;
-* an `ms` without a length that can be read: the connection ends, since data cannot be told from
-  commands.
+* a storage command whose length cannot be read: the connection ends, since data cannot be told
+  from commands. One that names no length is an error, and the conversation goes on;
+* the data of a storage command that is refused: it is passed over, never read as commands.
+
+`stats` has memcached's names, as if the pool were one memcached. Connections, bytes, logins, reads
+(`cmd_get`, `get_hits`, `get_misses`), `cmd_set` and what is said of the process are the proxy's,
+of all workers; `pid` and `uptime` are the master's. The others are summed over the servers, which
+are asked each time; `quickack_servers_down` names those that did not answer. What means nothing of
+several servers (`libevent`, `hash_power_level`) is left out.
 
 Flags of newer versions (`E`, `S`, `x`) pass on; a letter that nobody knows is refused. `k` of a
 base64 key whose bytes a line cannot hold is told from the request: the server could send such a
@@ -103,8 +111,36 @@ impl Protocol for Text {
         }
     }
 
-    fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool {
-        meta::answer::names(asked, key)
+    fn gather(
+        &self,
+        asked: &Asked<'_>,
+        parts: &mut dyn Iterator<Item = Part<'_>>,
+        ours: &dyn Ours,
+        out: &mut Vec<u8>,
+    ) {
+        let words = asked.head.split(|byte| matches!(byte, b' ' | b'\r' | b'\n'));
+        let argument = words.filter(|word| !word.is_empty()).nth(1).unwrap_or_default();
+        let pass = |reply: &[u8], out: &mut Vec<u8>| out.extend_from_slice(reply);
+        gather::gather(self, asked, parts, (ours, argument), &pass, out);
+    }
+
+    /// As memcached 1.6.18 does it: of a `set`, and of an `ms` in every mode, but not of `cas`.
+    fn removal(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) -> bool {
+        let removes = matches!(request.command, SET | MS);
+        if removes {
+            let mut tokens = Tokens::new(head);
+            let key = tokens.by_ref().nth(1).map_or(&b""[..], |key| tokens.text(key));
+            meta::carry::write_removal(key, request.arguments.of(head) == b"b", out);
+        }
+        removes
+    }
+
+    fn is_answer(&self, asked: &Asked<'_>, item: &Item, head: &[u8]) -> bool {
+        meta::answer::is_answer(asked, item, head)
+    }
+
+    fn found(&self, asked: &Asked<'_>, item: &Item, head: &[u8]) -> Option<bool> {
+        reply::found(asked.ask, item, head)
     }
 
     fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
@@ -126,7 +162,7 @@ impl Protocol for Text {
         let space = body.iter().position(|byte| *byte == b' ').unwrap_or(body.len());
         let (name, rest) = body.split_at(space);
         let password = rest.get(1..).unwrap_or_default();
-        Login::Attempt { name, password, goes_on: false }
+        Login::Attempt { name: name.into(), password: password.into(), goes_on: false }
     }
 }
 
@@ -142,8 +178,8 @@ mod tests {
         let (head, rest) = stream.as_bytes().split_at(request.head as usize);
         let found = Text.login(&request, head, &rest[..request.body as usize]);
         let expected = expected.map_or(Login::Other, |(name, password)| Login::Attempt {
-            name: name.as_bytes(),
-            password: password.as_bytes(),
+            name: name.as_bytes().into(),
+            password: password.as_bytes().into(),
             goes_on: false,
         });
         assert_eq!(found, expected, "{stream}");

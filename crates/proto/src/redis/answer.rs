@@ -9,7 +9,6 @@ const NO_LOGIN_FOR_HELLO: &[u8] = b"NOAUTH HELLO must be called with the client 
     authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to \
     authenticate the client and select the RESP protocol version at the same time";
 const WRONG_LOGIN: &[u8] = b"WRONGPASS invalid username-password pair or user is disabled.";
-const TOGETHER: &[u8] = b"; a hash tag in both brings them together, as in {user:1}:name";
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 const PING_LOW: &[u8] = b"*1\r\n$4\r\nping\r\n";
@@ -27,7 +26,7 @@ pub(super) fn write(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {
         Answer::Refused(why) => refusal::write(asked, *why, out),
         Answer::Failed(why) | Answer::Uncertain(why) => fault(why, out),
         Answer::Error(line) => pass(line, out),
-        Answer::Apart { keys, servers } => apart(*keys, *servers, out),
+        Answer::Apart { keys, servers, tag } => apart(*keys, *servers, *tag, out),
         Answer::Mechanisms => words::error(&[NO_LOGIN], out),
         Answer::LoginFailed => words::error(&[WRONG_LOGIN], out),
         Answer::LoginFirst if asked.command == id::HELLO => {
@@ -63,11 +62,22 @@ fn pass(line: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn apart(keys: [&[u8]; 2], servers: [&str; 2], out: &mut Vec<u8>) {
-    let [one, other] = keys.map(words::echo);
+/// Two keys and where they live; and how they could live together, which a tag alone does only
+/// where the pool looks for tags.
+fn apart(keys: [&[u8]; 2], servers: [&str; 2], tag: Option<[u8; 2]>, out: &mut Vec<u8>) {
+    let [one, other] = keys.map(words::beginning);
     let [here, there] = servers.map(str::as_bytes);
     let why: &[u8] = b"CROSSSLOT Keys in request don't hash to the same server: '";
-    words::error(&[why, &one, b"' is on ", here, b", '", &other, b"' on ", there, TOGETHER], out);
+    let places = [why, one, b"' is on ", here, b", '", other, b"' on ", there].concat();
+    let advice: &[u8] = match tag {
+        Some(_) => b"; a hash tag in both brings them together",
+        None => {
+            b"; the pool has no `hash_tag`: with `hash_tag: \"{}\"` a hash tag in both would bring \
+              them together"
+        }
+    };
+    let [open, close] = tag.unwrap_or(*b"{}");
+    words::error(&[&places, advice, b", as in ", &[open], b"user:1", &[close], b":name"], out);
 }
 
 #[cfg(test)]
@@ -102,12 +112,25 @@ mod tests {
         check(&Answer::LoginFailed, wrong);
         let hello = said(id::HELLO, b"", &Answer::LoginFirst);
         assert!(hello.starts_with(b"-NOAUTH HELLO must be called"));
-        let apart = Answer::Apart { keys: [b"a", b"b\r\n"], servers: ["s1", "s2"] };
-        check(
-            &apart,
-            "-CROSSSLOT Keys in request don't hash to the same server: 'a' is on s1, \
-             'b\\x0d\\x0a' on s2; a hash tag in both brings them together, as in {user:1}:name\r\n",
-        );
+    }
+
+    /// A tag has no effect where the pool looks for none.
+    #[test]
+    fn keys_that_live_apart_are_told_what_would_bring_them_together() {
+        let apart = |tag| Answer::Apart { keys: [b"a", b"b\r\n"], servers: ["s1", "s2"], tag };
+        let where_they_are = "-CROSSSLOT Keys in request don't hash to the same server: 'a' is on \
+             s1, 'b  ' on s2; ";
+        for (tag, advice) in [
+            (Some(*b"{}"), "a hash tag in both brings them together, as in {user:1}:name\r\n"),
+            (Some(*b"$$"), "a hash tag in both brings them together, as in $user:1$:name\r\n"),
+            (
+                None,
+                "the pool has no `hash_tag`: with `hash_tag: \"{}\"` a hash tag in both would \
+                 bring them together, as in {user:1}:name\r\n",
+            ),
+        ] {
+            check(&apart(tag), &format!("{where_they_are}{advice}"));
+        }
     }
 
     /// A small generator (xorshift), so that a failure repeats.
@@ -147,7 +170,7 @@ mod tests {
                 Answer::Uncertain(&text),
                 Answer::Error(&line),
                 Answer::Error(if one.starts_with(b"!") { b"x" } else { &one }),
-                Answer::Apart { keys: [&one, &other], servers: [&text, "s"] },
+                Answer::Apart { keys: [&one, &other], servers: [&text, "s"], tag: None },
                 Answer::Refused(Refusal::Unknown),
                 Answer::Refused(Refusal::ByName("why")),
                 Answer::Refused(Refusal::Bad("why")),

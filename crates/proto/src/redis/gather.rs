@@ -10,10 +10,13 @@
 //! Where all must succeed, the first error is the answer. Of a change that others have carried out
 //! it says so: nothing undoes that.
 
+use std::borrow::Cow;
+
 use super::commands::{self, id};
 use super::reply::Walk;
-use super::words;
-use crate::{Asked, Class};
+use super::{answer, config, info, words};
+use crate::part::{self, Ours, Part, Said};
+use crate::{Answer, Asked, Class, Reach};
 
 /// What is made of the replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,48 +31,74 @@ enum Gathering {
     Pick,
     /// 1 where all have it, element by element.
     And,
+    /// The least number.
+    Least,
+    /// The elements that all arrays have.
+    Shared,
+    /// What FUNCTION STATS tells: a script that runs on any, and what all have.
+    Functions,
+    /// `info.rs`.
+    Info,
+    /// `config.rs`.
+    Config,
+    /// Everybody says the same, be it an error; otherwise each is named.
+    Agreed,
+    /// An entry for each server: its name, and what it says.
+    Entries,
 }
 
 fn gathering(command: u16) -> Gathering {
     match command {
         id::DEL | id::UNLINK | id::EXISTS | id::TOUCH | id::DBSIZE => Gathering::Sum,
         id::KEYS => Gathering::Concat,
-        id::RANDOMKEY => Gathering::Pick,
+        id::RANDOMKEY | id::ACL_GENPASS => Gathering::Pick,
         id::SCRIPT_EXISTS => Gathering::And,
-        _ => Gathering::Same,
+        id::LASTSAVE => Gathering::Least,
+        id::MODULE_LIST => Gathering::Shared,
+        id::FUNCTION_STATS => Gathering::Functions,
+        id::INFO => Gathering::Info,
+        id::CONFIG_GET => Gathering::Config,
+        _ => match class(command) {
+            Some(Class::Broadcast { gated: true, reach: Reach::Survey, .. }) => Gathering::Entries,
+            Some(Class::Broadcast { gated: true, .. }) => Gathering::Agreed,
+            _ => Gathering::Same,
+        },
     }
+}
+
+fn class(command: u16) -> Option<Class> {
+    commands::rows().get(usize::from(command)).map(|row| row.class)
 }
 
 /// Whether the row changes something.
 fn changes(command: u16) -> bool {
-    let row = commands::rows().get(usize::from(command));
     matches!(
-        row.map(|row| row.class),
+        class(command),
         Some(Class::Split { writes: true, .. } | Class::Broadcast { writes: true, .. })
     )
 }
 
 pub(super) fn gather(
     asked: &Asked<'_>,
-    parts: &mut dyn Iterator<Item = Result<&[u8], &[u8]>>,
+    parts: &mut dyn Iterator<Item = Part<'_>>,
+    ours: &dyn Ours,
     out: &mut Vec<u8>,
 ) {
-    let mut replies = Vec::new();
-    let mut errors = Vec::new();
-    for part in parts {
-        match part {
-            Ok(reply) => replies.push(reply),
-            Err(error) => errors.push(error),
-        }
-    }
+    let parts: Vec<Part<'_>> = parts.collect();
+    let replies: Vec<&[u8]> = parts.iter().filter_map(Part::reply).collect();
+    let is_whole = replies.len() == parts.len();
     let how = gathering(asked.command);
+    if let Gathering::Agreed | Gathering::Entries = how {
+        return administer(asked, how, &parts, out);
+    }
     let enough = match how {
-        Gathering::Pick => errors.is_empty() || replies.iter().any(|reply| !is_null(reply)),
-        _ => errors.is_empty(),
+        Gathering::Pick => is_whole || replies.iter().any(|reply| !is_null(reply)),
+        Gathering::Info | Gathering::Config => !replies.is_empty(),
+        _ => is_whole,
     };
     if !enough {
         let is_partly_done = !replies.is_empty() && changes(asked.command);
-        return fail(&errors, is_partly_done, out);
+        return fail(asked, &parts, is_partly_done, out);
     }
     let start = out.len();
     let gathered = match how {
@@ -78,22 +107,63 @@ pub(super) fn gather(
         Gathering::Concat => concat(&replies, out),
         Gathering::Pick => pick(&replies, out),
         Gathering::And => and(&replies, out),
+        Gathering::Least => least(&replies, out),
+        Gathering::Shared => shared(&replies, out),
+        Gathering::Functions => functions(&replies, out),
+        Gathering::Info => info::gather(asked, &parts, ours, out),
+        Gathering::Config => config::gather(&parts, ours, out),
+        Gathering::Agreed | Gathering::Entries => unreachable!("answered above"),
     };
     if gathered.is_none() {
         out.truncate(start);
-        differ(&replies, out);
+        differ(&parts, out);
+    }
+}
+
+/// What an operator asks of all servers.
+fn administer(asked: &Asked<'_>, how: Gathering, parts: &[Part<'_>], out: &mut Vec<u8>) {
+    let alone = parts.len() == 1;
+    if let (Some(reply), true) = (part::agreed(parts), alone || how == Gathering::Agreed) {
+        return out.extend_from_slice(reply);
+    }
+    if let Some(line) = part::agreed_error(parts) {
+        return answer::write(asked, &Answer::Error(line), out);
+    }
+    if how == Gathering::Agreed || parts.iter().all(|part| part.reply().is_none()) {
+        return differ(parts, out);
+    }
+    words::open_array(parts.len(), out);
+    for part in parts {
+        words::open_array(2, out);
+        words::bulk(part.server.as_bytes(), out);
+        match part.said {
+            Said::Reply(reply) => out.extend_from_slice(reply),
+            Said::Error(line) => answer::write(asked, &Answer::Error(line), out),
+            Said::Fault { words, .. } => answer::write(asked, &Answer::Failed(words), out),
+        }
     }
 }
 
 /// The error that claims least, and that others have done what was asked, if they have.
-fn fail(errors: &[&[u8]], is_partly_done: bool, out: &mut Vec<u8>) {
-    let Some(error) = errors.iter().min_by_key(|error| claim(error)) else {
+fn fail(asked: &Asked<'_>, parts: &[Part<'_>], is_partly_done: bool, out: &mut Vec<u8>) {
+    let errors = parts.iter().filter_map(|part| error(asked, part));
+    let Some(error) = errors.min_by_key(|error| claim(error)) else {
         return words::error(&[b"ERR no server has answered"], out);
     };
     match error.strip_prefix(b"-").and_then(|line| line.strip_suffix(b"\r\n")) {
         Some(line) if is_partly_done => words::error(&[line, PARTLY_DONE], out),
-        _ => out.extend_from_slice(error),
+        _ => out.extend_from_slice(&error),
     }
+}
+
+/// The error that the client of this part alone would read.
+fn error<'a>(asked: &Asked<'_>, part: &Part<'a>) -> Option<Cow<'a, [u8]>> {
+    if let Said::Error(line) = part.said {
+        return Some(Cow::Borrowed(line));
+    }
+    let mut told = Vec::new();
+    answer::write(asked, &Answer::Failed(&part.fault()?), &mut told);
+    Some(Cow::Owned(told))
 }
 
 /// How much an error claims: less than that nothing was done?
@@ -104,16 +174,15 @@ fn claim(error: &[u8]) -> u8 {
 
 const PARTLY_DONE: &[u8] = b" (on other servers it was carried out)";
 
-/// Servers that should say the same do not, or one says what cannot be gathered.
-fn differ(replies: &[&[u8]], out: &mut Vec<u8>) {
-    let first = replies.first().copied().unwrap_or_default();
-    let other = replies.iter().find(|reply| **reply != first).copied().unwrap_or(first);
-    let told = [first, other].map(|reply| {
-        let mut walk = Walk::new(reply);
-        words::echo(walk.text().unwrap_or(reply))
-    });
-    let why: &[u8] = b"ERR the servers do not agree: one says '";
-    words::error(&[why, &told[0], b"', another '", &told[1], b"'"], out);
+/// Servers that should say the same do not, or one says what cannot be gathered: each is named.
+fn differ(parts: &[Part<'_>], out: &mut Vec<u8>) {
+    let told = part::disagreement(parts, &show);
+    words::error(&[b"ERR ", told.as_bytes()], out);
+}
+
+fn show(said: &[u8]) -> String {
+    let text = words::beginning(Walk::new(said).text().unwrap_or(said));
+    String::from_utf8_lossy(text).into_owned()
 }
 
 fn is_null(reply: &[u8]) -> bool {
@@ -193,21 +262,67 @@ fn and(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
+fn least(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let numbers: Option<Vec<u64>> = replies.iter().map(|reply| Walk::new(reply).number()).collect();
+    words::number(numbers?.into_iter().min()?, out);
+    Some(())
+}
+
+fn shared(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let mut lists: Vec<Vec<&[u8]>> = Vec::new();
+    for reply in replies {
+        let mut walk = array(reply)?;
+        let count = walk.open()?;
+        lists.push((0..count).map(|_| walk.value()).collect::<Option<_>>()?);
+    }
+    let (first, others) = lists.split_first()?;
+    let is_shared = |one: &&&[u8]| others.iter().all(|other| other.contains(one));
+    let all: Vec<&&[u8]> = first.iter().filter(is_shared).collect();
+    words::open_array(all.len(), out);
+    all.into_iter().for_each(|one| out.extend_from_slice(one));
+    Some(())
+}
+
+/// Two names with their values: the script that runs, and the engines.
+fn functions(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let mut told: Vec<[&[u8]; 4]> = Vec::new();
+    for reply in replies {
+        let mut walk = Walk::new(reply);
+        if walk.open()? != 4 {
+            return None;
+        }
+        told.push([walk.value()?, walk.value()?, walk.value()?, walk.value()?]);
+    }
+    let [name, idle, engines, had] = *told.first()?;
+    let agree = told.iter().all(|one| (one[0], one[2], one[3]) == (name, engines, had));
+    let running = told.iter().map(|one| one[1]).find(|running| !is_null(running));
+    let head = replies[0].len() - (name.len() + idle.len() + engines.len() + had.len());
+    out.extend_from_slice(&replies[0][..head]);
+    for piece in [name, running.unwrap_or(idle), engines, had] {
+        out.extend_from_slice(piece);
+    }
+    agree.then_some(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::part::tests::{Nothing, fault, parts};
     use crate::{Ask, Quiet};
 
-    /// Replies that begin with `-` come as errors, as the data plane gives them.
-    fn check(command: u16, replies: &[&str], expected: &str) {
+    /// Replies that begin with `-` come as errors, as the data plane gives them, and what begins
+    /// with `fault` as one of ours.
+    fn check<'a>(command: u16, replies: &[&'a str], expected: &str) {
         let ask = Ask { command };
         let asked = Asked { command, quiet: Quiet::Loud, ask, head: b"", at: 0, next: None };
         let mut out = b"before".to_vec();
-        let mut parts = replies.iter().map(|reply| match reply.starts_with(['-', '!']) {
-            true => Err(reply.as_bytes()),
-            false => Ok(reply.as_bytes()),
-        });
-        gather(&asked, &mut parts, &mut out);
+        let said = |reply: &&'a str| match reply.strip_prefix("fault ") {
+            Some(words) => fault(words, false),
+            None if reply.starts_with(['-', '!']) => Said::Error(reply.as_bytes()),
+            None => Said::Reply(reply.as_bytes()),
+        };
+        let said: Vec<Said<'a>> = replies.iter().map(said).collect();
+        gather(&asked, &mut parts(&said), &Nothing, &mut out);
         let said = String::from_utf8_lossy(&out);
         assert_eq!(said, format!("before{expected}"), "{replies:?}");
     }
@@ -217,7 +332,7 @@ mod tests {
         check(id::DEL, &[":2\r\n"], ":2\r\n");
         check(id::EXISTS, &[":2\r\n", ":0\r\n", ":40\r\n"], ":42\r\n");
         check(id::DBSIZE, &[":18446744073709551615\r\n"], ":18446744073709551615\r\n");
-        let differ = "-ERR the servers do not agree: one says '1', another 'OK'\r\n";
+        let differ = "-ERR the servers do not agree: s0 says '1'; s1 says 'OK'\r\n";
         check(id::TOUCH, &[":1\r\n", "+OK\r\n"], differ);
     }
 
@@ -231,16 +346,17 @@ mod tests {
         // Nothing has changed by it.
         check(id::EXISTS, &[":1\r\n", "-OOM no\r\n"], "-OOM no\r\n");
         check(id::MSET, &["+OK\r\n", "!3\r\nERR\r\n"], "!3\r\nERR\r\n");
-        check(id::MSET, &[], "-ERR the servers do not agree: one says '', another ''\r\n");
+        check(id::MSET, &[], "-ERR no server was asked\r\n");
     }
 
     /// One was not sent, of the other nobody knows: not "nothing was done".
     #[test]
     fn the_error_that_claims_least_is_told() {
-        let down = "-ERR s1: down, waiting for it to come back\r\n";
-        let lost = "-ERR s2: connection lost, outcome unknown\r\n";
-        check(id::MSET, &[down, lost], lost);
-        check(id::MSET, &[lost, down], lost);
+        let down = "fault down, waiting for it to come back";
+        let lost = "fault connection lost, outcome unknown";
+        check(id::MSET, &[down, down], "-ERR s0: down, waiting for it to come back\r\n");
+        check(id::MSET, &[down, lost], "-ERR s1: connection lost, outcome unknown\r\n");
+        check(id::MSET, &[lost, down], "-ERR s0: connection lost, outcome unknown\r\n");
         let partly =
             "-ERR s2: connection lost, outcome unknown (on other servers it was carried out)\r\n";
         check(id::MSET, &[down, "+OK\r\n", lost], partly);
@@ -283,15 +399,77 @@ mod tests {
     fn a_script_exists_where_all_have_it() {
         let replies = ["*3\r\n:1\r\n:1\r\n:0\r\n", "*3\r\n:1\r\n:0\r\n:0\r\n"];
         check(id::SCRIPT_EXISTS, &replies, "*3\r\n:1\r\n:0\r\n:0\r\n");
-        let differ = "-ERR the servers do not agree: one says '*1\\x0d\\x0a:1\\x0d\\x0a', \
-             another '*0\\x0d\\x0a'\r\n";
+        let differ = "-ERR the servers do not agree: s0 says '*1  :1  '; s1 says '*0  '\r\n";
         check(id::SCRIPT_EXISTS, &["*1\r\n:1\r\n", "*0\r\n"], differ);
+    }
+
+    #[test]
+    fn the_oldest_save_and_the_modules_that_all_have_are_told() {
+        check(id::LASTSAVE, &[":1795351520\r\n", ":1795351420\r\n"], ":1795351420\r\n");
+        check(id::LASTSAVE, &[":5\r\n", "-ERR x\r\n"], "-ERR x\r\n");
+        let module =
+            |name: &str, version| format!("%2\r\n+name\r\n+{name}\r\n+ver\r\n:{version}\r\n");
+        let two = format!("*2\r\n{}{}", module("lua", 1), module("json", 2));
+        let one = format!("*1\r\n{}", module("json", 2));
+        let newer = format!("*1\r\n{}", module("json", 3));
+        check(id::MODULE_LIST, &[&two, &two], &two);
+        check(id::MODULE_LIST, &[&two, &one], &one);
+        check(id::MODULE_LIST, &[&two, &one, &newer], "*0\r\n");
+    }
+
+    #[test]
+    fn a_script_that_runs_on_one_server_is_told() {
+        let stats = |running: &str, count| {
+            format!("*4\r\n$14\r\nrunning_script\r\n{running}$7\r\nengines\r\n*1\r\n:{count}\r\n")
+        };
+        let (idle, busy) = (stats("*-1\r\n", 1), stats("*1\r\n+f\r\n", 1));
+        check(id::FUNCTION_STATS, &[&idle, &idle], &idle);
+        check(id::FUNCTION_STATS, &[&idle, &busy, &idle], &busy);
+        let mut out = Vec::new();
+        assert_eq!(functions(&[idle.as_bytes(), stats("*-1\r\n", 2).as_bytes()], &mut out), None);
+        assert_eq!(functions(&[b"*0\r\n"], &mut out), None);
+    }
+
+    #[test]
+    fn servers_that_agree_give_one_answer_and_others_are_named() {
+        check(id::CONFIG_SET, &["+OK\r\n", "+OK\r\n"], "+OK\r\n");
+        let unknown = "-ERR Unknown option\r\n";
+        check(id::CONFIG_SET, &[unknown, unknown], unknown);
+        check(id::CONFIG_SET, &[unknown], unknown);
+        check(id::BGSAVE, &["fault down"], "-ERR s0: down\r\n");
+        check(
+            id::CONFIG_SET,
+            &["+OK\r\n", "-ERR no\r\n", "fault down"],
+            "-ERR the servers do not agree: s0 says 'OK'; s1 says 'ERR no'; s2: down\r\n",
+        );
+        let none = "-ERR s0: down; s1: connection lost, outcome unknown\r\n";
+        check(id::SAVE, &["fault down", "fault connection lost, outcome unknown"], none);
+        let partly = "-ERR the servers do not agree: s0 says 'OK'; s1: down\r\n";
+        check(id::FLUSHALL, &["+OK\r\n", "fault down"], partly);
+    }
+
+    #[test]
+    fn a_read_of_all_servers_has_an_entry_for_each() {
+        let users = ["*1\r\n$1\r\na\r\n", "*0\r\n"];
+        let entries = "*2\r\n*2\r\n$2\r\ns0\r\n*1\r\n$1\r\na\r\n*2\r\n$2\r\ns1\r\n*0\r\n";
+        check(id::ACL_USERS, &users, entries);
+        check(id::ACL_USERS, &users[..1], users[0]);
+        check(
+            id::SLOWLOG_LEN,
+            &[":1\r\n", "fault down", "-ERR no\r\n"],
+            "*3\r\n*2\r\n$2\r\ns0\r\n:1\r\n*2\r\n$2\r\ns1\r\n-ERR down\r\n\
+             *2\r\n$2\r\ns2\r\n-ERR no\r\n",
+        );
+        check(id::SLOWLOG_LEN, &["fault down", "fault lost"], "-ERR s0: down; s1: lost\r\n");
+        let unknown = "-ERR unknown command\r\n";
+        check(id::COMMANDLOG_LEN, &[unknown, unknown], unknown);
+        check(id::ACL_GENPASS, &["$2\r\nab\r\n", "$2\r\nab\r\n"], "$2\r\nab\r\n");
     }
 
     #[test]
     fn a_script_has_one_digest() {
         check(id::SCRIPT_LOAD, &["$2\r\nab\r\n", "$2\r\nab\r\n"], "$2\r\nab\r\n");
-        let differ = "-ERR the servers do not agree: one says 'ab', another 'cd'\r\n";
+        let differ = "-ERR the servers do not agree: s0 says 'ab'; s1 says 'ab'; s2 says 'cd'\r\n";
         check(id::FUNCTION_LOAD, &["$2\r\nab\r\n", "$2\r\nab\r\n", "$2\r\ncd\r\n"], differ);
     }
 }

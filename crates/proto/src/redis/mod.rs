@@ -5,15 +5,18 @@
 //! is split · `refusal.rs` has a server's words for a client's mistakes.
 //!
 //! What is answered: `reply.rs` reads what a server says · `servers.rs` is what servers speak ·
-//! `scan.rs`, `gather.rs` and `script.rs` are what several of them say together · `converse/` is
-//! what the proxy says by itself, and `answer.rs` its errors · `words.rs` writes all that.
+//! `scan.rs`, `gather.rs` and `script.rs` are what several of them say together, `info.rs` and
+//! `config.rs` what they tell of themselves · `converse/` is what the proxy says by itself, and
+//! `answer.rs` its errors · `words.rs` writes all that.
 
 pub mod commands;
 
 mod answer;
 mod array;
+mod config;
 mod converse;
 mod gather;
+mod info;
 mod inline;
 mod keys;
 mod refusal;
@@ -28,8 +31,8 @@ mod words;
 pub use servers::Servers;
 
 use crate::{
-    Answer, Ask, Asked, Carry, Command, Excuse, Extra, Facts, Item, Lane, Login, Parsed, Protocol,
-    Request, Resume, Session, Shown, Skills, Span, Turn, Upstream,
+    Answer, Ask, Asked, Carry, Command, Excuse, Extra, Facts, Item, Lane, Login, Ours, Parsed,
+    Part, Protocol, Request, Resume, Session, Shown, Skills, Span, Turn, Upstream,
 };
 
 /// Redis.
@@ -83,8 +86,8 @@ impl Protocol for Redis {
         inline::argument(head, span, scratch)
     }
 
-    fn carry(&self, request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
-        converse::carry(request, head, skills)
+    fn carry(&self, request: &Request, _head: &[u8], skills: Option<Skills>) -> Carry {
+        converse::carry(request, skills)
     }
 
     fn write_head(&self, request: &Request, head: &[u8], _: &[Span], _: Ask, out: &mut Vec<u8>) {
@@ -110,10 +113,11 @@ impl Protocol for Redis {
     fn gather(
         &self,
         asked: &Asked<'_>,
-        parts: &mut dyn Iterator<Item = Result<&[u8], &[u8]>>,
+        parts: &mut dyn Iterator<Item = Part<'_>>,
+        ours: &dyn Ours,
         out: &mut Vec<u8>,
     ) {
-        gather::gather(asked, parts, out);
+        gather::gather(asked, parts, ours, out);
     }
 
     fn converse(
@@ -125,6 +129,10 @@ impl Protocol for Redis {
         out: &mut Vec<u8>,
     ) -> Turn {
         converse::converse(request, head, session, facts, out)
+    }
+
+    fn tells_ends(&self, request: &Request) -> bool {
+        request.command == commands::id::CLIENT_INFO
     }
 
     fn adopt(
@@ -153,11 +161,6 @@ impl Protocol for Redis {
         out: &mut Vec<u8>,
     ) -> Option<Ask> {
         script::remedy(asked, excuse, known, out)
-    }
-
-    /// A key is never told by its name.
-    fn names(&self, _: &Asked<'_>, _: &[u8]) -> bool {
-        true
     }
 
     fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {

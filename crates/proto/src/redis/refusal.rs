@@ -17,18 +17,21 @@ pub(super) fn write(asked: &Asked<'_>, why: Refusal, out: &mut Vec<u8>) {
             );
         }
         Refusal::Bad(EXPECTED_BULK) => {
-            let found = shown(&[array::offender(asked.head)]);
+            // A single byte, also one that would end a text.
+            let found = [array::offender(asked.head)];
             words::error(&[b"ERR ", EXPECTED_BULK.as_bytes(), b"'", &found, b"'"], out);
         }
         Refusal::Bad(BAD_ARGUMENT) => {
             let arguments = request::first_arguments(asked.head, SHOWN_MAX);
-            let wrong = shown(request::stray(&arguments).unwrap_or_default());
-            words::error(&[b"ERR ", BAD_ARGUMENT.as_bytes(), &wrong], out);
+            let wrong = words::shown(request::stray(&arguments).unwrap_or_default());
+            words::error(&[b"ERR ", BAD_ARGUMENT.as_bytes(), wrong], out);
         }
         Refusal::Bad(why) => {
             words::error(&[b"ERR ", why.replace('%', name(asked)).as_bytes()], out);
         }
-        Refusal::TooLarge => words::error(&[b"ERR the request is too large"], out),
+        Refusal::TooLarge | Refusal::TooLargeKept => {
+            words::error(&[b"ERR the request is too large"], out)
+        }
     }
 }
 
@@ -43,11 +46,9 @@ fn unknown(head: &[u8], out: &mut Vec<u8>) {
         return words::error(&[b"ERR unknown command"], out);
     };
     if let (Some(_), Some(sub)) = (commands::lookup(name), rest.first()) {
-        let container = shown(&name.to_ascii_uppercase());
-        let sub = shown(sub);
-        let help: &[u8] = b" HELP.";
+        let (container, sub) = (name.to_ascii_uppercase(), shown(sub));
         return words::error(
-            &[b"ERR unknown subcommand '", &sub, b"'. Try ", &container, help],
+            &[b"ERR unknown subcommand '", sub, b"'. Try ", &container, b" HELP."],
             out,
         );
     }
@@ -57,13 +58,13 @@ fn unknown(head: &[u8], out: &mut Vec<u8>) {
             break;
         }
         let room = words::ECHO_MAX - beginning.len();
+        let shown = words::shown(argument);
         beginning.push(b'\'');
-        beginning.extend(shown(&argument[..argument.len().min(room)]));
+        beginning.extend_from_slice(&shown[..shown.len().min(room)]);
         beginning.extend_from_slice(b"' ");
     }
-    let name = shown(name);
     words::error(
-        &[b"ERR unknown command '", &name, b"', with args beginning with: ", &beginning],
+        &[b"ERR unknown command '", shown(name), b"', with args beginning with: ", &beginning],
         out,
     );
 }
@@ -74,10 +75,7 @@ const SHOWN_MAX: usize = words::ECHO_MAX / 3 + 2;
 /// What is wrong is added when it is said.
 pub(super) const BAD_ARGUMENT: &str = "Unknown argument ";
 
-/// What a client sent, as servers repeat it, but for bytes that move a terminal.
-fn shown(text: &[u8]) -> Vec<u8> {
-    let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
-    let text = &text[..text.len().min(words::ECHO_MAX)];
-    let line: Vec<u8> = text.iter().map(|byte| if is_end(byte) { b' ' } else { *byte }).collect();
-    words::echo(&line)
+/// A name, as servers repeat it.
+fn shown(name: &[u8]) -> &[u8] {
+    words::beginning(words::shown(name))
 }

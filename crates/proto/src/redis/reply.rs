@@ -9,6 +9,9 @@
 //!   left 3    2           1            1       0       one Status, if all of it has come
 //! ```
 //!
+//! Frames are judged strictly, and what stands in them is not: scripts write lines as they like,
+//! and a link is many clients'.
+//!
 //! One item takes as many whole elements as the input holds. A bulk that is long, or has not come
 //! whole, is the item's body: its bytes are never looked at.
 
@@ -294,7 +297,7 @@ fn line(input: &[u8], at: usize) -> Element {
     let Some(len) = memchr::memchr2(b'\r', b'\n', rest) else {
         return match input[at] {
             _ if input.len() - at < LINE_MAX => Element::Unfinished,
-            b'+' | b'-' => Element::LongLine { end: at + LINE_MAX },
+            b'+' | b'-' | b'(' | b',' => Element::LongLine { end: at + LINE_MAX },
             _ => Element::Wrong(TOO_LONG),
         };
     };
@@ -308,10 +311,11 @@ fn line(input: &[u8], at: usize) -> Element {
     }
 }
 
-/// Whether a line of this type can say this.
+/// Whether a line of this type can say this. A script writes its status, its error and its big
+/// number as it likes, and a double in the words of its server's C library.
 fn is_sound(first: u8, text: &[u8]) -> bool {
     match first {
-        b':' | b'(' => {
+        b':' => {
             let digits = match text {
                 [b'-' | b'+', digits @ ..] => digits,
                 digits => digits,
@@ -320,7 +324,6 @@ fn is_sound(first: u8, text: &[u8]) -> bool {
         }
         b'#' => matches!(text, b"t" | b"f"),
         b'_' => text.is_empty(),
-        b',' => !text.is_empty(),
         _ => true,
     }
 }

@@ -234,6 +234,7 @@ const fn plan(command: u16) -> Plan {
         keep: false,
         // A script that is loaded is kept as well, to be learnt from.
         repeat: is_single || matches!(class, Class::Split { .. }) || command == id::SCRIPT_LOAD,
+        stores: false,
         place,
         space: 0,
         head: 0,
@@ -302,7 +303,7 @@ fn understand_row(mut request: Request, input: &[u8], words: &mut Vec<Span>) -> 
             }
             words.clear();
         }
-        Class::Single { .. } | Class::Split { .. } => {
+        Class::Single { .. } | Class::Split { .. } | Class::Broadcast { gated: true, .. } => {
             request.space = keys::space(command, input, words);
             match keys::keep(command, input, words) {
                 Ok(place) if request.place == Place::Keys => request.place = place,

@@ -13,7 +13,7 @@ use super::reply::{self, Walk};
 use super::split;
 use super::words::{bulk, open_array};
 use crate::{
-    Ask, Credentials, Excuse, Heard, Item, ItemKind, Lane, Parsed, Progress, Skills, Upstream,
+    Ask, Credentials, Excuse, Heard, Item, ItemKind, Lane, Make, Parsed, Progress, Skills, Upstream,
 };
 
 const FULL: &str = "it has as many clients as it may have";
@@ -21,6 +21,10 @@ const NO_DATA: &str = "it is a Sentinel: it has no data";
 const PROTECTED: &str = "it is in protected mode: it wants a password, or to listen elsewhere";
 const NOT_READY: &str = "it is not ready: an excuse in answer to the first words on a link";
 const NO_WELCOME: &str = "not a possible answer to HELLO";
+
+pub(super) const VALKEY: &str = "valkey";
+/// The version of Redis that every Valkey says it is like, in INFO.
+const VALKEY_LIKE: [u16; 3] = [7, 2, 4];
 
 /// Redis's servers, and those that speak like them.
 pub struct Servers;
@@ -197,8 +201,8 @@ fn wants_no_password(error: &[u8]) -> bool {
 
 /// What the map says that HELLO is answered with: an array of pairs in RESP2.
 fn welcome(lane: Lane, reply: &[u8]) -> Verdict {
-    let mut skills = Skills { resp3: true, ..Skills::default() };
-    let (mut like_redis, mut proto) = (None, None);
+    let mut make = Make { name: "redis", ..Make::default() };
+    let mut proto = None;
     let mut walk = Walk::new(reply);
     let is_map = reply.first() == Some(&b'%');
     let Some(count) = walk.open() else { return Verdict::Useless(NO_WELCOME) };
@@ -211,9 +215,8 @@ fn welcome(lane: Lane, reply: &[u8]) -> Verdict {
         };
         let mut value = Walk::new(value);
         match name {
-            // Clients are told a version of Redis: that which Valkey says it is like.
-            b"server" if value.text() == Some(b"valkey") => like_redis = Some([7, 2, 4]),
-            b"version" => skills.version = version(value.text().unwrap_or_default()),
+            b"server" if value.text() == Some(VALKEY.as_bytes()) => make.name = VALKEY,
+            b"version" => make.version = version(value.text().unwrap_or_default()),
             b"mode" if value.text() == Some(b"sentinel") => return Verdict::Useless(NO_DATA),
             b"proto" => proto = value.number(),
             _ => {}
@@ -222,8 +225,8 @@ fn welcome(lane: Lane, reply: &[u8]) -> Verdict {
     if proto != Some(u64::from(dialect(lane))) {
         return Verdict::Useless(NO_WELCOME);
     }
-    skills.version = like_redis.unwrap_or(skills.version);
-    Verdict::Knows(skills)
+    make.like = if make.name == VALKEY { VALKEY_LIKE } else { make.version };
+    Verdict::Knows(Skills { resp3: true, make, ..Skills::default() })
 }
 
 /// `7.0.15`; what is no number counts as 0.

@@ -95,8 +95,19 @@ fn sized(first: u8, count: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// What a client sent, as an error may repeat it: cut, and no byte that could end a line or move a
-/// terminal.
+/// What a client sent, as servers repeat it in an error: up to its first NUL, every byte as it is.
+/// What would end the line becomes a space where the error is written.
+pub(super) fn shown(text: &[u8]) -> &[u8] {
+    &text[..memchr::memchr(0, text).unwrap_or(text.len())]
+}
+
+/// As many bytes of it as servers repeat of most that they repeat.
+pub(super) fn beginning(text: &[u8]) -> &[u8] {
+    &text[..text.len().min(ECHO_MAX)]
+}
+
+/// What somebody sent, in a text of one line that is not an error: cut, and no byte that could end
+/// the line or move a terminal.
 pub(super) fn echo(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len().min(ECHO_MAX));
     for &byte in text.iter().take(ECHO_MAX) {

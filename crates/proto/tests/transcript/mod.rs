@@ -29,8 +29,8 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use proto::{
-    Answer, Ask, Asked, Carry, Class, Facts, ItemKind, Lane, Local, Marks, NAMED, Parsed, Place,
-    Progress, Protocol, Quiet, Refusal, Request, Resume, Session, Shown, Skills, Span, Turn,
+    Answer, Ask, Asked, Carry, Class, Facts, ItemKind, Lane, Local, Make, Marks, NAMED, Parsed,
+    Place, Progress, Protocol, Quiet, Refusal, Request, Resume, Session, Shown, Skills, Span, Turn,
 };
 
 /// What the servers of a protocol speak is what the clients of this row speak: its table names what
@@ -40,17 +40,21 @@ pub fn servers(protocol: &dyn Protocol) -> &'static dyn Protocol {
     *NAMED.iter().find(is_it).expect("a protocol is named, or of a family that is")
 }
 
+const REDIS: Make = Make { name: "redis", version: [7, 0, 15], like: [7, 0, 15] };
+
 /// Who we are and what stands behind us, where a protocol answers by itself.
 pub const FACTS: Facts<'static> = Facts {
     pool: "cache",
     version: "0.1.0",
-    skills: Some(Skills { meta: true, resp3: true, version: [7, 0, 15] }),
+    skills: Some(Skills { meta: true, resp3: true, make: REDIS }),
     spaces: 16,
     lane: Lane { dialect: 2, space: 0 },
     servers: 4,
     clients: 1,
     uptime_s: 100,
     has_users: false,
+    ends: None,
+    age_s: 0,
 };
 
 /// One row of a transcript.
@@ -251,6 +255,7 @@ pub fn own_word(
         Class::Refuse(why) => Answer::Refused(why),
         Class::Local(Local::Version) => Answer::Version(""),
         Class::Local(Local::Nothing) => Answer::Ok,
+        Class::Local(Local::NoKeys) => Answer::End,
         Class::Local(Local::Barrier) => Answer::Barrier,
         Class::Local(Local::Own) => {
             return Some(protocol.converse(request, head, session, &FACTS, out));

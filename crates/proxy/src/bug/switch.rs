@@ -110,6 +110,8 @@ pub enum Bug {
     SwallowError,
     /// What belongs to a key of a split request is sent with the key before.
     ShiftRests,
+    /// A change at several servers is sent to those that can be asked, if others cannot.
+    SendToSome,
     /// A request whose keys live apart goes to the server of the first.
     SendApart,
     /// What goes to a server by its place goes to the next one.
@@ -130,6 +132,8 @@ pub enum Bug {
     IgnoreMute,
     /// A client that does not want the next answer gets no more of them.
     SkipForEver,
+    /// A value that is refused as too large leaves what is stored under its key.
+    ForgetRemoval,
 }
 
 /// All of them.
@@ -186,6 +190,7 @@ pub static BUGS: &[Bug] = &[
     Bug::ShiftElements,
     Bug::SwallowError,
     Bug::ShiftRests,
+    Bug::SendToSome,
     Bug::SendApart,
     Bug::ScanElsewhere,
     Bug::PieceForWhole,
@@ -196,6 +201,7 @@ pub static BUGS: &[Bug] = &[
     Bug::NeverLearn,
     Bug::IgnoreMute,
     Bug::SkipForEver,
+    Bug::ForgetRemoval,
 ];
 
 thread_local! {

@@ -1,27 +1,58 @@
 //! Several servers' whole replies, of which one answer is made when the last has come: see ADR 17.
 
+use metrics::Sheet;
+use proto::Answer;
+
+use super::ours::View;
 use super::{Desk, Value};
 use crate::batch::Batch;
 use crate::buffer::Outbox;
 use crate::fault::Fault;
-use crate::lore::Lore;
-use crate::request::{Row, RowId};
+use crate::pool::Pool;
+use crate::request::{Kind, Origin, Row, RowId};
 
 impl Desk {
     /// A server's whole reply, of which with those of others one answer will be made.
     pub(crate) fn gathered(&mut self, (id, slot): (RowId, u32), server: u32, value: Value<'_>) {
         let row = &mut self.rows[id];
         let is_there = self.clients.find(row.client).is_some();
-        let fits = self.memory.has_room(value.len()) && row.has_room(value.len());
+        let fits = self.memory.has_room(value.len()) && row.has_room(value.len() + Origin::LEN_MAX);
         if is_there && !fits {
             let writes = row.writes;
             return self.fail_part((id, slot), Some(server), Fault::OutOfMemory, writes);
         }
         if is_there {
-            row.keep_part(slot, |question, out| value.flatten((question, slot), out));
+            let plan = &self.pools[row.pool as usize].servers[server as usize].plan;
+            let origin = Origin { place: Some(server), label: &plan.label };
+            row.keep_part(slot, origin, |question, out| value.flatten((question, slot), out));
             self.account_row(id);
         }
         self.part_done(id);
+    }
+
+    /// The server's own error line takes the place of an answer.
+    pub(crate) fn server_error(&mut self, (id, slot): (RowId, u32), server: u32, line: &[u8]) {
+        let row = &mut self.rows[id];
+        if row.question.gathers {
+            return self.gathered_bad((id, slot), Some(server), Kind::Error, line);
+        }
+        row.fail(slot, &Answer::Error(line));
+        self.settle_error(id);
+    }
+
+    /// Bad news of a server's, of which with what others say one answer will be made.
+    pub(super) fn gathered_bad(
+        &mut self,
+        (id, slot): (RowId, u32),
+        server: Option<u32>,
+        kind: Kind,
+        text: &[u8],
+    ) {
+        let row = &mut self.rows[id];
+        let pool = &self.pools[row.pool as usize];
+        let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
+        row.keep_bad_part(slot, Origin { place: server, label }, kind, text);
+        self.settle_error(id);
     }
 
     /// The reply to the first of a message's keys is that to the others as well.
@@ -37,10 +68,16 @@ impl Desk {
 }
 
 /// Every server has answered: one answer is made, from which something may be learnt.
-pub(super) fn gather(row: &mut Row, lore: &mut Lore, out: &mut Outbox) {
+pub(super) fn gather(
+    row: &mut Row,
+    pool: &mut Pool,
+    (sheet, uptime): (Sheet, u64),
+    out: &mut Outbox,
+) {
     let words = out.copied();
     let start = words.len();
-    let is_good = row.gather(words);
+    let is_good = row.gather(&View { pool, sheet, uptime }, words);
+    let lore = &mut pool.lore;
     let asked = row.question.asked();
     let learnt = row.question.protocol.learn(&asked, &words[start..]).filter(|_| is_good);
     if row.question.protocol.forgets(&asked) {

@@ -52,6 +52,7 @@ impl Desk {
             return client.out.settle();
         }
         client.out.advance(n);
+        self.pools[client.pool as usize].counters.add(Counter::SentBytes, n as u64);
         if client.out.is_empty() {
             client.out.close(&mut self.spares);
         } else {

@@ -1,9 +1,11 @@
 //! What a server said in answer to a request, on its way to the client.
 
+use metrics::Pool as Counter;
 use proto::{Item, Shown};
 
+use super::Desk;
 use crate::buffer::{Outbox, Source};
-use crate::request::Question;
+use crate::request::{Question, RowId};
 
 /// What a server said in answer to a row: the value of a key, or the one item of a single request.
 pub(crate) enum Value<'a> {
@@ -15,6 +17,18 @@ pub(crate) enum Value<'a> {
     Held(Box<Outbox>),
     /// What the client has got already.
     Streamed,
+}
+
+impl Desk {
+    /// Counts what a read found that is answered by one item.
+    pub(crate) fn note_found(&mut self, id: RowId, item: &Item, head: &[u8]) {
+        let row = &self.rows[id];
+        if let Some(found) = row.question.found(item, head) {
+            let counters = &self.pools[row.pool as usize].counters;
+            counters.add(Counter::KeysAsked, 1);
+            counters.add(if found { Counter::Hits } else { Counter::Misses }, 1);
+        }
+    }
 }
 
 impl Value<'_> {

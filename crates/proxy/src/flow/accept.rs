@@ -41,7 +41,8 @@ impl Proxy {
         let home = entry.lanes.home;
         entry.lanes.enter(home);
         let lane = (home, entry.lanes.of(home));
-        let client = Client::new(pool as u32, entry.plan.protocol, lane, &self.desk.limits);
+        let (protocol, now) = (entry.plan.protocol, self.desk.now);
+        let client = Client::new(pool as u32, protocol, lane, &self.desk.limits, now);
         Ok(self.desk.clients.insert(client))
     }
 

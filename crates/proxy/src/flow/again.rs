@@ -4,12 +4,13 @@
 //! ```text
 //!   excuse ──▶ is it the last that its client has asked, and is there time?
 //!     yes ──▶ the client is not read · a remedy, if there is one · a pause ──▶ routed, sent anew
-//!     no  ──▶ the client gets the excuse
+//!     no  ──▶ the client gets the excuse · the remedy all the same, for whoever asks next
 //! ```
 //!
 //! The last only: what the client asked after it has been, or will be, executed before, and
 //! requests of one client must not change places.
 
+use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use metrics::Server as Counter;
@@ -20,7 +21,7 @@ use crate::buffer::Outbox;
 use crate::client::State as ClientState;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Cargo, Flight};
+use crate::link::Cargo;
 use crate::request::RowId;
 use crate::timers::Due;
 use crate::{Proxy, Time, limits};
@@ -58,7 +59,8 @@ impl Proxy {
             && !question.gathers
             && question.quiet == Quiet::Loud
             && now.after(pause) < deadline;
-        if !may || !self.has_remedy(row, (link, excuse), now) {
+        let is_remedied = self.has_remedy(row, (link, excuse), now);
+        if !may || !is_remedied {
             return false;
         }
         let owner = self.desk.rows[row].client;
@@ -82,28 +84,31 @@ impl Proxy {
             return false;
         }
         let lore = &self.desk.pools[self.desk.rows[row].pool as usize].lore;
-        let known = |name: &[u8]| lore.find(name);
+        let errands = &self.links.find(link).expect("it has just answered").errands;
+        // Many of a pipeline may ask for the same: it is looked for where it is cheap.
+        let (print, is_on_its_way) = (Cell::new(0), Cell::new(false));
+        let known = |name: &[u8]| {
+            print.set(print_of(name));
+            is_on_its_way.set(errands.contains(&print.get()));
+            if is_on_its_way.get() { None } else { lore.find(name) }
+        };
         let mut words = Vec::new();
         let asked = question.asked();
         let remedy = question.protocol.remedy(&asked, excuse, &known, &mut words);
-        remedy.is_some_and(|ask| self.send_errand((link, row), ask, &words, now))
+        let send = |ask| self.send_errand((link, row), (ask, print.get()), &words, now);
+        is_on_its_way.get() || remedy.is_some_and(send)
     }
 
-    /// Tells a server something of our own, if there is room for it and it is not on its way. What
-    /// is asked behind it on this link finds it done.
+    /// Tells a server something of our own, if there is room for it. What is asked behind it on
+    /// this link finds it done.
     fn send_errand(
         &mut self,
         (id, _row): (ConnId, RowId),
-        ask: Ask,
+        (ask, print): (Ask, u64),
         words: &[u8],
         now: Time,
     ) -> bool {
         let link = self.links.find_mut(id).expect("it has just answered");
-        let print = print_of(words);
-        let is_same = |flight: &Flight| matches!(flight.cargo, Cargo::Errand(one) if one == print);
-        if link.flights.iter().any(is_same) {
-            return true;
-        }
         if !link.has_room(&self.desk.limits) || !self.desk.memory.has_room(words.len()) {
             return false;
         }
@@ -112,6 +117,9 @@ impl Proxy {
         link.out.copy(words);
         let to_client = bug!(ErrandToClient);
         let cargo = if to_client { Cargo::Single(_row, 0) } else { Cargo::Errand(print) };
+        if let Cargo::Errand(print) = cargo {
+            link.errands.push(print);
+        }
         link.launch(cargo, ask, before, now);
         let held = link.measure();
         self.desk.memory.change(&mut link.held, held);
@@ -150,11 +158,10 @@ impl Proxy {
     }
 }
 
-/// What tells one text from another, well enough: whoever is wrong about it reads the excuse.
-fn print_of(words: &[u8]) -> u64 {
+/// What tells one name from another, well enough: whoever is wrong about it reads the excuse.
+fn print_of(name: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    let ends = words.len().min(256);
-    (words.len(), &words[..ends], &words[words.len() - ends..]).hash(&mut hasher);
+    name.hash(&mut hasher);
     hasher.finish()
 }
 

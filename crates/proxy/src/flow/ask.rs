@@ -5,12 +5,13 @@
 //! unless its own client has a get in the batch.
 
 use metrics::{Pool as Counter, Server as ServerCounter};
-use proto::{Answer, Ask, Class, Local, Place, Quiet, Refusal, Request};
+use proto::{Answer, Ask, Class, Local, Place, Quiet, Reach, Refusal, Request};
 
 use super::receive::Data;
 use super::way::Way;
 use crate::batch::Batch;
 use crate::buffer::Outbox;
+use crate::desk::VERSION;
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::{Cargo, Link, State};
@@ -26,6 +27,8 @@ pub(super) struct How {
     pub(super) idempotent: bool,
     /// One reply answers all keys of a message.
     pub(super) whole: bool,
+    /// Each link has been found to have room for all that it gets of them.
+    pub(super) sure: bool,
 }
 
 impl Proxy {
@@ -37,7 +40,8 @@ impl Proxy {
         let client = self.desk.clients.find(id).expect("it has just asked");
         let merge = merge && self.desk.pools[client.pool as usize].plan.merge_gets;
         let row = self.desk.enqueue(id, request, head);
-        self.ask_keys(id, (request, head), row, How { ask, merge, idempotent, whole: false }, now);
+        let how = How { ask, merge, idempotent, whole: false, sure: false };
+        self.ask_keys(id, (request, head), row, how, now);
     }
 
     /// Each key of a request goes to its server, in a message with others.
@@ -76,7 +80,15 @@ impl Proxy {
             let protocol = self.desk.rows[row].question.protocol;
             let mut scratch = std::mem::take(&mut self.scratch);
             let key = protocol.key(request, head, *span, &mut scratch);
-            match self.link_for_key(pool, key, id, now) {
+            let found = match self.link_for_key(pool, key, id, now) {
+                // It is this request itself that fills the queue.
+                Err((Some(server), Fault::QueueFull)) if how.sure => {
+                    let link = self.link_at(pool, server as usize, id, now);
+                    link.map_err(|fault| (Some(server), fault))
+                }
+                found => found,
+            };
+            match found {
                 Ok(link) if gave_up => {
                     let server = self.links.find(link).map(|link| link.server);
                     self.desk.fail_key((row, slot as u32), server, Fault::Dropped);
@@ -113,7 +125,7 @@ impl Proxy {
         how: How,
         now: Time,
     ) {
-        let How { ask, merge, idempotent, whole } = how;
+        let How { ask, merge, idempotent, whole, .. } = how;
         let turn = self.turn;
         let protocol = self.desk.rows[part.0].question.protocol;
         let spare = &mut self.spare_batches;
@@ -193,6 +205,7 @@ impl Proxy {
             Way::Wait(server) => {
                 return self.desk.fail_part((row, 0), Some(server as u32), Fault::Down, false);
             }
+            Way::Locate => unreachable!("a request that is asked of a server tells no ends"),
             Way::Refused(refusal) => return self.desk.refuse(row, refusal),
             Way::Apart(apart) => return self.refuse_apart(row, request, head, apart),
         };
@@ -214,9 +227,11 @@ impl Proxy {
         }
     }
 
-    /// To every server of the pool; some only where the operator allows it.
+    /// To every server of the pool, or to that of its keys; some only where the operator allows it.
+    /// A change goes to none of them if one cannot be asked now: nothing would undo what the others
+    /// did.
     pub(super) fn ask_broadcast(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) {
-        let Class::Broadcast { ask, gated, writes } = request.class else {
+        let Class::Broadcast { ask, gated, writes, reach } = request.class else {
             unreachable!("judged by its class")
         };
         let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
@@ -227,9 +242,20 @@ impl Proxy {
             let answer = Answer::Refused(Refusal::ByName(NOT_ALLOWED));
             return self.desk.answer(id, request, head, &answer);
         }
+        if reach == Reach::Keys {
+            return self.ask_of_keys(id, request, head, (ask, writes), now);
+        }
         let servers = &self.desk.pools[pool].servers;
         let is_asked = |at: &usize| servers[*at].stage == Stage::Planned;
         let servers: Vec<usize> = (0..servers.len()).filter(is_asked).collect();
+        if writes && !bug!(SendToSome) {
+            let mut out = servers.iter().filter_map(|&server| {
+                Some((Some(server as u32), self.link_for(pool, server, id, now).err()?))
+            });
+            if let Some(out) = out.next() {
+                return self.refuse_unasked(id, request, head, out);
+            }
+        }
         let row = self.desk.enqueue(id, request, head);
         let entry = &mut self.desk.rows[row];
         (entry.question.ask, entry.question.gathers, entry.writes) = (ask, true, writes);
@@ -305,6 +331,7 @@ impl Proxy {
         match local {
             Local::Version => self.desk.answer(id, request, head, &Answer::Version(VERSION)),
             Local::Nothing => self.desk.answer(id, request, head, &Answer::Ok),
+            Local::NoKeys => self.desk.answer(id, request, head, &Answer::End),
             Local::Barrier => self.desk.barrier(id, request, head),
             Local::Stats => self.answer_stats(id, request, head),
             Local::Own => self.converse(id, request, head),
@@ -332,8 +359,22 @@ impl Proxy {
         self.link_for(pool, server, client, now).map_err(|fault| (Some(server as u32), fault))
     }
 
-    /// The link that a client uses for a server; made now if there is none.
+    /// The link that a client uses for a server, if it takes more; made now if there is none.
     pub(super) fn link_for(
+        &mut self,
+        pool: usize,
+        server: usize,
+        client: ConnId,
+        now: Time,
+    ) -> Result<ConnId, Fault> {
+        let id = self.link_at(pool, server, client, now)?;
+        let link = self.links.find(id).expect("a server knows living links only");
+        if link.has_room(&self.desk.limits) { Ok(id) } else { Err(Fault::QueueFull) }
+    }
+
+    /// The same, however much waits for it.
+    #[inline(always)]
+    fn link_at(
         &mut self,
         pool: usize,
         server: usize,
@@ -355,10 +396,7 @@ impl Proxy {
             None if entry.unable_until > now => Err(Fault::Unable),
             None if entry.refuses(lane, now) => Err(Fault::LaneRefused),
             None => Ok(self.connect(pool, server, (lane, place), now)),
-            Some(id) => {
-                let link = self.links.find(id).expect("a server knows living links only");
-                if link.has_room(&self.desk.limits) { Ok(id) } else { Err(Fault::QueueFull) }
-            }
+            Some(id) => Ok(id),
         }
     }
 
@@ -457,6 +495,4 @@ fn launch(link: &mut Link, batch: Box<Batch>, pool: &mut crate::pool::Pool) {
     link.launch_batch(batch, pool.upstream);
 }
 
-/// Who we are; a protocol adds what its clients go by.
-pub(super) const VERSION: &str = concat!("quickack-", env!("CARGO_PKG_VERSION"));
 const NOT_ALLOWED: &str = "refused by the proxy: the pool's `allow:` does not name it";

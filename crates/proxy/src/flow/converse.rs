@@ -1,14 +1,14 @@
 //! What a protocol answers by itself: who is there, what the client is called, which database it is
 //! in. The protocol has the words, and says what becomes of the client.
 
-use proto::{Answer, Carry, Class, Facts, Lane, Local, Muted, Quiet, Request, Session, Turn};
+use proto::{
+    Answer, Carry, Class, Ends, Facts, Lane, Local, Muted, Ours, Quiet, Request, Session, Turn,
+};
 
-use metrics::Pool as Counter;
-
-use super::ask::VERSION;
 use super::way::Way;
+use crate::desk::View;
 use crate::id::ConnId;
-use crate::{Proxy, Time, limits};
+use crate::{Action, Proxy, Time, limits};
 
 impl Proxy {
     /// Answers a request that is its protocol's own affair.
@@ -27,7 +27,16 @@ impl Proxy {
             // That one answer is not wanted, unless the protocol now says otherwise.
             session.muted = Muted::Now;
         }
-        let turn = protocol.converse(request, head, &mut session, &self.facts(pool), &mut words);
+        let pool = &self.desk.pools[pool];
+        let uptime = self.desk.now.since(self.desk.started);
+        let ours = View { pool, sheet: self.desk.sheet, uptime };
+        let client = self.desk.clients.find(id).expect("it has just asked");
+        let facts = Facts {
+            ends: client.ends.as_deref(),
+            age_s: self.desk.now.since(client.since) / 1_000_000,
+            ..ours.facts()
+        };
+        let turn = protocol.converse(request, head, &mut session, &facts, &mut words);
         let is_muted = request.quiet == Quiet::Silent && session.muted != Muted::No;
         if session.muted == Muted::Now {
             session.muted = Muted::No;
@@ -67,6 +76,9 @@ impl Proxy {
         let client = self.desk.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
         let Class::Local(Local::Own) = request.class else { return None };
+        if client.ends.is_none() && protocol.tells_ends(request) {
+            return Some(Way::Locate);
+        }
         let needs_skills = protocol.carry(request, head, None) == Carry::Unknown;
         if !needs_skills {
             return None;
@@ -125,18 +137,19 @@ impl Proxy {
         self.desk.pools[pool].lane(lane)
     }
 
-    fn facts(&self, pool: usize) -> Facts<'_> {
-        let entry = &self.desk.pools[pool];
-        Facts {
-            pool: &entry.plan.name,
-            version: VERSION,
-            skills: entry.skills(),
-            spaces: entry.plan.spaces,
-            lane: entry.lanes.of(entry.lanes.home),
-            servers: entry.planned(),
-            clients: self.desk.sheet.total(entry.plan.row, Counter::ClientsNow),
-            uptime_s: self.desk.now.since(self.started) / 1_000_000,
-            has_users: entry.plan.users.is_some(),
+    /// A client's next request waits until the driver has said where the connection begins and
+    /// ends: few ask, so that is not found out before. None of its bytes are used.
+    pub(super) fn await_ends(&mut self, id: ConnId) -> usize {
+        let client = self.desk.clients.find_mut(id).expect("it has just asked");
+        (client.paused, client.locating) = (true, true);
+        self.desk.actions.push_back(Action::Locate(id));
+        0
+    }
+
+    pub(crate) fn locate(&mut self, id: ConnId, ends: Ends) {
+        if let Some(client) = self.desk.clients.find_mut(id) {
+            (client.ends, client.locating) = (Some(Box::new(ends)), false);
+            self.desk.spoke(id);
         }
     }
 }

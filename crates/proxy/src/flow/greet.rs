@@ -77,10 +77,18 @@ impl Proxy {
         self.desk.spares.give(std::mem::take(&mut link.partial));
         link.set_state(State::Up);
         (link.since, link.up_at) = (now, now);
+        let upstream = pool.upstream;
         let (pool, server) = (link.pool as usize, link.server as usize);
         let entry = &mut self.desk.pools[pool].servers[server];
         let skills = if entry.proof == Proof::Disproved { Skills::default() } else { skills };
         let before = entry.skills.replace(skills);
+        let what = upstream.lacks(skills).filter(|_| entry.proof != Proof::Disproved);
+        if let Some(what) = what
+            && before.is_none_or(|before| upstream.lacks(before).is_none())
+        {
+            let event = Event::Lacks { server: entry.plan.row, what };
+            self.desk.actions.push_back(Action::Log(event));
+        }
         if entry.probe == Some(id) {
             link.proven = true;
             self.probe_answered(id, now);

@@ -7,7 +7,7 @@ use crate::id::ConnId;
 use crate::link::Link;
 use crate::pool::{Health, Stage};
 use crate::timers::Due;
-use crate::{Action, Event, Proxy, Report, Time, limits};
+use crate::{Action, Event, Proxy, Report, Time};
 
 impl Proxy {
     /// A server failed: no request reaches it until a probe does.
@@ -15,14 +15,16 @@ impl Proxy {
         let why = fault.row().words;
         let entry = &mut self.desk.pools[pool].servers[server];
         let row = entry.plan.row;
+        let counts = entry.note_failure(now);
         let was = std::mem::replace(&mut entry.health, Health::Down);
-        entry.failures = entry.failures.saturating_add(1);
         let failures = entry.failures;
         if was == Health::Ready && !entry.ejected {
             self.desk.actions.push_back(Action::Log(Event::ServerDown { server: row, why }));
         }
-        let report = Report::Failed { server: row, failures, why };
-        self.desk.actions.push_back(Action::Report(report));
+        if counts {
+            let report = Report::Failed { server: row, failures, why };
+            self.desk.actions.push_back(Action::Report(report));
+        }
         self.await_probe(pool, server, now);
     }
 
@@ -32,7 +34,9 @@ impl Proxy {
             return;
         }
         let jitter = self.random.next();
-        let at = now.after(self.desk.pools[pool].probe_pause(server, jitter));
+        let at = now.after(self.desk.pools[pool].probe_pause(server, jitter, now));
+        // Where we can make no socket it has to wait for that, as requests do.
+        let at = at.max(self.desk.pools[pool].servers[server].unable_until);
         self.desk.pools[pool].servers[server].probe_at = Some(at);
         self.timers.set(at, Due::Probe { pool: pool as u32, server: server as u32 });
     }
@@ -62,7 +66,7 @@ impl Proxy {
         let (pool, server) = (link.pool as usize, link.server as usize);
         let entry = &mut self.desk.pools[pool].servers[server];
         let (row, ejected) = (entry.plan.row, entry.ejected);
-        entry.probe = None;
+        (entry.probe, entry.back_at) = (None, now);
         // Its failures are forgotten when it answers a request: many a sick server answers a probe.
         let was = std::mem::replace(&mut entry.health, Health::Ready);
         let lane = usize::from(link.lane);
@@ -84,7 +88,7 @@ impl Proxy {
     pub(super) fn request_answered(&mut self, pool: usize, server: usize) {
         let entry = &mut self.desk.pools[pool].servers[server];
         entry.failures = 0;
-        entry.pause = limits::BACKOFF_FIRST_US;
+        entry.end_failing();
         if entry.stage == Stage::Planned {
             let report = Report::Answered { server: entry.plan.row, probe: false };
             self.desk.actions.push_back(Action::Report(report));

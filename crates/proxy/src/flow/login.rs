@@ -53,7 +53,7 @@ impl Proxy {
             Login::Other => Answer::LoginFirst,
             Login::Mechanisms => Answer::Mechanisms,
             Login::Attempt { name, password, goes_on } => {
-                let is_right = whole.ends_with(request.trailer) && users.admit(name, password);
+                let is_right = whole.ends_with(request.trailer) && users.admit(&name, &password);
                 if is_right && goes_on {
                     self.note_login(id);
                     return None;
@@ -122,7 +122,7 @@ impl Proxy {
         client.strikes += u8::from(strike);
         let is_out = client.strikes >= limits::LOGIN_STRIKES_MAX;
         if *answer == Answer::LoginFailed {
-            self.tell_failed(pool);
+            self.tell_failed(pool, id);
         }
         // Nobody who waits to be let in wants silence.
         let request = Request { quiet: Quiet::Loud, ..*request };
@@ -139,13 +139,14 @@ impl Proxy {
         self.desk.pools[client.pool as usize].counters.add(Counter::Logins, 1);
     }
 
-    fn tell_failed(&mut self, at: usize) {
+    fn tell_failed(&mut self, at: usize, client: ConnId) {
         let (now, pool) = (self.desk.now, &mut self.desk.pools[at]);
         pool.logins_failed += 1;
         if pool.logins_told.is_none_or(|told| now.since(told) >= FAILED_TELL_US) {
             pool.logins_told = Some(now);
             let (pool, count) = (pool.plan.row, std::mem::take(&mut pool.logins_failed));
-            self.desk.actions.push_back(Action::Log(Event::LoginsFailed { pool, count }));
+            let event = Event::LoginsFailed { pool, count, client };
+            self.desk.actions.push_back(Action::Log(event));
         }
     }
 }

@@ -8,7 +8,7 @@
 //! · `again` asks once more what a server says it did not do · `fail` deals with dead links and
 //! deadlines, `health` with servers that are down or ejected, `hold` with such as are silent ·
 //! `install` takes up another plan · `leave` lets clients go to another worker · `login` asks who
-//! they are · `stats` shows the counters.
+//! they are · `remove` takes away what a refused value was to replace · `stats` shows the counters.
 
 mod accept;
 mod again;
@@ -25,6 +25,7 @@ mod login;
 mod pair;
 mod pieces;
 mod receive;
+mod remove;
 #[cfg(seeded_bugs)]
 mod seeded;
 mod split;

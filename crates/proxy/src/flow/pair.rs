@@ -133,6 +133,9 @@ impl Proxy {
             return Ok(Step::Used(line.len()));
         }
         let (entry, unit) = whose(flight, &item, rest.bytes, &self.desk.rows, upstream)?;
+        if unit == Unit::Single {
+            self.desk.note_found(entry.row, &item, &rest.bytes[..item.head as usize]);
+        }
         let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
         if len > rest.bytes.len() || item.kind == ItemKind::Part {
             begin_body(link, &mut self.desk, (item, asked), rest, (entry, unit));
@@ -218,7 +221,8 @@ impl Proxy {
         let flight = self.end_flight(id, kind, now);
         match (flight.cargo, kind) {
             (Cargo::Fetch(batch), ItemKind::Error) if batch.whole => {
-                self.desk.server_error((batch.entries[0].row, batch.entries[0].slot), line);
+                let part = (batch.entries[0].row, batch.entries[0].slot);
+                self.desk.server_error(part, server, line);
                 self.settle_others(&batch);
                 self.recycle(batch);
             }
@@ -231,7 +235,7 @@ impl Proxy {
             }
             (Cargo::Single(row, slot), _) => {
                 if !self.excused(row, (id, server), line, now) {
-                    self.desk.server_error((row, slot), line);
+                    self.desk.server_error((row, slot), server, line);
                 }
             }
             (Cargo::Errand(_), _) => {}
@@ -275,7 +279,7 @@ impl Proxy {
             let again = Proxy::is_idempotent(&batch) && !self.has_changed_since(entry.row);
             let link = self.links.find(id).expect("the caller found it");
             if alone || !again || !link.has_room(&self.desk.limits) {
-                self.desk.server_error((entry.row, entry.slot), line);
+                self.desk.server_error((entry.row, entry.slot), link.server, line);
                 continue;
             }
             let link = self.links.find_mut(id).expect("the caller found it");
@@ -360,13 +364,21 @@ fn whose(
             let is_right = elements.is_some_and(|(_, count)| count == batch.entries.len() as u64);
             match is_right || !rows[first.row].question.each || bug!(BelievePoison) {
                 true => Ok((first, Unit::Batch)),
-                false => Err("another number of values than were asked for"),
+                false => Err(WRONG_NUMBER),
             }
         }
         (Cargo::Single(row, slot), ItemKind::Status | ItemKind::Part) => {
-            match key.is_empty() || rows[*row].question.names(key) {
+            let question = &rows[*row].question;
+            if let Some(expected) = question.elements {
+                let elements = upstream.elements(&bytes[..item.head as usize]);
+                let is_right = elements.is_some_and(|(_, count)| count == u64::from(expected));
+                if !is_right && !bug!(BelievePoison) {
+                    return Err(WRONG_NUMBER);
+                }
+            }
+            match question.is_answer(item, &bytes[..item.head as usize]) {
                 true => Ok((Entry::of_row(*row, *slot), Unit::Single)),
-                false => Err(NOT_ASKED),
+                false => Err(NOT_ITS_OWN),
             }
         }
         (Cargo::Errand(_), ItemKind::Status | ItemKind::Part) => {
@@ -377,6 +389,8 @@ fn whose(
 }
 
 const NOT_ASKED: &str = "the value of a key that was not asked for";
+const WRONG_NUMBER: &str = "another number of values than were asked for";
+const NOT_ITS_OWN: &str = "an answer about another key, or with another opaque, than was asked";
 const NO_ANSWER: &str = "not a possible answer to what was asked";
 
 impl Flight {

@@ -3,6 +3,7 @@
 use metrics::Pool as Counter;
 use proto::{Answer, Class, Local, Marks, Muted, Parsed, Quiet, Refusal, Request, Resume};
 
+use super::remove::Removal;
 use super::way::Way;
 use crate::buffer::{Outbox, Source, has_trailer};
 use crate::client::{Body, Client, End, Intake, State};
@@ -38,6 +39,8 @@ impl Proxy {
         if client.state != State::Open {
             return;
         }
+        let counters = self.desk.pools[client.pool as usize].counters;
+        counters.add(Counter::ReceivedBytes, source.bytes.len() as u64);
         if client.partial.is_empty() {
             let used = self.consume(id, source, now);
             self.keep_rest(id, &source.bytes[used..]);
@@ -210,10 +213,11 @@ impl Proxy {
             match way {
                 Some(Way::Wait(server)) => {
                     let used = self.await_skills(id, server);
-                    // It will be read again: as it was the first time.
-                    let client = self.desk.clients.find_mut(id).expect("it waits");
-                    client.session.muted = muted;
-                    return used;
+                    return self.read_later(id, used, muted);
+                }
+                Some(Way::Locate) => {
+                    let used = self.await_ends(id);
+                    return self.read_later(id, used, muted);
                 }
                 Some(Way::Refused(refusal)) => refused = Some(Answer::Refused(refusal)),
                 Some(Way::Fault(server, fault)) if is_own => {
@@ -223,7 +227,14 @@ impl Proxy {
             }
         }
         if let Some(answer) = refused {
-            return self.refuse_read(id, &request, text, &answer);
+            return match self.remove(id, &request, text, now) {
+                Removal::Nothing => self.refuse_read(id, &request, text, &answer),
+                Removal::Asked => head,
+                Removal::Waits(server) => {
+                    let used = self.await_skills(id, server);
+                    self.read_later(id, used, muted)
+                }
+            };
         }
         match usize::try_from(request.len()) {
             Ok(whole) if whole <= rest.bytes.len() => {
@@ -237,6 +248,13 @@ impl Proxy {
                 head
             }
         }
+    }
+
+    /// A request waits for what is not known yet: it will be read again, as it was the first time.
+    fn read_later(&mut self, id: ConnId, used: usize, muted: Muted) -> usize {
+        let client = self.desk.clients.find_mut(id).expect("it waits");
+        client.session.muted = muted;
+        used
     }
 
     /// A client that waits for the answer to what made its requests void never ends that: it is
@@ -272,24 +290,10 @@ impl Proxy {
         head: &[u8],
         answer: &Answer<'_>,
     ) -> usize {
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
-        let (pool, tail) = (client.pool as usize, request.len() - u64::from(request.head));
-        if tail > 0 {
-            client.intake = Intake::Swallow(tail);
-        }
-        self.desk.pools[pool].counters.add(Counter::Refused, 1);
+        self.pass_over(id, request);
         self.desk.answer(id, request, head, answer);
         self.pause_if_full(id);
         head.len()
-    }
-
-    /// An unknown command may be one that the operator knows.
-    pub(super) fn adopt(&mut self, id: ConnId, request: &mut Request, input: &[u8]) {
-        let Some(client) = self.desk.clients.find(id) else { return };
-        let extras = &self.desk.pools[client.pool as usize].plan.extras;
-        if !extras.is_empty() && request.class == Class::Refuse(Refusal::Unknown) {
-            client.protocol.adopt(request, input, &mut self.keys, extras);
-        }
     }
 
     /// What the protocol cannot answer by itself, since no server can be asked what it can do.
@@ -298,13 +302,30 @@ impl Proxy {
         id: ConnId,
         request: &Request,
         head: &[u8],
-        (server, fault): (Option<u32>, Fault),
+        why: (Option<u32>, Fault),
     ) -> usize {
-        let row = self.desk.enqueue(id, request, head);
-        self.desk.rows[row].left = 1;
-        self.desk.fail_part((row, 0), server, fault, false);
+        self.refuse_unasked(id, request, head, why);
         self.pause_if_full(id);
         head.len()
+    }
+
+    /// A request is answered with a fault that is known before anything of it was sent.
+    pub(super) fn refuse_unasked(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        (server, fault): (Option<u32>, Fault),
+    ) {
+        let row = self.desk.enqueue(id, request, head);
+        let entry = &mut self.desk.rows[row];
+        entry.left = 1;
+        // Its latency is that of a change.
+        entry.writes = matches!(
+            request.class,
+            Class::Split { writes: true, .. } | Class::Broadcast { writes: true, .. }
+        );
+        self.desk.fail_part((row, 0), server, fault, false);
     }
 
     /// Quiet reads of one key that follow each other become one read: one row and one answer.
@@ -327,11 +348,8 @@ impl Proxy {
         if matches!(request.class, Class::Local(_)) && request.head as usize > limits::OWN_LEN_MAX {
             return Some(Answer::Refused(Refusal::TooLarge));
         }
-        if request.body > self.desk.pools[pool].plan.item_size_max as u64 {
-            return Some(Answer::Refused(Refusal::TooLarge));
-        }
-        if request.body > 0 && !self.desk.memory.has_room(request.body as usize) {
-            return Some(Answer::Failed("out of memory storing object"));
+        if let Some(no_room) = self.no_room(pool, request) {
+            return Some(no_room.answer());
         }
         let keys_held = request.head as usize + self.keys.len() * KEY_HELD;
         if self.keys.len() > 1 && !self.desk.memory.has_room(keys_held) {
@@ -426,6 +444,10 @@ impl Proxy {
             }
             Class::Fetch { .. } => self.ask_fetch(id, request, head, now),
             Class::Single { writes } => {
+                if request.stores {
+                    let pool = client.pool as usize;
+                    self.desk.pools[pool].counters.add(Counter::Stores, 1);
+                }
                 let way = way.expect("a single request has a way");
                 self.ask_single(id, request, head, data, (way, writes), now);
             }

@@ -45,7 +45,7 @@ impl Proxy {
 
     /// How long it has run, seconds.
     pub fn uptime(&self, now: Time) -> u64 {
-        now.since(self.started) / 1_000_000
+        now.since(self.desk.started) / 1_000_000
     }
 
     /// Something has moved since what is "now" was last summed up: it will be again.

@@ -25,6 +25,8 @@ pub(super) enum Way {
     Fault(Option<u32>, Fault),
     /// That depends on what this server can do, which is not known yet.
     Wait(usize),
+    /// The driver has to say first where its client's connection begins and ends.
+    Locate,
     /// No form means the same.
     Refused(Refusal),
     /// Its keys belong to different servers.
@@ -163,7 +165,16 @@ impl Proxy {
         self.server_of(id, request, head, key)
     }
 
-    fn server_of(
+    /// An unknown command may be one that the operator knows.
+    pub(super) fn adopt(&mut self, id: ConnId, request: &mut Request, input: &[u8]) {
+        let Some(client) = self.desk.clients.find(id) else { return };
+        let extras = &self.desk.pools[client.pool as usize].plan.extras;
+        if !extras.is_empty() && request.class == Class::Refuse(Refusal::Unknown) {
+            client.protocol.adopt(request, input, &mut self.keys, extras);
+        }
+    }
+
+    pub(super) fn server_of(
         &mut self,
         id: ConnId,
         request: &Request,
@@ -194,7 +205,8 @@ impl Proxy {
         ];
         let pool = &self.desk.pools[entry.pool as usize];
         let servers = apart.servers.map(|at| pool.servers[at].plan.label.as_str());
-        entry.question.answer(&Answer::Apart { keys, servers }, &mut entry.error);
+        let apart = Answer::Apart { keys, servers, tag: pool.plan.hash_tag };
+        entry.question.answer(&apart, &mut entry.error);
         pool.counters.add(Counter::Refused, 1);
         self.desk.settle_error(row);
     }

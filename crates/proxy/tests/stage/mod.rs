@@ -278,6 +278,9 @@ impl Stage {
                     assert!(self.paused.contains(&client), "who is read is not resumed");
                     self.paused.retain(|&other| other != client);
                 }
+                Action::Locate(client) => {
+                    self.proxy.handle_located(client, Default::default(), self.now);
+                }
                 Action::FlushAck(conn) => self.flushes.push(conn),
                 Action::Log(event) => self.events.push(event),
                 Action::Report(report) => self.reports.push(report),

@@ -136,7 +136,7 @@ impl Executor {
             (_, Verb::Noop) => b"MN\r\n",
             (_, Verb::Verbosity) => b"OK\r\n",
             (_, Verb::Stats) => {
-                self.tell(out, now);
+                self.tell(words(line)[1], out, now);
                 b""
             }
             (_, Verb::Quit) => return Progress::Quit,

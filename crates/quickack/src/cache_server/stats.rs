@@ -75,8 +75,24 @@ impl Counters {
 }
 
 impl Executor {
-    /// Answers `stats`; the parser refuses its other kinds, as it does for the proxy.
-    pub(super) fn tell(&self, out: &mut Vec<u8>, now: u64) {
+    /// Answers `stats`, or what is to be said of one of its arguments: there are no slabs.
+    pub(super) fn tell(&self, argument: &[u8], out: &mut Vec<u8>, now: u64) {
+        match argument {
+            b"" => self.tell_all(out, now),
+            b"settings" => {
+                let (memory, item) = (self.options.memory_max, self.options.item_size_max);
+                for (name, value) in [("maxbytes", memory), ("item_size_max", item)] {
+                    let value = value.to_string();
+                    Text.answer(&Asked::nobody(), &Answer::Stat(name, &value), out);
+                }
+                Text.answer(&Asked::nobody(), &Answer::Stat("evictions", "on"), out);
+            }
+            _ => {}
+        }
+        Text.answer(&Asked::nobody(), &Answer::End, out);
+    }
+
+    fn tell_all(&self, out: &mut Vec<u8>, now: u64) {
         let (counters, store) = (&self.counters, self.store.stats());
         Text.answer(&Asked::nobody(), &Answer::Stat("version", &version(VERSION)), out);
         for (name, value) in [
@@ -116,6 +132,5 @@ impl Executor {
         ] {
             Text.answer(&Asked::nobody(), &Answer::Stat(name, &value.to_string()), out);
         }
-        Text.answer(&Asked::nobody(), &Answer::End, out);
     }
 }

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::print;
-use crate::{admin, config};
+use crate::admin::{self, Found};
+use crate::config::{self, Admin};
 
 /// Which running proxy.
 #[derive(Args)]
@@ -24,7 +25,7 @@ impl Proxy {
     pub fn ask(&self, verb: &str, words: &[String]) -> ExitCode {
         let line = std::iter::once(verb).chain(words.iter().map(String::as_str));
         let line: Vec<&str> = line.filter(|word| !word.is_empty()).collect();
-        match self.socket().and_then(|socket| admin::ask(&socket, &line.join(" "))) {
+        match self.find().and_then(|proxy| admin::ask(proxy, &line.join(" "))) {
             Ok(text) => {
                 print(&text);
                 ExitCode::SUCCESS
@@ -36,22 +37,17 @@ impl Proxy {
         }
     }
 
-    fn socket(&self) -> Result<PathBuf, String> {
+    fn find(&self) -> Result<Found, String> {
         if let Some(path) = &self.admin {
-            return Ok(path.clone());
+            return admin::at(path);
         }
-        let Some(file) = &self.config else { return admin::only() };
-        // The file may be wrong by now: that is for the proxy to say.
-        let outcome = config::read(file);
-        let path = admin::path(&outcome.admin, Some(file)).ok_or("its file says `admin: off`")?;
-        // Never another proxy than the one that was named: it might be told to end.
-        match path.exists() {
-            true => Ok(path),
-            false => Err(format!(
-                "no proxy runs with {} (there is no {}); if one does, say --admin PATH",
-                file.display(),
-                path.display()
-            )),
+        let Some(file) = &self.config else { return admin::only(None) };
+        // The file may be wrong by now: that is for the proxy to say. Never another proxy than the
+        // one that was named: it might be told to end.
+        match config::read(file).admin {
+            Admin::At(path) => admin::at(&path),
+            Admin::Default => admin::only(Some(file)),
+            Admin::Off => Err("its file says `admin: off`".to_string()),
         }
     }
 }

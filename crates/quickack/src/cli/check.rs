@@ -1,20 +1,27 @@
 //! `quickack check FILE`: the report, and what a valid file comes to.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
 use proxy::plan::PoolPlan;
 
 use super::{Format, print};
-use crate::config::{self, Config, Listener, Outcome, ServerAddress, Severity, Upstream, Workers};
+use crate::config::{self, Config, Listener, Outcome, Severity, Upstream, Workers};
 
-/// The report is what was asked for, so it goes to stdout whatever it says.
+/// What is wrong goes to stderr, what a valid file comes to goes to stdout. A program gets its
+/// report on stdout, whatever it says.
 pub fn check(file: &Path, format: Format) -> ExitCode {
     let outcome = config::read(file);
-    match format {
-        Format::Text => print(&format!("{}{}", outcome.report.render_text(), summary(&outcome))),
-        Format::Json => print(&outcome.report.render_json()),
+    match (format, &outcome.config) {
+        (Format::Json, _) => print(&outcome.report.render_json()),
+        (Format::Text, config) => {
+            report(&outcome, "");
+            if let Some(config) = config {
+                print(&summary(&outcome, config));
+            }
+        }
     }
     match outcome.config {
         Some(_) => ExitCode::SUCCESS,
@@ -22,17 +29,20 @@ pub fn check(file: &Path, format: Format) -> ExitCode {
     }
 }
 
-/// The last words about an invalid file.
-pub fn invalid(errors: usize) -> String {
-    format!("invalid, {}", count(errors, "error"))
+/// Tells what is wrong with a file, if anything is; `who` begins the last line.
+pub fn report(outcome: &Outcome, who: &str) {
+    let report = &outcome.report;
+    let errors = report.count(Severity::Error);
+    let mut text = report.render_text();
+    if errors > 0 {
+        let _ = writeln!(text, "{who}{}: invalid, {}", report.name, count(errors, "error"));
+    }
+    // A reader that has gone has seen what it wanted.
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-fn summary(outcome: &Outcome) -> String {
+fn summary(outcome: &Outcome, config: &Config) -> String {
     let name = &outcome.report.name;
-    let Some(config) = &outcome.config else {
-        let errors = outcome.report.count(Severity::Error);
-        return format!("{name}: {}\n", invalid(errors));
-    };
     let pools = &config.plan.pools;
     let servers = pools.iter().map(|pool| pool.servers.len()).sum();
     let mut out =
@@ -52,27 +62,7 @@ fn summary(outcome: &Outcome) -> String {
         spaces(config, pool, &mut out);
         lines(&config.blocks[1 + index].told(), &mut out);
     }
-    skilled(config, &mut out);
     out
-}
-
-/// What servers decide that are not asked now: which commands are refused in some of their forms.
-fn skilled(config: &Config, out: &mut String) {
-    let is_theirs = |server: &ServerAddress| !matches!(server, ServerAddress::Embedded { .. });
-    let has_skilled = |pool: &PoolPlan| pool.protocol.commands().iter().any(|row| row.skilled);
-    let pools = config.plan.pools.iter().zip(&config.upstreams);
-    if !pools.clone().any(|(pool, it)| has_skilled(pool) && it.servers.iter().any(is_theirs)) {
-        return;
-    }
-    out.push_str("\nservers without meta commands (memcached before 1.6.13)\n");
-    for protocol in proto::PROTOCOLS {
-        let names = protocol.commands().iter().filter(|row| row.skilled).map(|row| row.name);
-        let names = names.collect::<Vec<&str>>().join(" ");
-        if names.is_empty() {
-            continue;
-        }
-        let _ = writeln!(out, "  {}: in part refused are {names}", protocol.name());
-    }
 }
 
 /// The process, and what each of its workers has of what the file gives to all.

@@ -1,7 +1,7 @@
 //! The reference pages that are generated from tables: `quickack docs PAGE` prints one, and a
 //! test fails while `docs/reference/PAGE.md` says something else.
 
-use proto::Class;
+use proto::{Class, Reach};
 use proxy::fault::FAULTS;
 
 use crate::admin::VERBS;
@@ -47,6 +47,15 @@ fn commands() -> String {
             let name = command.name.replace('|', "\\|");
             page += &format!("| `{name}` | {class} | {} |\n", command.note);
         }
+        let skilled = protocol.commands().iter().filter(|command| command.skilled);
+        let skilled: Vec<String> = skilled.map(|it| format!("`{}`", it.name)).collect();
+        if !skilled.is_empty() {
+            page += &format!(
+                "\nThe log names a server without the meta commands when it is met. In front of \
+                 it,\nsome forms are refused of {}.\n",
+                skilled.join(", ")
+            );
+        }
     }
     page
 }
@@ -60,7 +69,11 @@ fn class(class: Class) -> &'static str {
         Class::Single { writes: false } => "one server",
         Class::Split { writes: true, .. } => "split by server, gathered; never sent twice",
         Class::Split { .. } => "read; split by server, gathered",
+        Class::Broadcast { reach: Reach::Keys, .. } => {
+            "the server of its keys, if the pool allows it"
+        }
         Class::Broadcast { gated: true, .. } => "every server of the pool, if the pool allows it",
+        Class::Broadcast { reach: Reach::Survey, .. } => "every server that is up, gathered",
         Class::Broadcast { .. } => "every server of the pool, gathered",
         Class::Local(_) => "answered by the proxy",
         Class::Refuse(_) => "refused by name",
@@ -72,9 +85,10 @@ fn admin() -> String {
     let mut page = heading(
         "Admin socket",
         "What a running proxy answers, by `quickack VERB` or one line to its unix socket, which\n\
-         only its owner may open. An answer that begins with `error: ` is one; `--json` gives an\n\
-         object.",
+         only its owner and root may open. An answer that begins with `error: ` is one; `--json`\n\
+         gives an object.",
     );
+    page += ADMIN_PLACES;
     page += "\n| verb | words | what it does |\n|---|---|---|\n";
     for verb in VERBS {
         let words = if verb.words.is_empty() { String::new() } else { format!("`{}`", verb.words) };
@@ -82,6 +96,23 @@ fn admin() -> String {
     }
     page
 }
+
+/// Where the sockets are.
+const ADMIN_PLACES: &str = "
+## Where a proxy is found
+
+Without `admin:` in the file, the socket is in `RUNTIME_DIRECTORY` (systemd's `RuntimeDirectory=`),
+else in `/run/quickack` for root, else in `$XDG_RUNTIME_DIR/quickack` or `/tmp/quickack-UID`. Its
+name follows from the configuration's path: `quickack reload -c FILE` finds it. With `admin: /path`
+a link of that name leads there. Beside each name is a `.lock`, which the proxy holds while it
+lives: by it a name is taken again after a `kill -9`, and only its own proxy ever removes it.
+
+Without `-c` and `--admin` the only proxy that answers is meant. Whoever asks looks in its own
+folder; root looks in `/run/quickack` and the folders in it too, whoever owns them, and so finds
+services of other users. A socket counts only if a process of its folder's owner listens on it.
+
+## Verbs
+";
 
 /// Every message between master and worker, from their table.
 fn channel() -> String {
@@ -116,7 +147,13 @@ fn errors() -> String {
          `SERVER_ERROR <server>: <words>`, to clients of Redis's protocol\n\
          `-ERR <server>: <words>`, where the server is named as in the configuration; when no\n\
          server is left the pool's name stands there. The second words are those for an update\n\
-         that had been sent: it may have been executed, and is never sent again.",
+         that had been sent: it may have been executed, and is never sent again.\n\n\
+         A change at several servers (`MSET`, `DEL`, `FLUSHALL`, `SCRIPT LOAD`, `flush_all` …) is\n\
+         sent to none of them if one of them is Down, Unable, LaneRefused or QueueFull then: the\n\
+         line names that one.\n\n\
+         `-CROSSSLOT` names two keys of a request that has to go to one server, and where they\n\
+         live. It advises a hash tag in the pool's own bytes; where the pool has no `hash_tag`,\n\
+         a tag has no effect, and the line names the directive.",
     );
     page += "\n| fault | whose | words | words after sending | counter | what is done |\n\
              |---|---|---|---|---|---|\n";
@@ -136,7 +173,7 @@ fn metrics() -> String {
     let mut page = heading(
         "Metrics",
         "What `quickack stats` shows; `--json` has each of them by its name. Clients read them\n\
-             with the command `stats`, as `<pool>.<name>` and `<pool>.<server>.<name>`.",
+             with the command `stats proxy`, as `<pool>.<name>` and `<pool>.<server>.<name>`.",
     );
     let tables = [
         ("Of a worker", ::metrics::WORKER),

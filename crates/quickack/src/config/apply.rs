@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::address::{Address, ServerLine};
+use super::allow::AllowDraft;
 use super::commands::commands;
 use super::directives::{Directive, GLOBAL, Kind, POOL};
 use super::draft::ServerDraft;
@@ -111,9 +112,12 @@ fn apply_entry<D>(
             set(draft, servers);
             return Some(shown);
         }
-        Kind::Words(words, set) => {
-            let names = list(entry, findings, |word| member(word, &words()))?;
-            let shown = format!("[{}]", names.join(", "));
+        Kind::Allow(set) => {
+            let names = list(entry, findings, |name, place| {
+                Ok(AllowDraft { name: name.to_string(), place })
+            })?;
+            let shown: Vec<&str> = names.iter().map(|draft| &*draft.name).collect();
+            let shown = format!("[{}]", shown.join(", "));
             set(draft, names);
             return Some(shown);
         }
@@ -124,7 +128,7 @@ fn apply_entry<D>(
         }
         Kind::Owns(_, set) => {
             let mut first = true;
-            let words = list(entry, findings, |word| {
+            let words = list(entry, findings, |word, _| {
                 set(draft, word, std::mem::take(&mut first)).map(|()| word.to_string())
             })?;
             return Some(match &entry.value.shape {
@@ -210,20 +214,13 @@ pub fn apply_word<D>(kind: &Kind<D>, word: &str, draft: &mut D) -> Result<String
             Ok(shown)
         }
         Kind::Own(_, set) => set(draft, word).map(|()| word.to_string()),
-        Kind::Words(..) | Kind::Owns(..) | Kind::Servers(_) | Kind::Commands(_) => {
+        Kind::Allow(_) | Kind::Owns(..) | Kind::Servers(_) | Kind::Commands(_) => {
             unreachable!("lists are read by apply_entry, and are not set at run time")
         }
     }
 }
 
 const OFF: &str = "off";
-
-fn member(word: &str, words: &[&'static str]) -> Result<String, Fault> {
-    match words.contains(&word) {
-        true => Ok(word.to_string()),
-        false => Err(not_a_member(word, words)),
-    }
-}
 
 fn not_a_member(word: &str, words: &[&'static str]) -> Fault {
     let choice = words.join(", ");
@@ -258,7 +255,7 @@ fn server(node: &Node, findings: &mut Findings) -> Option<ServerDraft> {
 fn list<T>(
     entry: &Entry,
     findings: &mut Findings,
-    mut read: impl FnMut(&str) -> Result<T, Fault>,
+    mut read: impl FnMut(&str, Place) -> Result<T, Fault>,
 ) -> Option<Vec<T>> {
     let nodes = match &entry.value.shape {
         Shape::List(nodes) => nodes.as_slice(),
@@ -266,7 +263,7 @@ fn list<T>(
     };
     let mut values = Vec::new();
     for node in nodes {
-        match read(node_word(node, &entry.key, findings)?) {
+        match read(node_word(node, &entry.key, findings)?, node.place) {
             Ok(value) => values.push(value),
             Err(fault) => findings.fault(node.place, about(&entry.key, fault)),
         }

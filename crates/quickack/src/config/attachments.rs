@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -35,10 +35,11 @@ impl Attachments {
 }
 
 impl Source<'_> {
-    /// The contents of a file, or why there are none.
-    pub fn read(&self, name: &str) -> Result<String, String> {
+    /// The contents of a file, or why there are none. `doubt` is told why they are read all the
+    /// same.
+    pub fn read(&self, name: &str, doubt: &mut Option<String>) -> Result<String, String> {
         match self {
-            Source::Folder(folder) => read_private(&folder.join(name)),
+            Source::Folder(folder) => read_private(&folder.join(name), doubt),
             Source::Attached(Attachments(all)) => {
                 all.get(name).cloned().ok_or_else(|| "it did not come with the text".to_string())
             }
@@ -48,7 +49,7 @@ impl Source<'_> {
 }
 
 /// Reads a file that nobody but its owner may read or change.
-fn read_private(path: &Path) -> Result<String, String> {
+fn read_private(path: &Path, doubt: &mut Option<String>) -> Result<String, String> {
     let mut options = OpenOptions::new();
     // A pipe without a writer would keep us waiting.
     let opened = options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path);
@@ -63,7 +64,29 @@ fn read_private(path: &Path) -> Result<String, String> {
             "its mode {mode:04o} lets others than its owner read or change it; `chmod 600` it"
         ));
     }
+    *doubt = stranger(&metadata);
     read_text(file)
+}
+
+/// A file may belong to us or to root; to whom else it belongs.
+pub fn stranger(metadata: &Metadata) -> Option<String> {
+    let owner = metadata.uid();
+    let is_known = owner == 0 || owner == rustix::process::geteuid().as_raw();
+    let told = || {
+        format!("this file belongs to user {owner}, who may change it and is neither root nor us")
+    };
+    (!is_known).then(told)
+}
+
+/// Who may change a file beside its owner.
+pub fn writers(metadata: &Metadata) -> Option<String> {
+    let mode = metadata.mode() & 0o7777;
+    let told = || {
+        format!(
+            "the mode {mode:04o} of this file lets others than its owner change it; `chmod go-w`"
+        )
+    };
+    (mode & WRITTEN_BY_OTHERS != 0).then(told)
 }
 
 fn read_text(file: File) -> Result<String, String> {
@@ -84,4 +107,5 @@ impl fmt::Debug for Attachments {
 
 /// Reading and writing, for the group and everybody.
 const OF_OTHERS: u32 = 0o066;
+const WRITTEN_BY_OTHERS: u32 = 0o022;
 const FILE_LEN_MAX: u64 = 4 << 20;

@@ -308,6 +308,7 @@ fn plan(pool: &Pool, workers: usize, memory: usize) -> PoolPlan {
         server_login: pool.logins.server_login.clone(),
         spaces: if draft.speaks_redis() { draft.databases() } else { 1 },
         space: if draft.speaks_redis() { draft.redis_db } else { 0 },
+        allow: draft.allowed(),
         extras: draft.commands.iter().map(|command| command.extra.clone()).collect(),
         item_size_max: draft.item_size_max(memory),
         quickack,

@@ -9,9 +9,9 @@ use proxy::limits;
 use proxy::plan::{MultiKey, OnFailure, Partial, QuickAck};
 use shard::{Distribution, Hash};
 
+use super::allow::AllowDraft;
 use super::commands::CommandDraft;
 use super::draft::{GlobalDraft, PoolDraft, ServerDraft, Share};
-use super::family;
 use super::network::networks;
 use super::process::{Accept, Admin, Workers, log_target, stats_address};
 use super::value::Fault;
@@ -63,8 +63,8 @@ pub enum Kind<D> {
     Size(RangeInclusive<u64>, fn(&mut D, u64)),
     /// One of a few words. The setter answers None to a word that it does not know.
     Word(fn() -> Vec<&'static str>, fn(&mut D, &str) -> Option<()>),
-    /// A list of such words.
-    Words(fn() -> Vec<&'static str>, fn(&mut D, Vec<String>)),
+    /// A list of commands.
+    Allow(fn(&mut D, Vec<AllowDraft>)),
     /// Two bytes.
     Tag(fn(&mut D, [u8; 2])),
     /// Text that is a secret, and is never shown.
@@ -279,19 +279,23 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "How a get of several keys ends when a server did not answer: with an error line after \
          the hits of the others, or plainly, as if those keys had been misses."),
     row("allow", Native, Unset("nothing"),
-        Kind::Words(|| family::ALLOWED.to_vec(), |pool, names| pool.plan.allow = names),
-        "Commands that empty all servers at once and that clients may give: `flush_all` of \
-         memcached, `flushall` and `flushdb` of Redis. A refused one says so; libmemcached, and \
-         php with it, does not look at the answer to a binary flush. What a script calls is not \
-         looked at."),
+        Kind::Allow(|pool, names| pool.allow = names),
+        "Commands about the servers themselves that clients may give, by the names of \
+         [commands.md](commands.md), such as `[flush_all, stats reset]`, or \
+         `[flushall, config|set]` in a Redis pool; `config` alone means all subcommands of it that \
+         can be allowed. Such a command goes to every server of the pool. If all give the same \
+         answer the client reads that, otherwise an error that names each. A refused one says so; \
+         libmemcached, and php with it, does not look at the answer to a binary flush. What a \
+         script calls is not looked at."),
     row("item_size_max", Native,
         Unset("1m; in a Redis pool 128m, or a worker's part of `memory_max`"),
         Kind::Size(1..=limits::ITEM_SIZE_MAX as u64, |pool, bytes| {
             pool.item_size_max = Some(bytes as usize);
         }),
-        "The largest value; a larger one is refused and never sent. What its key held stays, where \
-         memcached would have removed it. In a Redis pool it bounds a request's last argument; all \
-         others together have 32m."),
+        "The largest value; a larger one is refused and never sent. As with memcached, what a \
+         `set` or `ms` was to replace is removed; the error adds `old value kept` where that could \
+         not be sent. In a Redis pool it bounds a request's last argument; all others together \
+         have 32m."),
     row("memory", Native, Value("64m"),
         Kind::Size(MEMORY_RANGE, |pool, bytes| pool.memory = Some(bytes as usize)),
         "Memory of each `embedded` server."),
@@ -358,7 +362,7 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
             global.process.admin = admin;
         })),
         "The socket of `quickack reload`, `set`, `config`, `stats` and the like; only its owner \
-         may use it."),
+         and root may use it. See admin.md for where it is otherwise."),
     row("stats", Native, Unset("nowhere"),
         Kind::Own("`host:port`", |global, word| stats_address(word).map(|address| {
             global.process.stats = Some(address);
@@ -368,7 +372,8 @@ pub static GLOBAL: &[Directive<GlobalDraft>] = &[
         Kind::Own("`stderr` or `/path/of/file`", |global, word| log_target(word).map(|target| {
             global.process.log = target;
         })),
-        "Where the log goes. A file is opened anew at USR1 and at a reload."),
+        "Where the log goes. A file is opened anew at USR1, at HUP and by `quickack reload`. Lines \
+         that cannot be written, as on a full disk, are counted and told of later."),
     row("log_format", Native, Value("text"),
         Kind::Word(Format::names, |global, word| {
             Format::from_name(word).map(|format| global.process.log_format = format)

@@ -6,6 +6,7 @@ use proxy::limits;
 use proxy::plan::{OnFailure, PoolPlan, QuickAck};
 
 use super::address::{Address, ServerLine};
+use super::allow::AllowDraft;
 use super::commands::CommandDraft;
 use super::process::Process;
 use super::report::Place;
@@ -46,6 +47,7 @@ pub struct PoolDraft {
     pub redis_db: u32,
     pub databases: Option<u32>,
     pub commands: Vec<CommandDraft>,
+    pub allow: Vec<AllowDraft>,
     pub item_size_max: Option<usize>,
 }
 
@@ -100,6 +102,7 @@ impl PoolDraft {
             redis_db: 0,
             databases: None,
             commands: Vec::new(),
+            allow: Vec::new(),
             item_size_max: None,
         }
     }

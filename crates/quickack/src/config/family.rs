@@ -6,7 +6,6 @@ use proto::Protocol;
 use super::address::ServerAddress;
 use super::apply::Findings;
 use super::draft::PoolDraft;
-use super::report::nearest;
 use super::rules::Rules;
 
 /// The name of Redis's and Valkey's protocol.
@@ -122,24 +121,4 @@ impl Rules<'_> {
             findings.warning(self.spot_of("redis_db"), message);
         }
     }
-
-    /// `allow` names commands of the pool's protocol.
-    fn check_allowed(&self, findings: &mut Findings) {
-        let protocol = self.draft.protocol();
-        let known = |name: &str| protocol.commands().iter().any(|row| row.name == name);
-        for name in self.draft.plan.allow.iter().filter(|name| !known(name)) {
-            let fitting = ALLOWED.iter().copied().filter(|word| known(word));
-            let near = nearest(name, fitting.clone());
-            let fitting: Vec<&str> = fitting.collect();
-            let message = format!(
-                "allow: `{name}` is no command of a pool that speaks {}, where {} can be allowed",
-                protocol.name(),
-                fitting.join(" and ")
-            );
-            findings.fault(self.spot_of("allow"), super::value::Fault::new(message).suggest(near));
-        }
-    }
 }
-
-/// What `allow` may name, of all protocols.
-pub const ALLOWED: &[&str] = &["flush_all", "flushall", "flushdb"];

@@ -55,7 +55,12 @@ impl Reader<'_> {
         understand: fn(&str) -> Result<T, Vec<String>>,
     ) -> Option<T> {
         let file = file.as_ref()?;
-        let read = self.source.read(file).map_err(|why| vec![why]);
+        let mut doubt = None;
+        let read = self.source.read(file, &mut doubt).map_err(|why| vec![why]);
+        if let Some(doubt) = doubt {
+            let spot = self.rules.spot_of(directive);
+            self.findings.warning(spot, format!("{directive}: `{file}`: {doubt}"));
+        }
         let understood = read.and_then(|text| {
             let understood = understand(&text);
             self.attachments.insert(file, text);

@@ -28,7 +28,7 @@ fn table<D>(directives: &[Directive<D>], out: &mut String) {
             Unwritten::Unset(words) => words.to_string(),
         };
         let live = if directive.runtime { " (r)" } else { "" };
-        let (name, text) = (directive.name, directive.text);
+        let (name, text) = (directive.name, directive.text.replace('|', "\\|"));
         let kind = kind(&directive.kind);
         let _ = writeln!(out, "| `{name}`{origin}{live} | {kind} | {default} | {text} |");
     }
@@ -50,7 +50,7 @@ fn kind<D>(kind: &Kind<D>) -> String {
             format!("size, {start} to {end}")
         }
         Kind::Word(words, _) => quoted(words()),
-        Kind::Words(words, _) => format!("list of {}", quoted(words())),
+        Kind::Allow(_) => "list of commands".to_string(),
         Kind::Tag(_) => "two characters".to_string(),
         Kind::Secret(_) => "text".to_string(),
         Kind::Own(words, _) | Kind::Owns(words, _) => (*words).to_string(),

@@ -92,6 +92,17 @@ impl Report {
         Report { name: name.to_string(), text: text.to_string(), diagnostics }
     }
 
+    /// Warns of the file itself.
+    pub fn doubt(&mut self, doubts: Vec<String>) {
+        let warning = |message| Diagnostic {
+            severity: Severity::Warning,
+            spot: Spot::File,
+            message,
+            suggestion: None,
+        };
+        self.diagnostics.splice(0..0, doubts.into_iter().map(warning));
+    }
+
     pub fn count(&self, severity: Severity) -> usize {
         self.diagnostics.iter().filter(|diagnostic| diagnostic.severity == severity).count()
     }

@@ -124,6 +124,7 @@ const EFFECTS: &[Effect] = &[
     ("merge_gets: off", |c| !pool(c).merge_gets),
     ("partial: miss", |c| pool(c).partial == Partial::Miss),
     ("allow: [flush_all]", |c| pool(c).allow == ["flush_all"]),
+    ("allow: [stats reset, slabs, slabs]", |c| pool(c).allow == ["stats reset", "slabs"]),
     ("item_size_max: 8k", |c| pool(c).item_size_max == 8192),
     ("tcp_nodelay: no", |c| !c.listeners[0].tcp.nodelay && !c.upstreams[0].tcp.nodelay),
     ("quickack: off", |c| {

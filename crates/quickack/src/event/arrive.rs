@@ -5,13 +5,13 @@ use std::os::fd::OwnedFd;
 
 use metrics::Worker;
 use proxy::plan::Plan;
-use proxy::{ConnId, Passed, Time};
+use proxy::{ConnId, Time};
 use rustix::event::epoll;
 
 use super::accept::{Arrival, refuse};
 use super::blocks::BLOCK;
 use super::conn::{self, Conn, Read};
-use super::errands::Note;
+use super::errands::{Note, Traveller};
 use super::header::{Greeter, Verdict};
 use super::{GREETER, Loop, token};
 
@@ -25,18 +25,27 @@ impl Loop<'_> {
                 true => self.greet(arrival),
                 false => {
                     let welcome = self.mind.handle_accept(arrival.pool, self.now);
-                    self.seat(welcome, arrival.fd, arrival.tcp, b"");
+                    self.seat(welcome, arrival.fd, arrival.tcp, None, b"");
                 }
             }
         }
         came
     }
 
-    /// Makes a socket a client of the mind's, which has said `first` already.
-    fn seat(&mut self, welcome: Result<ConnId, Vec<u8>>, fd: OwnedFd, tcp: bool, first: &[u8]) {
+    /// Makes a socket a client of the mind's, which comes `from` there by its PROXY header and has
+    /// said `first` already.
+    fn seat(
+        &mut self,
+        welcome: Result<ConnId, Vec<u8>>,
+        fd: OwnedFd,
+        tcp: bool,
+        from: Option<IpAddr>,
+        first: &[u8],
+    ) {
         match welcome {
             Ok(id) => {
-                self.conns.insert(Conn::new(id, fd, tcp, false));
+                let from = from.map(Box::new);
+                self.conns.insert(Conn { from, ..Conn::new(id, fd, tcp, false) });
                 if !first.is_empty() {
                     self.blocks.writable()[..first.len()].copy_from_slice(first);
                     self.mind.handle_received(id, self.blocks.current(), first.len(), self.now);
@@ -52,11 +61,11 @@ impl Loop<'_> {
     }
 
     /// A client from another worker.
-    pub(super) fn adopt(&mut self, fd: OwnedFd, client: Passed) {
+    pub(super) fn adopt(&mut self, fd: OwnedFd, client: Traveller) {
         let tcp = sys::listen::local_address(&fd).is_ok();
         self.door.entered();
-        let welcome = self.mind.handle_adopted(client, self.now);
-        self.seat(welcome, fd, tcp, b"");
+        let welcome = self.mind.handle_adopted(client.passed, self.now);
+        self.seat(welcome, fd, tcp, client.from, b"");
     }
 
     /// A client that must begin with a PROXY header.
@@ -91,11 +100,13 @@ impl Loop<'_> {
     /// The header is whole; what came behind it is the client's.
     fn introduce(&mut self, at: usize, rest: &[u8]) {
         debug_assert!(rest.len() <= BLOCK);
-        let Some(Greeter { fd, pool, tcp, .. }) = self.greeters.remove(at) else { return };
+        let Some(greeter) = self.greeters.remove(at) else { return };
+        let from = greeter.source();
+        let Greeter { fd, pool, tcp, .. } = greeter;
         // It is watched anew, as a connection.
         let _ = epoll::delete(&self.epoll, &fd);
         let welcome = self.mind.handle_accept(pool, self.now);
-        self.seat(welcome, fd, tcp, rest);
+        self.seat(welcome, fd, tcp, from, rest);
     }
 
     fn turn_away(&mut self, at: usize, why: &'static str) {

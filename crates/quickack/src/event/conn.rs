@@ -1,6 +1,7 @@
 //! One socket in the loop, and the table that finds it by its id.
 
 use std::io::IoSlice;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use proxy::{ConnId, Side};
@@ -26,6 +27,8 @@ pub struct Conn {
     pub is_gone: bool,
     /// What the kernel was last told to watch for.
     pub watched: epoll::EventFlags,
+    /// Who the client is by its PROXY header; few have one.
+    pub from: Option<Box<IpAddr>>,
 }
 
 /// What a read brought.
@@ -55,7 +58,15 @@ impl Conn {
             ended: false,
             is_gone: false,
             watched: epoll::EventFlags::empty(),
+            from: None,
         }
+    }
+
+    /// Where it comes from: nowhere, if it is a unix one.
+    pub fn peer(&self) -> Option<IpAddr> {
+        let peer = || SocketAddr::try_from(net::getpeername(&self.fd).ok()??).ok();
+        // A socket for both families calls an IPv4 client ::ffff:a.b.c.d.
+        self.from.as_deref().copied().or_else(|| Some(peer()?.ip().to_canonical()))
     }
 
     /// What the kernel should watch for.

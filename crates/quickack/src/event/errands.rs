@@ -42,14 +42,15 @@ pub trait Errands {
 
     fn report(&mut self, report: Report);
 
-    fn log(&mut self, event: Event);
+    /// `from`: where the client comes from that the event names.
+    fn log(&mut self, event: Event, from: Option<IpAddr>);
 
     /// The same, of what the loop itself has noticed.
     fn note(&mut self, note: Note);
 
     /// Clients with nothing outstanding, for other workers. Those that cannot be passed are given
     /// back.
-    fn hand_over(&mut self, client: Passed, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>>;
+    fn hand_over(&mut self, client: Traveller, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>>;
 }
 
 /// What the loop itself tells the operator.
@@ -59,6 +60,14 @@ pub enum Note {
     HeaderBroken { from: Option<IpAddr>, why: &'static str },
 }
 
+/// A client on its way from worker to worker, beside its connection.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Traveller {
+    pub passed: Passed,
+    /// Who it is by its PROXY header.
+    pub from: Option<IpAddr>,
+}
+
 /// What a loop is told to do.
 pub enum Order {
     /// Another configuration.
@@ -66,7 +75,7 @@ pub enum Order {
     /// A server left its ring, or came back.
     Eject { server: u32, ejected: bool },
     /// Clients from another worker, who are all alike.
-    Adopt { client: Passed, fds: Vec<OwnedFd> },
+    Adopt { client: Traveller, fds: Vec<OwnedFd> },
     /// No more clients; those who have nothing outstanding go to other workers. Ends with the last.
     Retire,
     /// There are workers with fewer clients: those who have nothing outstanding go to them, until
@@ -108,11 +117,11 @@ impl Errands for Alone {
 
     fn report(&mut self, _report: Report) {}
 
-    fn log(&mut self, _event: Event) {}
+    fn log(&mut self, _event: Event, _from: Option<IpAddr>) {}
 
     fn note(&mut self, _note: Note) {}
 
-    fn hand_over(&mut self, _client: Passed, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+    fn hand_over(&mut self, _client: Traveller, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
         Err(fds)
     }
 }

@@ -106,6 +106,29 @@ impl Greeter {
         self.said.is_empty()
     }
 
+    /// Who the client is, by a header that is whole; a balancer may say that it does not know.
+    pub fn source(&self) -> Option<IpAddr> {
+        let source = match self.said.starts_with(V1_START) {
+            true => {
+                let line = self.said.split_inclusive(|byte| *byte == b'\n').next()?;
+                match ppp::v1::Header::try_from(line).ok()?.addresses {
+                    ppp::v1::Addresses::Tcp4(it) => IpAddr::V4(it.source_address),
+                    ppp::v1::Addresses::Tcp6(it) => IpAddr::V6(it.source_address),
+                    ppp::v1::Addresses::Unknown => return None,
+                }
+            }
+            // What a balancer's own connection says of itself is to be ignored.
+            false if self.said.get(V2_START.len()) == Some(&V2_LOCAL) => return None,
+            // What stands behind the header is the client's, and is left alone by the parser.
+            false => match ppp::v2::Header::try_from(self.said.as_slice()).ok()?.addresses {
+                ppp::v2::Addresses::IPv4(it) => IpAddr::V4(it.source_address),
+                ppp::v2::Addresses::IPv6(it) => IpAddr::V6(it.source_address),
+                ppp::v2::Addresses::Unspecified | ppp::v2::Addresses::Unix(_) => return None,
+            },
+        };
+        Some(source.to_canonical())
+    }
+
     /// Some bytes have come.
     pub fn hear(&mut self, bytes: &[u8]) -> Verdict {
         let before = self.said.len();
@@ -250,6 +273,27 @@ mod tests {
         for header in headers {
             let len = header.len();
             check(&with_request(header), Ok(len));
+        }
+    }
+
+    #[test]
+    fn a_whole_header_says_who_the_client_is_or_that_nobody_knows() {
+        let four = [&[192, 0, 2, 1, 198, 51, 100, 2][..], &[220, 4, 43, 203]].concat();
+        let mapped = [&[0; 10][..], &[255, 255, 192, 0, 2, 1], &[1; 20]].concat();
+        for (header, source) in [
+            (b"PROXY TCP4 192.0.2.1 198.51.100.2 56324 11211\r\n".to_vec(), Some("192.0.2.1")),
+            (b"PROXY TCP6 2001:db8::1 2001:db8::2 56324 11211\r\n".to_vec(), Some("2001:db8::1")),
+            (b"PROXY UNKNOWN\r\n".to_vec(), None),
+            (v2(1, 0x11, &four), Some("192.0.2.1")),
+            (v2(1, 0x21, &mapped), Some("192.0.2.1")),
+            (v2(1, 0x31, &[0; 216]), None),
+            (v2(0, 0x11, &four), None),
+        ] {
+            let mut greeter = greeter();
+            let (len, with) = (header.len(), with_request(header));
+            assert_eq!(greeter.hear(&with), Verdict::Whole(len));
+            let source = source.map(|address| address.parse().unwrap());
+            assert_eq!(greeter.source(), source, "{}", with.escape_ascii());
         }
     }
 

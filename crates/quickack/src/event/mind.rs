@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use proto::Ends;
 use proxy::plan::Plan;
 use proxy::{Action, Closed, ConnId, Passed, Proxy, Side, Slices, Time};
 
@@ -43,6 +44,9 @@ pub trait Mind {
     fn hand_over(&mut self, _max: usize) -> Vec<(ConnId, Passed)> {
         Vec::new()
     }
+
+    /// Where a client's connection begins and ends.
+    fn handle_located(&mut self, _client: ConnId, _ends: Ends, _now: Time) {}
 
     /// A `Connect` has to wait for its turn, and begins then.
     fn handle_connecting(&mut self, _link: ConnId, _begins: Time) {}
@@ -119,6 +123,10 @@ impl Mind for Proxy {
 
     fn handle_connecting(&mut self, link: ConnId, begins: Time) {
         Proxy::handle_connecting(self, link, begins);
+    }
+
+    fn handle_located(&mut self, client: ConnId, ends: Ends, now: Time) {
+        Proxy::handle_located(self, client, ends, now);
     }
 
     fn hand_over(&mut self, max: usize) -> Vec<(ConnId, Passed)> {

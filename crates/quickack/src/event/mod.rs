@@ -48,7 +48,7 @@ use header::Greeters;
 
 pub use accept::{CALLS, Choice, Listener, choose};
 pub use connect::{Target, TargetAddress};
-pub use errands::{Alone, Errands, Install, Note, Order};
+pub use errands::{Alone, Errands, Install, Note, Order, Traveller};
 pub use mind::Mind;
 
 /// Where a worker stands among the others.
@@ -80,8 +80,13 @@ pub struct Loop<'m> {
     now: Time,
     /// When the last wait ended.
     woken: Time,
+    /// Processor time as it was last counted, and when: microseconds.
+    used: (u64, u64),
+    used_at: Time,
     /// A signal has come; it is heeded when everything that was ready with it has been read.
     asked_to_leave: bool,
+    /// The mind has been told where a client's connection begins and ends.
+    located: bool,
     /// The same for an order.
     is_called: bool,
     /// Whether the kernel says when the errands' descriptor can be written to.
@@ -167,7 +172,10 @@ impl<'m> Loop<'m> {
             start: Instant::now(),
             now: Time(0),
             woken: Time(0),
+            used: (0, 0),
+            used_at: Time(0),
             asked_to_leave: false,
+            located: false,
             is_called: false,
             is_blocked: false,
             retiring: false,
@@ -276,8 +284,12 @@ impl<'m> Loop<'m> {
         if std::mem::take(&mut self.asked_to_leave) {
             self.heed_signals();
         }
-        self.mind.end_turn(self.now);
-        self.run_actions(None);
+        self.located = true;
+        while std::mem::take(&mut self.located) {
+            // Whoever has waited for that since goes on now: nothing else would wake us for it.
+            self.mind.end_turn(self.now);
+            self.run_actions(None);
+        }
         self.connect_waiting();
         self.write_side(Side::Client);
         self.write_side(Side::Link);
@@ -298,6 +310,12 @@ impl<'m> Loop<'m> {
         let now = Time(self.start.elapsed().as_micros() as u64);
         if let Some(counters) = &self.counters {
             counters.add(Worker::BusyTime, now.since(self.woken));
+            if now.since(self.used_at) >= USAGE_PAUSE_US {
+                let (user, system) = sys::process::times_us();
+                counters.add(Worker::UserUs, user.saturating_sub(self.used.0));
+                counters.add(Worker::SystemUs, system.saturating_sub(self.used.1));
+                (self.used, self.used_at) = ((user, system), now);
+            }
         }
         if self.door.is_knocked() {
             return Some(AT_ONCE);
@@ -340,6 +358,8 @@ const LISTENER: u64 = GREETER + (1 << 32);
 const POKE: u64 = u64::MAX - 2;
 const ERRANDS: u64 = u64::MAX - 1;
 const SIGNALS: u64 = u64::MAX;
+/// How often the processor time is counted, at most.
+const USAGE_PAUSE_US: u64 = 500_000;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 512;
 /// Looks at the kernel before links are written, at most: nobody waits for ever for quiet.

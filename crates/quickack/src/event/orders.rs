@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use proxy::Passed;
 use rustix::event::epoll;
 use sys::signal;
 
-use super::errands::{Install, Order};
+use super::errands::{Install, Order, Traveller};
 use super::{ERRANDS, Loop, token};
 
 impl Loop<'_> {
@@ -105,11 +104,12 @@ impl Loop<'_> {
         if surplus == 0 || self.ends.is_some() {
             return;
         }
-        let mut alike: BTreeMap<Passed, Vec<OwnedFd>> = BTreeMap::new();
-        for (id, client) in self.mind.hand_over(surplus) {
+        let mut alike: BTreeMap<Traveller, Vec<OwnedFd>> = BTreeMap::new();
+        for (id, passed) in self.mind.hand_over(surplus) {
             if let Some(conn) = self.drop_conn(id) {
                 let _ = epoll::delete(&self.epoll, &conn.fd);
-                alike.entry(client).or_default().push(conn.fd);
+                let from = conn.from.map(|from| *from);
+                alike.entry(Traveller { passed, from }).or_default().push(conn.fd);
             }
         }
         for (client, fds) in alike {

@@ -1,14 +1,14 @@
 //! The loop with real sockets, a real data plane, and a test that leads it.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use metrics::Book;
-use proxy::{Event, Passed, Proxy, Report};
+use proxy::{Event, Proxy, Report};
 
 use super::*;
 
@@ -20,7 +20,9 @@ type Make = Box<dyn FnOnce() -> Order + Send>;
 enum Told {
     Installed,
     Note(Note),
-    Handed(Passed, Vec<OwnedFd>),
+    Handed(Traveller, Vec<OwnedFd>),
+    /// A login failed, of a client from there.
+    LoginFailed(Option<IpAddr>),
 }
 
 /// A test that leads a loop in another thread.
@@ -63,13 +65,17 @@ impl Errands for Script {
 
     fn report(&mut self, _report: Report) {}
 
-    fn log(&mut self, _event: Event) {}
+    fn log(&mut self, event: Event, from: Option<IpAddr>) {
+        if matches!(event, Event::LoginsFailed { .. }) {
+            let _ = self.told.send(Told::LoginFailed(from));
+        }
+    }
 
     fn note(&mut self, note: Note) {
         let _ = self.told.send(Told::Note(note));
     }
 
-    fn hand_over(&mut self, client: Passed, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+    fn hand_over(&mut self, client: Traveller, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
         let _ = self.told.send(Told::Handed(client, fds));
         Ok(())
     }
@@ -297,6 +303,33 @@ fn a_worker_that_retires_hands_its_quiet_clients_over_and_they_notice_nothing() 
     let mut leader = leader;
     leader.thread.take().unwrap().join().unwrap();
     drop(clients);
+    other.end();
+}
+
+#[test]
+fn a_failed_login_is_told_with_the_address_of_a_header_also_by_the_next_worker() {
+    let more = "  redis: true\n  redis_auth: sesame\n";
+    let (listener, address) = tcp_listener(1, &["127.0.0.0/8"]);
+    let (other_listener, _) = tcp_listener(1, &[]);
+    let leader = Leader::start(&text(NOWHERE, more), vec![listener], 0);
+    let other = Leader::start(&text(NOWHERE, more), vec![other_listener], 0);
+    let fails = |mut stream: &TcpStream, header: &str, leader: &Leader, from: &str| {
+        stream.write_all(format!("{header}AUTH wrong\r\n").as_bytes()).unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        assert!(line.starts_with("-WRONGPASS"), "{line}");
+        let Told::LoginFailed(told) = leader.hear() else { panic!("something else") };
+        assert_eq!(told, Some(from.parse().unwrap()));
+    };
+    let client = TcpStream::connect(address).unwrap();
+    fails(&client, "PROXY TCP4 192.0.2.1 198.51.100.2 56324 11211\r\n", &leader, "192.0.2.1");
+    leader.order(|| Order::Retire);
+    let Told::Handed(traveller, fds) = leader.hear() else { panic!("something else") };
+    other.order(move || Order::Adopt { client: traveller, fds });
+    fails(&client, "", &other, "192.0.2.1");
+    let mut leader = leader;
+    leader.thread.take().unwrap().join().unwrap();
+    drop(client);
     other.end();
 }
 

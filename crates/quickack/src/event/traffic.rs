@@ -1,6 +1,9 @@
 //! What passes through connections: bytes in, bytes out, and what the mind wants done.
 
-use proxy::{Action, Closed, ConnId, Side, Slices};
+use std::os::fd::AsRawFd;
+
+use proto::Ends;
+use proxy::{Action, Closed, ConnId, Event, Side, Slices};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
@@ -141,11 +144,20 @@ impl Loop<'_> {
                 Action::Close(id) => self.close(id),
                 Action::Pause(id) => self.set_paused(id, true),
                 Action::Resume(id) => self.set_paused(id, false),
+                Action::Locate(id) => self.locate(id),
                 Action::Report(report) => self.errands.report(report),
-                Action::Log(event) => self.errands.log(event),
+                Action::Log(event) => self.log(event),
             }
         }
         ack_due
+    }
+
+    fn log(&mut self, event: Event) {
+        let from = match &event {
+            Event::LoginsFailed { client, .. } => self.conns.find(*client).and_then(|it| it.peer()),
+            _ => None,
+        };
+        self.errands.log(event, from);
     }
 
     fn flush_ack(&mut self, id: ConnId) {
@@ -155,6 +167,17 @@ impl Loop<'_> {
             // Nothing is lost if it fails: the ACK goes out later by itself.
             let _ = sys::tcp::flush_ack(&conn.fd);
         }
+    }
+
+    fn locate(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.find(id) else { return };
+        let ends = Ends {
+            from: sys::listen::peer_name(&conn.fd),
+            to: sys::listen::local_name(&conn.fd),
+            descriptor: conn.fd.as_raw_fd(),
+        };
+        self.mind.handle_located(id, ends, self.now);
+        self.located = true;
     }
 
     fn set_paused(&mut self, id: ConnId, paused: bool) {

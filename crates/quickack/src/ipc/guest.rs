@@ -5,6 +5,8 @@
 //! say is bounded by its protocol, and so is the message: one that were longer would not be sent,
 //! and the client would stay where it is.
 
+use std::net::IpAddr;
+
 use proto::{Lane, Muted, Profile, Session};
 use proxy::Passed;
 use serde::{Deserialize, Serialize};
@@ -15,6 +17,9 @@ pub struct Guest {
     pub protocol: Option<u8>,
     pub logged_in: bool,
     pub strikes: u8,
+    /// Who it is by its PROXY header.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<IpAddr>,
     /// What it has said about itself, if anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<Box<Said>>,
@@ -57,13 +62,13 @@ impl From<Passed> for Guest {
     fn from(client: Passed) -> Guest {
         let Passed { pool, protocol, logged_in, strikes, session } = client;
         let said = (session != Session::default()).then(|| Box::new(Said::from(session)));
-        Guest { pool, protocol, logged_in, strikes, said }
+        Guest { pool, protocol, logged_in, strikes, from: None, said }
     }
 }
 
 impl From<Guest> for Passed {
     fn from(client: Guest) -> Passed {
-        let Guest { pool, protocol, logged_in, strikes, said } = client;
+        let Guest { pool, protocol, logged_in, strikes, from: _, said } = client;
         let session = said.map_or_else(Session::default, |said| Session::from(*said));
         Passed { pool, protocol, logged_in, strikes, session }
     }

@@ -73,9 +73,8 @@ impl Sink {
     /// Writes a line, or nothing of it.
     pub fn write(&mut self, line: &[u8]) -> io::Result<()> {
         if !self.rest.is_empty() {
-            let rest = std::mem::take(&mut self.rest);
-            let taken = self.take(&rest).unwrap_or(0);
-            self.rest = rest[taken..].to_vec();
+            let taken = self.take(&self.rest)?;
+            self.rest.drain(..taken);
             if !self.rest.is_empty() {
                 return Err(io::ErrorKind::WouldBlock.into());
             }

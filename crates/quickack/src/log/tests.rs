@@ -45,6 +45,7 @@ fn shared(fd: impl AsFd) -> Log {
         sink: Sink::share(fd.as_fd()).unwrap(),
         repeats: Repeats::default(),
         lost: 0,
+        why_lost: String::new(),
     }
 }
 
@@ -199,6 +200,23 @@ fn check_full(reader: &mut impl Read, writer: OwnedFd) {
     let lost: usize = lines[told].split(' ').nth(1).unwrap().parse().unwrap();
     assert!(told + lost >= said, "{told} + {lost} of {said}");
     assert_eq!(&lines[told + 1..], ["quickack: the end"]);
+}
+
+#[test]
+fn a_full_disk_is_named_when_there_is_room_again() {
+    let mut scene = scene(Format::Text);
+    let full = Target::File(PathBuf::from("/dev/full"));
+    scene.log.change(&full, Format::Text, Level::Notice).unwrap();
+    for n in 0..3 {
+        scene.log.write(at(n), fact("", "nobody reads this"));
+    }
+    let target = Target::File(scene.path.clone());
+    scene.log.change(&target, Format::Text, Level::Notice).unwrap();
+    scene.log.write(at(9), fact("", "after"));
+    let text = scene.text();
+    let why = "3 lines were lost: they could not be written: No space left on device";
+    assert!(text.lines().next().is_some_and(|line| line.contains(why)), "{text}");
+    assert!(text.ends_with("after\n") && text.lines().count() == 2, "{text}");
 }
 
 #[test]

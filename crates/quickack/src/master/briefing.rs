@@ -49,6 +49,7 @@ impl Master {
 
     /// Tells a new worker everything it needs.
     fn brief(&mut self, number: usize) {
+        self.tell_process();
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
         // A descriptor that cannot be watched is that of a worker that cannot be led.
         if self.events.add(&worker.channel, Source::Channel(number)).is_err() {

@@ -29,6 +29,9 @@ impl Master {
                 told.push(format!("{name} is at {address} now, not at {old}"));
             }
         }
+        for path in self.listeners.gone() {
+            told.push(format!("{} was removed, and is made again", path.display()));
+        }
         affinity(config)?;
         self.try_places(config, addresses)?;
         Ok(told)

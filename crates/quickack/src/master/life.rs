@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use sys::signal;
 
+use super::orders::Visitor;
 use super::say;
 use super::workers::{Slot, State};
 use super::{Ending, Master};
@@ -18,11 +19,10 @@ impl Master {
             match signal {
                 signal::TERM | signal::INT | signal::QUIT => self.end(0, now),
                 signal::HUP => {
-                    self.reopen_log();
-                    self.desk.renew(&self.events);
+                    self.renew(None);
                     self.begin_reload(None, false, now);
                 }
-                signal::USR1 => self.reopen_log(),
+                signal::USR1 => self.reopen_log(None),
                 // A terminal sends it, too, when its window changes.
                 signal::WINCH if !std::io::stdin().is_terminal() => self.rest(now),
                 // As in twemproxy: more words, fewer words.
@@ -48,15 +48,38 @@ impl Master {
         say(&mut self.log, level, &format!("the log's level is {} now", level.name()));
     }
 
-    pub(super) fn reopen_log(&mut self) {
+    /// Opens again by their names what others may have moved away or removed, whatever the file
+    /// says: the log and the admin socket.
+    pub(super) fn renew(&mut self, asker: Option<Visitor>) {
+        self.reopen_log(asker);
+        let admin = &self.running.config.process.admin;
+        match self.desk.open_admin(admin, self.file.as_deref(), &self.events) {
+            Ok(false) => {}
+            Ok(true) => {
+                self.tell(asker, Level::Notice, "the admin socket was removed, and is made again")
+            }
+            Err(error) => self.tell(asker, Level::Error, &error.to_string()),
+        }
+    }
+
+    fn reopen_log(&mut self, asker: Option<Visitor>) {
         match self.log.reopen() {
-            Ok(()) => say(&mut self.log, Level::Notice, "the log is reopened"),
+            Ok(false) => {}
+            Ok(true) => self.tell(asker, Level::Notice, "the log is reopened"),
             Err(error) => {
                 let text = format!("cannot reopen the log: {error}; the old one is written on");
                 // Nobody may be looking at the old one any more.
                 crate::log::line(&text);
-                say(&mut self.log, Level::Error, &text);
+                self.tell(asker, Level::Error, &text);
             }
+        }
+    }
+
+    /// In the log, and with the answer to whoever asked.
+    fn tell(&mut self, asker: Option<Visitor>, level: Level, text: &str) {
+        say(&mut self.log, level, text);
+        if let Some(visitor) = asker {
+            self.desk.note(visitor, text);
         }
     }
 

@@ -99,7 +99,7 @@ impl Listeners {
         share: usize,
         reuse: bool,
     ) -> io::Result<u32> {
-        let of_address = |open: &&Open| open.key == key;
+        let of_address = |open: &&Open| open.key == key && !open.is_gone();
         if let Some(open) = self.open.iter().filter(of_address).find(|open| open.share == share) {
             return Ok(open.id);
         }
@@ -137,6 +137,12 @@ impl Listeners {
         Ok(())
     }
 
+    /// The files of unix sockets that somebody has removed: nobody can connect to those any more.
+    pub fn gone(&self) -> impl Iterator<Item = &Path> {
+        let gone = self.open.iter().filter(|open| open.is_gone());
+        gone.filter_map(|open| Some(open.file.as_ref()?.0.as_path()))
+    }
+
     /// Closes every socket that is not among `entries`.
     pub fn keep(&mut self, entries: &[ListenerEntry]) {
         self.close(|open| !entries.iter().any(|entry| entry.id == open.id));
@@ -163,6 +169,14 @@ impl Listeners {
     pub fn find(&self, id: u32) -> &Open {
         let found = self.open.iter().find(|open| open.id == id);
         found.expect("an entry names an open listener")
+    }
+}
+
+impl Open {
+    /// Whether its file was removed.
+    fn is_gone(&self) -> bool {
+        let gone = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+        self.file.as_ref().is_some_and(|(path, _)| inode_of(path).is_err_and(gone))
     }
 }
 
@@ -214,6 +228,7 @@ fn bind(
     }
 }
 
-fn inode_of(path: &Path) -> io::Result<u64> {
+/// Which file that is.
+pub fn inode_of(path: &Path) -> io::Result<u64> {
     Ok(std::fs::symlink_metadata(path)?.ino())
 }

@@ -47,7 +47,7 @@ use sys::kernel::Kernel;
 use sys::signal::Signals;
 
 use crate::board::Board;
-use crate::config::{Accept, Config, WORKERS_MAX};
+use crate::config::{self, Accept, Config, WORKERS_MAX};
 use crate::event::{self, Choice};
 
 use crate::ipc::Message;
@@ -230,6 +230,7 @@ impl Master {
         self.go_on_with_change(now);
         self.begin_what_was_asked(now);
         if now >= self.next_look {
+            self.tell_process();
             self.look_at_heartbeats(now);
         }
         if self.ending.is_none() && !self.resting {
@@ -241,6 +242,18 @@ impl Master {
         }
         self.log.tick(Now::read());
         Ok(self.ended(now))
+    }
+
+    /// Tells the workers what their clients may ask about the proxy as a whole.
+    pub(super) fn tell_process(&self) {
+        let unix_s = Now::read().unix_us / 1_000_000;
+        self.board.book().tell_process(metrics::Process {
+            pid: std::process::id().into(),
+            started_s: unix_s - self.started.elapsed().as_secs().min(unix_s),
+            told_s: unix_s,
+            workers: self.running.config.process.worker_count() as u64,
+            clients_max: self.running.config.plan.clients_max as u64,
+        });
     }
 
     /// How long nothing may happen.
@@ -382,9 +395,34 @@ impl Master {
 fn make_board(config: &Config) -> io::Result<(OwnedFd, Board)> {
     let count = config.plan.pools.iter().map(|pool| pool.servers.len() + 1).sum::<usize>();
     let rows = (count * ROWS_SPARE + 1).max(ROWS_MIN);
-    let memory = sys::memory::shared("quickack-board", Board::words(WORKERS_MAX, rows))?;
-    let board = Board::create(sys::memory::map(&memory)?, WORKERS_MAX, rows);
+    let words = Board::words(WORKERS_MAX, rows);
+    let memory = sys::memory::shared("quickack-board", words)?;
+    let mapped = sys::memory::map(&memory).map_err(|error| {
+        let bytes = (words * size_of::<u64>()) as u64;
+        let what = format!(
+            "{} of address space for the counters of up to {rows} pools and servers and \
+             {WORKERS_MAX} workers, of which only what is used takes memory",
+            config::size_word(bytes)
+        );
+        no_room(&error, &what, bytes + config.plan.memory_max as u64)
+    })?;
+    let board = Board::create(mapped, WORKERS_MAX, rows);
     Ok((memory, board))
+}
+
+/// Says by which limit address space was refused. `needed`: bytes, but for the process itself.
+fn no_room(error: &io::Error, what: &str, needed: u64) -> io::Error {
+    let Some(limit) = sys::process::address_space_max() else {
+        let text = format!("cannot map {what}: {error}; see vm.overcommit_memory");
+        return io::Error::other(text);
+    };
+    let kib = (needed + ADDRESS_SPACE_SPARE).div_ceil(1024);
+    io::Error::other(format!(
+        "cannot map {what}: {error}; the limit on address space (RLIMIT_AS) is {}: lift it \
+         (`ulimit -v unlimited`, in a unit `LimitAS=infinity`), or set at least {kib} KiB \
+         (`ulimit -v {kib}`, `LimitAS={kib}K`)",
+        config::size_word(limit)
+    ))
 }
 
 /// A line of the master's own; the same words again within a second are counted.
@@ -434,6 +472,9 @@ impl Running {
 const _: () = assert!(WORKERS_MAX <= sys::channel::FDS_MAX);
 /// The running image: a replaced file on disk never mixes versions.
 const OWN_IMAGE: &str = "/proc/self/exe";
+/// What a process maps beside the board and the buffers that `memory_max` counts: the program,
+/// its libraries, stack and heap, with room to spare.
+const ADDRESS_SPACE_SPARE: u64 = 512 << 20;
 /// Rows reserved for each pool and server of the first configuration, so that it may grow …
 const ROWS_SPARE: usize = 4;
 /// … and at least so many.

@@ -12,8 +12,9 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::Signal;
 
 use super::events::{Events, Source};
+use super::listeners::inode_of;
 use super::{Master, Running};
-use crate::admin;
+use crate::admin::{self, Entry};
 use crate::config::{Address, Admin};
 
 /// Who waits for an answer.
@@ -21,9 +22,9 @@ pub type Visitor = u32;
 
 /// The sockets of those who ask.
 pub struct Desk {
-    admin: Option<(OwnedFd, PathBuf)>,
-    /// Where those look who know the configuration's name only, while it cannot be read.
-    signpost: Option<PathBuf>,
+    admin: Option<AdminSocket>,
+    /// Where those look who know the configuration's name only.
+    entry: Option<Entry>,
     stats: Option<(OwnedFd, String)>,
     visitors: BTreeMap<Visitor, Guest>,
     next: Visitor,
@@ -36,6 +37,8 @@ struct Guest {
     /// Through which door it came.
     kind: Visitor,
     asked: Vec<u8>,
+    /// Lines that are told with the answer, whatever that is.
+    notes: Vec<String>,
     answer: Vec<u8>,
     written: usize,
     /// A line was read; nothing more is.
@@ -55,48 +58,67 @@ impl Guest {
 impl Desk {
     pub fn open(running: &Running, file: Option<&Path>, events: &Events) -> io::Result<Desk> {
         let process = &running.config.process;
-        let admin = match admin::path(&process.admin, file) {
-            None => None,
-            Some(path) => match open_admin(&path, &process.admin) {
-                Ok(fd) => {
-                    events.add(&fd, Source::Desk(ADMIN))?;
-                    Some((fd, path))
-                }
-                // Who has not asked for it can do without, as on a disk that cannot be written.
-                Err(error) if process.admin == Admin::Default => {
-                    crate::log::line(&format!("{error}; running without"));
-                    None
-                }
-                Err(error) => return Err(error),
-            },
-        };
-        let signpost = match &process.admin {
-            Admin::At(path) => file.and_then(|file| admin::put_up_signpost(file, path)),
-            Admin::Default | Admin::Off => None,
-        };
         let mut desk = Desk {
-            admin,
-            signpost,
+            admin: None,
+            entry: None,
             stats: None,
             visitors: BTreeMap::new(),
             next: FIRST,
             resting: BTreeSet::new(),
         };
+        match desk.open_admin(&process.admin, file, events) {
+            Ok(_) => {}
+            // Who has not asked for it can do without, as on a disk that cannot be written.
+            Err(error) if process.admin == Admin::Default => {
+                crate::log::line(&format!("{error}; running without"));
+            }
+            Err(error) => return Err(error),
+        }
         desk.listen_for_stats(process.stats.as_ref(), &running.addresses, events)?;
         Ok(desk)
     }
 
-    /// Opens the admin socket again if somebody has removed its file, as those do who tidy up.
-    pub fn renew(&mut self, events: &Events) {
-        let Some((_, path)) = self.admin.as_ref().filter(|(_, path)| !path.exists()) else {
-            return;
-        };
-        let path = path.clone();
-        if let Ok(fd) = sys::listen::unix(&path, Some(0o600), BACKLOG)
-            && events.add(&fd, Source::Desk(ADMIN)).is_ok()
-        {
-            self.admin = Some((fd, path));
+    /// Opens what is not there: the admin socket and the name by which it is found. Later again,
+    /// because there are those who tidy up. Whether the socket is a new one.
+    pub fn open_admin(
+        &mut self,
+        written: &Admin,
+        file: Option<&Path>,
+        events: &Events,
+    ) -> io::Result<bool> {
+        if *written == Admin::Off {
+            return Ok(false);
         }
+        self.entry.take_if(|entry| !entry.is_ours());
+        let path = match written {
+            Admin::At(path) => {
+                // Without a name, `--admin` is needed while the file cannot be read.
+                if self.entry.is_none() && file.is_some() {
+                    self.entry = Entry::claim(file).ok();
+                }
+                if let Some(entry) = &self.entry {
+                    let _ = entry.point_to(path);
+                }
+                path.clone()
+            }
+            Admin::Default | Admin::Off => {
+                let entry = match self.entry.take() {
+                    Some(entry) => Ok(entry),
+                    None => Entry::claim(file),
+                };
+                let entry = entry.map_err(|error| {
+                    io::Error::other(format!("cannot open the admin socket: {error}"))
+                })?;
+                self.entry.insert(entry).path().to_path_buf()
+            }
+        };
+        if self.admin.as_ref().is_some_and(AdminSocket::is_there) {
+            return Ok(false);
+        }
+        let socket = AdminSocket::open(path)?;
+        events.add(&socket.fd, Source::Desk(ADMIN))?;
+        self.admin = Some(socket);
+        Ok(true)
     }
 
     /// Opens, moves or closes the port of twemproxy's statistics.
@@ -127,7 +149,7 @@ impl Desk {
     }
 
     pub fn path(&self) -> Option<&Path> {
-        self.admin.as_ref().map(|(_, path)| path.as_path())
+        self.admin.as_ref().map(|admin| admin.path.as_path())
     }
 
     /// Where twemproxy's statistics are served.
@@ -142,9 +164,19 @@ impl Desk {
             if guest.answer.last() != Some(&b'\n') {
                 guest.answer.push(b'\n');
             }
+            for note in guest.notes.drain(..) {
+                guest.answer.extend_from_slice(format!("  {note}\n").as_bytes());
+            }
             guest.is_served = true;
         }
         self.write(visitor);
+    }
+
+    /// A line to be told with the answer.
+    pub fn note(&mut self, visitor: Visitor, line: &str) {
+        if let Some(guest) = self.visitors.get_mut(&visitor) {
+            guest.notes.push(line.to_string());
+        }
     }
 
     pub fn refuse(&mut self, visitor: Visitor, why: &str) {
@@ -177,7 +209,7 @@ impl Desk {
 
     fn listener(&self, kind: Visitor) -> Option<&OwnedFd> {
         match kind {
-            ADMIN => self.admin.as_ref().map(|(fd, _)| fd),
+            ADMIN => self.admin.as_ref().map(|admin| &admin.fd),
             _ => self.stats.as_ref().map(|(fd, _)| fd),
         }
     }
@@ -199,6 +231,7 @@ impl Desk {
             fd,
             kind,
             asked: Vec::new(),
+            notes: Vec::new(),
             answer: Vec::new(),
             written: 0,
             is_served: false,
@@ -280,15 +313,36 @@ impl Desk {
     }
 }
 
-impl Drop for Desk {
-    fn drop(&mut self) {
-        if let Some(signpost) = &self.signpost {
-            let _ = std::fs::remove_file(signpost);
+/// The socket, and which file it is.
+struct AdminSocket {
+    fd: OwnedFd,
+    path: PathBuf,
+    inode: u64,
+}
+
+impl AdminSocket {
+    fn open(path: PathBuf) -> io::Result<AdminSocket> {
+        let opened = sys::listen::unix(&path, Some(0o600), BACKLOG).map_err(io::Error::from);
+        match opened.and_then(|fd| Ok((fd, inode_of(&path)?))) {
+            Ok((fd, inode)) => Ok(AdminSocket { fd, path, inode }),
+            Err(error) => Err(io::Error::other(format!(
+                "cannot open the admin socket {}: {error}",
+                path.display()
+            ))),
         }
-        if let Some((fd, path)) = self.admin.take() {
-            drop(fd);
-            // Another proxy may have taken the place meanwhile: then it is alive, and stays.
-            let _ = sys::listen::remove_unix(&path);
+    }
+
+    /// Whether its file is still there.
+    fn is_there(&self) -> bool {
+        inode_of(&self.path).is_ok_and(|now| now == self.inode)
+    }
+}
+
+impl Drop for AdminSocket {
+    fn drop(&mut self) {
+        // Another proxy may have taken the place meanwhile.
+        if self.is_there() {
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
@@ -343,7 +397,10 @@ impl Master {
         }
         let says = |word: &str| words.iter().any(|given| given == word);
         match verb.as_str() {
-            "reload" => self.begin_reload(Some(visitor), says("--allow-remap"), now),
+            "reload" => {
+                self.renew(Some(visitor));
+                self.begin_reload(Some(visitor), says("--allow-remap"), now);
+            }
             "set" if words.is_empty() => self.desk.refuse(visitor, "set what? KEY=VALUE"),
             "set" => self.begin_set(visitor, words, now),
             "log-level" => match words {
@@ -393,17 +450,6 @@ impl Master {
             (true, true) => config.diff_json(),
         }
     }
-}
-
-fn open_admin(path: &Path, written: &Admin) -> io::Result<OwnedFd> {
-    let opened = match written {
-        Admin::Default => admin::make_folder(),
-        Admin::Off | Admin::At(_) => Ok(()),
-    };
-    let opened = opened.and_then(|()| Ok(sys::listen::unix(path, Some(0o600), BACKLOG)?));
-    opened.map_err(|error| {
-        io::Error::other(format!("cannot open the admin socket {}: {error}", path.display()))
-    })
 }
 
 fn open_stats(address: &Address, addresses: &BTreeMap<String, String>) -> io::Result<OwnedFd> {

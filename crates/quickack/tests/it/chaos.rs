@@ -32,7 +32,7 @@ struct Chaos {
 
 const RULES: &[&str] =
     &["hash: md5", "auto_eject_hosts: true", "server_failure_limit: 2", "server_retry_timeout: 50"];
-const GLOBAL: &[&str] = &["hang_timeout: 1s"];
+const GLOBAL: &[&str] = &["hang_timeout: 4s"];
 
 fn check(seed: u64, steps: usize) {
     let memcacheds: Vec<Memcached> = (0..3).map(|_| Memcached::start()).collect();

@@ -23,7 +23,6 @@ const RULES: &[&str] = &[
     "auto_eject_hosts: true",
     "server_failure_limit: 2",
     "server_retry_timeout: 300",
-    "timeout: 400",
 ];
 
 impl Field {

@@ -167,7 +167,7 @@ fn a_get_whose_link_died_is_asked_at_most_once_more() {
 fn a_server_that_never_answers_costs_each_client_one_deadline() {
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port on loopback");
     let address = silent.local_addr().expect("a bound listener has an address");
-    let quickack = quickack(&[address], &["timeout: 1000"]);
+    let quickack = quickack(&[address], &["timeout: 4000"]);
     let mut clients = [quickack.client(), quickack.client(), quickack.client()];
     let start = Instant::now();
     for client in &mut clients {
@@ -180,8 +180,8 @@ fn a_server_that_never_answers_costs_each_client_one_deadline() {
         }
     }
     let took = start.elapsed();
-    assert!(took >= Duration::from_secs(1), "gave up after {took:?}");
-    assert!(took < Duration::from_secs(2), "five requests cost {took:?}");
+    assert!(took >= Duration::from_secs(4), "gave up after {took:?}");
+    assert!(took < Duration::from_secs(8), "five requests cost {took:?}");
 }
 
 /// The kernel drops the SYN when the queue of a listener is full: a connect that never ends.
@@ -195,18 +195,18 @@ fn a_connect_that_never_ends_costs_one_deadline() {
     let address = SocketAddr::try_from(address).expect("an address of the internet");
     // A queue of 0 holds one.
     let _fills_the_queue = TcpStream::connect(address).expect("the one");
-    let quickack = quickack(&[address], &["timeout_connect: 1s"]);
+    let quickack = quickack(&[address], &["timeout_connect: 4s", "timeout_queue: 60s"]);
     let start = Instant::now();
     quickack.client().ask("get a\r\n", &format!("SERVER_ERROR {address}: connect timed out\r\n"));
     let took = start.elapsed();
-    assert!(took >= Duration::from_secs(1), "gave up after {took:?}");
-    assert!(took < Duration::from_secs(2), "it cost {took:?}");
+    assert!(took >= Duration::from_secs(4), "gave up after {took:?}");
+    assert!(took < Duration::from_secs(8), "it cost {took:?}");
 }
 
 #[test]
 fn a_frozen_memcached_costs_one_deadline_and_thaws_with_all_it_held() {
     let memcached = Memcached::start();
-    let quickack = quickack(&[memcached.address], &["timeout: 1000", "server_retry_timeout: 100"]);
+    let quickack = quickack(&[memcached.address], &["timeout: 4000", "server_retry_timeout: 100"]);
     let mut client = quickack.client();
     client.ask("set a 0 0 1\r\n1\r\n", "STORED\r\n");
     memcached.process.freeze();
@@ -214,7 +214,7 @@ fn a_frozen_memcached_costs_one_deadline_and_thaws_with_all_it_held() {
     client.send("get a\r\n");
     let line = client.line();
     assert_eq!(line, format!("SERVER_ERROR {}: no reply in time", memcached.address));
-    assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(start.elapsed() >= Duration::from_secs(4), "{:?}", start.elapsed());
     // Whoever comes while it is known to be down waits for nothing.
     let start = Instant::now();
     for _ in 0..10 {
@@ -222,7 +222,7 @@ fn a_frozen_memcached_costs_one_deadline_and_thaws_with_all_it_held() {
         let line = client.line();
         assert!(line.starts_with("SERVER_ERROR"), "{line}");
     }
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
     memcached.process.thaw();
     let answer = ask_until_back(&mut client, "get a\r\n", "END\r\n");
     assert_eq!(answer, "VALUE a 0 1\r\n1\r\nEND\r\n");
@@ -372,4 +372,29 @@ fn links_to_memcached_have_keepalive_and_a_user_timeout() {
         }
     }
     assert_eq!(links, 1);
+}
+
+/// Nothing undoes what the other would have done.
+#[test]
+fn a_flush_all_is_done_at_no_memcached_if_one_is_down() {
+    let (one, other) = (Memcached::start(), Memcached::start());
+    let quickack = quickack(&[one.address, other.address], &["allow: [flush_all]"]);
+    let mut direct = one.client();
+    direct.ask("set here 0 0 1\r\nX\r\n", "STORED\r\n");
+    let dead = other.address;
+    drop(other);
+    let told = format!("SERVER_ERROR {dead}: down, waiting for it to come back\r\n");
+    let mut client = quickack.client();
+    // Whoever asks the dead one first finds out.
+    let start = Instant::now();
+    for n in 0.. {
+        client.send(format!("get k{n}\r\n"));
+        if format!("{}\r\n", client.line()) == told {
+            break;
+        }
+        assert!(start.elapsed() < DEADLINE, "it is not missed");
+    }
+    client.ask("flush_all\r\n", &told);
+    client.ask("flush_all 10\r\n", &told);
+    direct.ask("get here\r\n", "VALUE here 0 1\r\nX\r\nEND\r\n");
 }

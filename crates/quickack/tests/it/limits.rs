@@ -130,6 +130,79 @@ fn a_value_that_is_too_large_gets_the_words_of_memcached_and_costs_no_memory() {
     assert_eq!(memcached.stat("cmd_set"), 2);
 }
 
+/// A value that only the proxy finds too large leaves what memcached itself would leave: asked of
+/// both, in all its languages.
+#[test]
+fn a_value_too_large_leaves_under_its_key_what_memcached_leaves() {
+    let (memcached, behind) = (Memcached::start(), Memcached::start());
+    let quickack = quickack(&[behind.address], &[]);
+    let sides = [memcached.address, quickack.address()];
+    let data = "d".repeat((1 << 20) + 1);
+    let mut kept = 0;
+    let lines = [
+        "set k 0 0 LEN",
+        "set k 0 0 LEN noreply",
+        "add k 0 0 LEN",
+        "replace k 0 0 LEN",
+        "append k 0 0 LEN",
+        "prepend k 0 0 LEN",
+        "cas k 0 0 LEN 1",
+        "ms k LEN",
+        "ms k LEN q",
+        "ms k LEN ME",
+        "ms k LEN MR q",
+        "ms k LEN MA",
+        "ms k LEN MP",
+        "ms k LEN C1",
+        "ms aw== LEN b I T9",
+    ];
+    let lines = lines.map(|line| line.replace("LEN", &data.len().to_string()));
+    for line in lines {
+        let found = sides.map(|address| {
+            let mut client = Client::connect(address);
+            client.ask("set k 0 0 3\r\nold\r\n", "STORED\r\n");
+            client.send(format!("{line}\r\n{data}\r\nmn\r\n"));
+            let answer = client.read_until("MN\r\n");
+            client.send("get k\r\n");
+            (answer, client.read_until("END\r\n"))
+        });
+        assert_eq!(found[0], found[1], "{line}");
+        kept += usize::from(found[1].1.contains("old"));
+    }
+    assert_eq!(kept, 5, "add, replace, append, prepend and cas");
+    for (opcode, extras) in [
+        (0x01, 8),
+        (0x02, 8),
+        (0x03, 8),
+        (0x0e, 0),
+        (0x0f, 0),
+        (0x11, 8),
+        (0x12, 8),
+        (0x13, 8),
+        (0x19, 0),
+        (0x1a, 0),
+    ] {
+        let found = sides.map(|address| {
+            let mut text = Client::connect(address);
+            text.ask("set k 0 0 3\r\nold\r\n", "STORED\r\n");
+            let total = (data.len() + 1 + extras) as u32;
+            let mut packet = vec![0x80, opcode, 0, 1, extras as u8, 0, 0, 0];
+            packet.extend_from_slice(&total.to_be_bytes());
+            packet.extend_from_slice(&[0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
+            packet.extend(std::iter::repeat_n(0, extras));
+            packet.extend_from_slice(b"k");
+            packet.extend_from_slice(data.as_bytes());
+            let mut client = Client::connect(address);
+            client.send(packet);
+            let answer = client.read_until("Too large.");
+            text.send("get k\r\n");
+            (answer, text.read_until("END\r\n"))
+        });
+        assert_eq!(found[0], found[1], "{opcode:#x}");
+        assert_eq!(found[1].1.contains("old"), !matches!(opcode, 0x01 | 0x11), "{opcode:#x}");
+    }
+}
+
 /// It holds up nobody, and nothing of it is sent before it is whole.
 #[test]
 fn a_slow_sender_holds_up_nobody_before_memcached() {

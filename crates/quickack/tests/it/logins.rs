@@ -2,7 +2,7 @@
 //! us to.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -31,7 +31,8 @@ fn check(folder: &Path, directives: &[&str]) -> String {
     fs::write(folder.join("quickack.yml"), text).unwrap();
     let mut command = Command::new(super::QUICKACK);
     let output = command.args(["check", "quickack.yml"]).current_dir(folder).output().unwrap();
-    String::from_utf8(output.stdout).unwrap()
+    let all = [output.stderr, output.stdout].concat();
+    String::from_utf8(all).unwrap()
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn before_a_login_memcached_hears_nothing_of_a_client() {
     assert!(stats.contains("\"logins_total\":4"), "{stats}");
     assert!(stats.contains("\"logins_failed_total\":3"), "{stats}");
     let said = quickack.process.said();
-    assert!(said.contains("a login to pool alpha failed"), "{said}");
+    assert!(said.contains("a login to pool alpha failed, from 127.0.0.1"), "{said}");
     let shown = [said, stats, quickack.admin_ok(&["config", "--running"])].concat();
     assert!(!shown.contains("secret") && !shown.contains("anna"), "{shown}");
 }
@@ -156,6 +157,40 @@ fn the_words_of_a_login_are_those_of_memcached() {
             assert_eq!(here.line(), there.line(), "{request}");
         }
     }
+}
+
+/// Behind a balancer the address is the client's and not the balancer's. A unix socket has none.
+#[test]
+fn a_login_that_fails_is_logged_with_the_clients_address() {
+    let folder = private("users", USERS);
+    let (users, socket) = (folder.path().join("users"), folder.path().join("socket"));
+    let pool = |name: &str, listen: &str, more: &str| {
+        format!(
+            "{name}:\n  listen: {listen}\n{more}  users: {}\n  memory: 1m\n  servers: [embedded]\n",
+            users.display()
+        )
+    };
+    let balanced = pool("alpha", "127.0.0.1:0", "  proxy_protocol: from [127.0.0.0/8]\n");
+    let plain = pool("beta", "127.0.0.1:0", "");
+    let unix = pool("gamma", &socket.display().to_string(), "");
+    let text = format!("{balanced}{plain}{unix}");
+    let mut quickack = Quickack::start(super::QUICKACK, &text);
+    let wrong = login("anna", "no-secret");
+    let header = "PROXY TCP4 203.0.113.7 203.0.113.8 56324 11211\r\n";
+    let failed = "CLIENT_ERROR authentication failure\r\n";
+    quickack.client().ask(&format!("{header}{wrong}"), failed);
+    Client::connect(quickack.address_of("beta")).ask(&wrong, failed);
+    let mut local = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    local.write_all(wrong.as_bytes()).unwrap();
+    for told in [
+        "alpha failed, from 203.0.113.7",
+        "beta failed, from 127.0.0.1",
+        "gamma failed, from a unix socket",
+    ] {
+        quickack.process.wait_for(told, |said| said.contains(told).then_some(()));
+    }
+    let said = quickack.process.said();
+    assert!(!said.contains("secret") && !said.contains("anna"), "{said}");
 }
 
 fn memcached_with(users: &Path) -> Memcached {

@@ -8,6 +8,7 @@
 
 mod admin;
 mod alloc;
+mod allow;
 mod balance;
 mod cache;
 mod cache_words;
@@ -21,6 +22,7 @@ mod large;
 mod limits;
 mod logins;
 mod metrics;
+mod outage;
 mod peers;
 mod proxy_protocol;
 mod queue;
@@ -28,9 +30,11 @@ mod quiet_master;
 mod redis;
 mod reload;
 mod rings;
+mod running;
 mod shutdown;
 mod soak;
 mod stall;
+mod statistics;
 mod syscalls;
 mod verbs;
 mod whole_proxy;

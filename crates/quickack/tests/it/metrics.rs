@@ -32,7 +32,7 @@ fn answered(quickack: &Quickack) -> (u64, u64) {
 #[test]
 fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() {
     let memcached = Memcached::start();
-    let quickack = crew::start(4, &[], &[memcached.address], &["timeout: 5000"]);
+    let quickack = crew::start(4, &[], &[memcached.address], &["timeout: 60000"]);
     let load = crew::load(&quickack, 40, Options { depth: 3, keys: 12, ..Options::default() });
     load.wait_for_requests(5_000);
     load.pause();
@@ -42,7 +42,7 @@ fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() 
         load.resume();
         load.wait_for_requests(500);
         if n % 2 == 0 {
-            let more = format!("timeout: {}", 5_001 + n);
+            let more = format!("timeout: {}", 60_001 + n);
             quickack.rewrite(&crew::text(4, &[], &[memcached.address], &[&more]));
             quickack.admin_ok(&["reload"]);
         } else {

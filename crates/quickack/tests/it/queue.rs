@@ -74,7 +74,7 @@ fn two_hundred_wait_before_memcached_while_the_configuration_changes() {
     let (memcached, quickack) = crew::field(2, &["hang_timeout: 0"], &["backlog: 1024"]);
     let before = overflows();
     for n in 0..5 {
-        let more = ["backlog: 1024", &format!("timeout: {}", 900 + n)];
+        let more = ["backlog: 1024", &format!("timeout: {}", 60_000 + n)];
         quickack.rewrite(&crew::text(2, &["hang_timeout: 0"], &[memcached.address], &more));
         let workers = crew(&quickack);
         workers.values().for_each(|worker| freeze(worker.pid));

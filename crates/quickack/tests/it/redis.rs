@@ -1,12 +1,15 @@
 //! Redis and Valkey: real servers behind, real clients and hostile ones in front.
 
+mod allow;
 mod clients;
 mod databases;
 mod differential;
+mod facts;
 mod failures;
 mod hostile;
 mod model;
 mod pools;
+mod scripts;
 mod words;
 
 use std::net::SocketAddr;

@@ -29,8 +29,8 @@ fn pids(quickack: &testkit::process::Quickack) -> Vec<u32> {
 fn fifty_reloads_good_bad_and_identical_drop_nothing_before_memcached() {
     let memcached = Memcached::start();
     let servers = [memcached.address];
-    let text = |n: usize| crew::text(4, &[], &servers, &[&format!("timeout: {}", 5_000 + n)]);
-    let quickack = crew::start(4, &[], &servers, &["timeout: 5000"]);
+    let text = |n: usize| crew::text(4, &[], &servers, &[&format!("timeout: {}", 60_000 + n)]);
+    let quickack = crew::start(4, &[], &servers, &["timeout: 60000"]);
     let mut idle: Vec<Client> = (0..8).map(|_| quickack.client()).collect();
     idle.iter_mut().for_each(|client| client.ask("get a\r\n", "END\r\n"));
     let load = crew::load(&quickack, 50, Options::default());
@@ -71,10 +71,10 @@ fn fifty_reloads_good_bad_and_identical_drop_nothing_before_memcached() {
 
 #[test]
 fn hup_reloads_without_a_word_to_the_clients_of_memcached() {
-    let (memcached, quickack) = crew::field(2, &[], &["timeout: 5000"]);
+    let (memcached, quickack) = crew::field(2, &[], &["timeout: 60000"]);
     let load = crew::load(&quickack, 20, paced());
     for n in 1..=5 {
-        let text = crew::text(2, &[], &[memcached.address], &[&format!("timeout: {}", 5_000 + n)]);
+        let text = crew::text(2, &[], &[memcached.address], &[&format!("timeout: {}", 60_000 + n)]);
         quickack.rewrite(&text);
         let before = epoch(&quickack);
         quickack.process.signal(Signal::HUP);
@@ -90,16 +90,17 @@ fn hup_reloads_without_a_word_to_the_clients_of_memcached() {
 #[test]
 fn a_reload_with_a_stopped_worker_changes_nobody_before_memcached() {
     let global = ["hang_timeout: 30s"];
-    let (memcached, quickack) = crew::field(4, &global, &["timeout: 10000"]);
+    let (memcached, quickack) = crew::field(4, &global, &["timeout: 60000"]);
     let load = crew::load(&quickack, 40, paced());
     let (before, workers) = (epoch(&quickack), crew(&quickack));
     freeze(workers[&2].pid);
-    quickack.rewrite(&crew::text(4, &global, &[memcached.address], &["timeout: 9000"]));
+    quickack.rewrite(&crew::text(4, &global, &[memcached.address], &["timeout: 61000"]));
     let start = Instant::now();
     let answer = quickack.admin(&["reload"]);
     let took = start.elapsed();
     assert!(!answer.ok && answer.text.contains("worker 2"), "{answer:?}");
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    // Workers may take two seconds to prepare; nobody waits until it is called hung.
+    assert!(took < Duration::from_secs(20), "{took:?}");
     assert_eq!(epoch(&quickack), before);
     send(workers[&2].pid, Signal::CONT);
     load.wait_for_everybody();
@@ -129,17 +130,17 @@ fn the_number_of_workers_changes_without_a_dropped_request_to_memcached() {
 
 #[test]
 fn set_holds_for_all_workers_and_for_their_successors_before_memcached() {
-    let (_memcached, quickack) = crew::field(3, &[], &["timeout: 5000"]);
+    let (_memcached, quickack) = crew::field(3, &[], &["timeout: 60000"]);
     let load = crew::load(&quickack, 30, paced());
     let before = epoch(&quickack);
-    let said = quickack.admin_ok(&["set", "memory_max=2g", "alpha.timeout_reply=700ms"]);
+    let said = quickack.admin_ok(&["set", "memory_max=2g", "alpha.timeout_reply=70s"]);
     assert!(said.contains("applied by 3/3"), "{said}");
     assert_eq!(epoch(&quickack), before + 1);
     for shown in
         [quickack.admin_ok(&["config", "--running"]), quickack.admin_ok(&["config", "--diff"])]
     {
         assert!(shown.contains("memory_max") && shown.contains("2g"), "{shown}");
-        assert!(shown.contains("timeout_reply") && shown.contains("700ms"), "{shown}");
+        assert!(shown.contains("timeout_reply") && shown.contains("70s"), "{shown}");
     }
     let refused = [
         ("memory_max=lots", "memory_max"),
@@ -257,7 +258,7 @@ fn a_pool_that_goes_answers_what_it_was_asked_by_hesitant_clients() {
     let beta = free_address();
     let alone = crew::text(2, &[], &[memcached.address], &[]);
     let both = format!(
-        "{alone}beta:\n  listen: {beta}\n  timeout: 10000\n  servers:\n   - {}:1\n",
+        "{alone}beta:\n  listen: {beta}\n  timeout: 60000\n  servers:\n   - {}:1\n",
         server.address
     );
     let quickack = crew::start(2, &[], &[memcached.address], &[]);
@@ -300,10 +301,10 @@ fn a_configuration_of_two_thousand_servers_passes_before_memcached() {
 /// Workers take the configuration that holds, also when they die while it changes.
 #[test]
 fn kills_between_reloads_leave_all_workers_with_one_epoch_before_memcached() {
-    let (memcached, quickack) = crew::field(4, &[], &["timeout: 5000"]);
+    let (memcached, quickack) = crew::field(4, &[], &["timeout: 60000"]);
     let load = crew::load(&quickack, 40, paced());
     for n in 0..12 {
-        let more = format!("timeout: {}", 5_001 + n);
+        let more = format!("timeout: {}", 60_001 + n);
         quickack.rewrite(&crew::text(4, &[], &[memcached.address], &[&more]));
         let reload =
             quickack.admin_command(&["reload"]).stdout(std::process::Stdio::null()).spawn();
@@ -327,7 +328,7 @@ fn kills_between_reloads_leave_all_workers_with_one_epoch_before_memcached() {
 #[test]
 #[ignore = "wants a machine to itself; `cargo xtask test --long` runs it"]
 fn soak_reloads_move_the_99th_percentile_by_less_than_a_millisecond_before_memcached() {
-    let (memcached, quickack) = crew::field(2, &[], &["timeout: 5000"]);
+    let (memcached, quickack) = crew::field(2, &[], &["timeout: 60000"]);
     let load = crew::load(&quickack, 100, Options { rate: Some(8_000), ..Options::default() });
     let mut moved = Vec::new();
     for n in 0..30 {
@@ -336,7 +337,7 @@ fn soak_reloads_move_the_99th_percentile_by_less_than_a_millisecond_before_memca
             load.wait_for_requests(16_000);
             moved.push((load.take_latencies(), None));
         }
-        let more = format!("timeout: {}", 5_001 + n);
+        let more = format!("timeout: {}", 60_001 + n);
         quickack.rewrite(&crew::text(2, &[], &[memcached.address], &[&more]));
         quickack.admin_ok(&["reload"]);
         load.wait_for_requests(1_600);

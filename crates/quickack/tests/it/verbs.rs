@@ -3,6 +3,7 @@
 //! `bad/` what nobody should.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -23,7 +24,7 @@ fn every_file_is_reported_as_its_golden_says() {
 fn a_file_is_valid_unless_it_is_in_bad() {
     for file in files(&["twemproxy", "native"]) {
         let output = quickack(&["check", &file]);
-        assert!(output.status.success(), "{file}: {}", String::from_utf8_lossy(&output.stdout));
+        assert!(output.status.success(), "{file}: {}", String::from_utf8_lossy(&output.stderr));
     }
     for file in files(&["bad"]) {
         assert_eq!(quickack(&["check", &file]).status.code(), Some(1), "{file}");
@@ -36,8 +37,8 @@ fn every_example_is_valid() {
     let mut count = 0;
     for example in fs::read_dir(&examples).unwrap().map(Result::unwrap) {
         let output = quickack(&["check", example.path().to_str().unwrap()]);
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && !said.contains("warning"), "{said}");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && told.is_empty(), "{told}");
         count += 1;
     }
     assert!(count > 0, "nothing in {}", examples.display());
@@ -84,12 +85,38 @@ fn a_bad_file_is_told_about_before_anything_starts() {
 fn a_file_that_is_not_there_is_an_error_in_both_forms() {
     let text = quickack(&["check", "no/such.yml"]);
     assert_eq!(text.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&text.stdout).contains("cannot read the file"));
+    assert!(String::from_utf8_lossy(&text.stderr).contains("cannot read the file"));
     let json = quickack(&["check", "no/such.yml", "--format", "json"]);
     assert_eq!(json.status.code(), Some(1));
     let records: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(records[0]["severity"], "error");
     assert_eq!(records[0]["line"], serde_json::Value::Null);
+}
+
+/// Errors and warnings are told where errors are; what is asked for is what a pipe gets.
+#[test]
+fn check_tells_what_is_wrong_on_stderr_and_json_on_stdout() {
+    let both = |arguments: &[&str]| {
+        let output = quickack(arguments);
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let [stdout, stderr] = both(&["check", "bad/typos.yml"]);
+    assert!(stdout.is_empty() && stderr.contains("bad/typos.yml: invalid"), "{stdout}{stderr}");
+    let [stdout, stderr] = both(&["check", "native/warnings.yml"]);
+    assert!(stderr.contains("warning: ") && !stdout.contains("warning: "), "{stdout}{stderr}");
+    assert!(stdout.contains("native/warnings.yml: valid"), "{stdout}");
+    let [stdout, stderr] = both(&["check", "bad/typos.yml", "--format", "json"]);
+    assert!(stdout.starts_with('[') && stderr.is_empty(), "{stdout}{stderr}");
+}
+
+/// Which servers have meta commands is not known here: nothing is said about those that have none.
+#[test]
+fn check_does_not_warn_of_what_servers_might_lack() {
+    for file in files(&["twemproxy", "native"]) {
+        let output = quickack(&["check", &file]);
+        let said = [output.stdout, output.stderr].concat();
+        assert!(!String::from_utf8_lossy(&said).contains("meta commands"), "{file}");
+    }
 }
 
 pub fn folder() -> PathBuf {
@@ -101,7 +128,11 @@ fn files(folders: &[&str]) -> Vec<String> {
     let mut files = Vec::new();
     for name in folders {
         for entry in fs::read_dir(folder().join(name)).expect("the folder is there") {
-            let file = entry.expect("its entries can be read").file_name();
+            let entry = entry.expect("its entries can be read");
+            // Whoever checked this out may have let a group write it, which would be warned of.
+            let mode = fs::Permissions::from_mode(0o644);
+            fs::set_permissions(entry.path(), mode).expect("it is ours");
+            let file = entry.file_name();
             files.push(format!("{name}/{}", file.display()));
         }
     }

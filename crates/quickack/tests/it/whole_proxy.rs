@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use testkit::load::Options;
-use testkit::process::{Client, Memcached, wait_until, wait_until_within};
+use testkit::process::{Client, Memcached, wait_until};
 
 use super::crew;
 
@@ -25,7 +25,7 @@ fn memcached_sees_no_more_links_than_the_cap_whatever_the_number_of_workers() {
     quickack.admin_ok(&["reload"]);
     load.wait_for_everybody();
     let mut links = 0;
-    wait_until_within(Duration::from_secs(5), "eight workers share eight links", || {
+    wait_until("eight workers share eight links", || {
         load.wait_for_requests(500);
         links = memcached.stat("curr_connections") - alone;
         println!("{links} links");

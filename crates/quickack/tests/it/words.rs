@@ -13,6 +13,8 @@ use testkit::process::{Client, Memcached};
 
 use super::quickack;
 
+const ALLOW: &str =
+    "allow: [flush_all, cache_memlimit, lru_crawler, lru, slabs, extstore, debugtime, stats reset]";
 const RECORDED: &str = "VERSION 1.6.18\r\n";
 const NEXT: &str = "get nobody-has-this\r\n";
 const NEXT_ANSWER: &str = "END\r\n";
@@ -56,7 +58,7 @@ fn odd_requests_are_answered_by_memcached_as_was_recorded() {
 #[test]
 fn odd_requests_get_the_same_words_before_memcached_or_better_ones() {
     let memcached = Memcached::start();
-    let quickack = quickack(&[memcached.address], &["allow: [flush_all]"]);
+    let quickack = quickack(&[memcached.address], &[ALLOW]);
     let mut client = quickack.client();
     client.send("version\r\n");
     let version = client.read_until("\r\n");

@@ -3,7 +3,7 @@
 use crate::sim::ask::Asker;
 
 use super::client::{Muted, OK, PROTOCOL_ERROR};
-use super::ledger::{Kind, Wish};
+use super::ledger::{Kind, Loose, Wish};
 use super::resp::{put_array, put_bulk};
 
 impl Asker<'_> {
@@ -31,10 +31,11 @@ impl Asker<'_> {
                 };
                 (kind, &[b"CLIENT", b"GETNAME"])
             }
-            7 => (OK.into(), &[b"READONLY"]),
+            7 if self.talk().dialect == 3 => (Kind::Begins(b"="), &[b"CLIENT", b"INFO"]),
+            7 => (Kind::Begins(b"$"), &[b"CLIENT", b"INFO"]),
             8 => (Kind::Begins(b":"), &[b"COMMAND", b"COUNT"]),
-            9 => (Kind::Begins(b""), &[b"INFO"]),
-            10 => (Kind::Begins(b""), &[b"CONFIG", b"GET", b"maxmemory"]),
+            9 => (Kind::Loose(Loose::Info), &[b"INFO"]),
+            10 => (Kind::Loose(Loose::Setting), &[b"CONFIG", b"GET", b"maxmemory"]),
             _ if self.random.permille(200) && self.talk().muted == Muted::No => {
                 return self.reset();
             }

@@ -32,6 +32,11 @@ impl Greetings {
         self.0.iter().any(|(_, row)| row == text)
     }
 
+    /// Whether these are the first words on a link, or their beginning.
+    pub fn begin(&self, text: &[u8]) -> bool {
+        self.0.iter().any(|(_, row)| row.starts_with(text))
+    }
+
     /// The first words at the start of `text`, and whom they make the link.
     fn find(&self, text: &[u8]) -> Option<&(Lane, Vec<u8>)> {
         let longer = |row: &&(Lane, Vec<u8>)| row.1.len() > text.len() && row.1.starts_with(text);

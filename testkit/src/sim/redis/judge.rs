@@ -7,7 +7,7 @@ use std::rc::Rc;
 use proxy::plan::MultiKey;
 
 use crate::sim::client::Expect;
-use crate::sim::judge::{Explained, Judge};
+use crate::sim::judge::{Explained, Judge, is_known_before};
 use crate::sim::server::Server;
 
 use super::client::PROTOCOL_ERROR;
@@ -203,9 +203,34 @@ impl Judge<'_> {
     }
 
     fn loose(&self, expect: &Expect, number: u32, what: Loose, reply: &[u8]) {
+        if matches!(what, Loose::Info | Loose::Setting) {
+            return self.survey(expect, number, what, reply);
+        }
         let fits = self.said(self.wish(number), what, expect.arrived);
         let fits = fits.into_iter().any(|said| *said.reply == *reply);
         assert!(fits, "wish {number}: {:?} was not said", lossy(reply));
+    }
+
+    /// What servers tell of themselves: one value of all, or each with its server's name; none that
+    /// nobody has said.
+    fn survey(&self, expect: &Expect, number: u32, what: Loose, reply: &[u8]) {
+        let wish = self.wish(number);
+        let head: &[u8] = match (what, wish.dialect) {
+            (Loose::Info, 3) => b"=",
+            (Loose::Info, _) => b"$",
+            (_, 3) => b"%",
+            _ => b"*",
+        };
+        assert!(reply.starts_with(head), "wish {number}: {:?}", lossy(reply));
+        let known: Vec<String> = self
+            .said(wish, what, expect.arrived)
+            .filter_map(|said| told(&String::from_utf8_lossy(&said.reply), what))
+            .collect();
+        let text = told(&String::from_utf8_lossy(reply), what).expect("a server has answered");
+        for one in text.split(',') {
+            let own = one.rsplit_once('=').map_or(one, |(_, own)| own);
+            assert!(known.iter().any(|known| known == own), "wish {number}: nobody said {one:?}");
+        }
     }
 
     fn said<'a>(
@@ -312,6 +337,11 @@ impl Judge<'_> {
             return;
         }
         let text = line.strip_prefix("-ERR ").unwrap_or_else(|| panic!("{line:?}"));
+        // What was known before it was sent keeps it from all.
+        assert!(
+            !(is_partly && is_known_before(text)),
+            "wish {number}: {text:?}, and others did it"
+        );
         if self.may_be_lost(number) && !text.contains(": ") {
             panic!("wish {number} is refused: {line:?}");
         }
@@ -344,8 +374,8 @@ impl Judge<'_> {
         let wish = self.wish(number);
         let keys = wish.keys.clone();
         let splits = self.plan.multi_key == MultiKey::Split;
-        // What met before, and was refused for a while, may live apart by now.
-        let turned = !wish.refusals.is_empty() && self.pool.rings.has_turned(expect.arrived);
+        // What met before, and is asked again, may live apart by now.
+        let turned = self.pool.rings.has_turned(expect.arrived);
         let is_whole = wish.kind == Kind::Single || !splits;
         assert!(is_whole || turned, "{line:?}, but it can be split");
         // ... the same server: 'a' is on s1, 'b' on s2; ...
@@ -434,3 +464,12 @@ const PARTLY_DONE: &str = " (on other servers it was carried out)";
 
 /// Sums that are looked at; with more of them nothing is proved.
 const SUMS_MAX: usize = 20_000;
+
+/// The value that a server tells of itself, or several.
+fn told(reply: &str, what: Loose) -> Option<String> {
+    let value = match what {
+        Loose::Info => reply.split_once("run_id:")?.1,
+        _ => reply.split_once("maxmemory\r\n")?.1.split_once("\r\n")?.1,
+    };
+    value.split("\r\n").next().map(str::to_string)
+}

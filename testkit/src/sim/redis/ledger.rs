@@ -47,6 +47,9 @@ pub enum Loose {
     Size,
     Random,
     Time,
+    /// INFO and CONFIG GET: the servers that are up tell of themselves.
+    Info,
+    Setting,
 }
 
 /// One request.

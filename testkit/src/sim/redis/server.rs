@@ -98,7 +98,9 @@ impl Server {
             "DEL" | "UNLINK" | "EXISTS" | "TOUCH" => self.sum(words, conn, place),
             "KEYS" => self.list_keys(words, conn, place),
             "SCAN" => self.scan(words, conn, place),
-            "DBSIZE" | "RANDOMKEY" | "TIME" => self.say_loose(words, conn, place),
+            "DBSIZE" | "RANDOMKEY" | "TIME" | "INFO" | "CONFIG" => {
+                self.say_loose(words, conn, place)
+            }
             "FLUSHDB" | "FLUSHALL" => self.flush_redis(words, conn, place),
             "SCRIPT" => self.script(words, conn, place),
             "EVALSHA" | "EVALSHA_RO" if !self.knows(words) => {
@@ -253,8 +255,9 @@ impl Server {
 
     /// What bears no number: anybody's who asks the same in this lane.
     fn say_loose(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
-        assert_eq!(words.count(), 1, "{} has no arguments", words.name);
         let what = loose_of(&words.name).expect("the caller looked");
+        let count = if what == Loose::Setting { 3 } else { 1 };
+        assert_eq!(words.count(), count, "arguments of {}", words.name);
         let event = place.book.event();
         let own = place.random.next() >> 30;
         let mut reply = Vec::new();
@@ -266,6 +269,18 @@ impl Server {
                 put_array(&mut reply, 2);
                 put_bulk(&mut reply, own.to_string().as_bytes());
                 put_bulk(&mut reply, b"0");
+            }
+            Loose::Info => {
+                let text = format!("# Server\r\nrun_id:{own}\r\n");
+                match conn.dialect() {
+                    3 => put_line(&mut reply, &format!("={}\r\ntxt:{text}", text.len() + 4)),
+                    _ => put_bulk(&mut reply, text.as_bytes()),
+                }
+            }
+            Loose::Setting => {
+                put_line(&mut reply, if conn.dialect() == 3 { "%1" } else { "*2" });
+                put_bulk(&mut reply, words.at(2));
+                put_bulk(&mut reply, own.to_string().as_bytes());
             }
         }
         conn.output.extend_from_slice(&reply);
@@ -382,7 +397,7 @@ pub fn split_key(text: &str) -> (&str, u32, usize) {
 /// Whose command it is, if it says so.
 fn wish_of(words: &Words<'_>, place: &Place<'_>) -> Option<u32> {
     match words.name.as_str() {
-        "DBSIZE" | "RANDOMKEY" | "TIME" | "FLUSHDB" | "FLUSHALL" => None,
+        "DBSIZE" | "RANDOMKEY" | "TIME" | "INFO" | "CONFIG" | "FLUSHDB" | "FLUSHALL" => None,
         "KEYS" => Some(mark(words.at(1))),
         "SCAN" => Some(mark(words.at(3))),
         // A loading may be a repair, which is nobody's.
@@ -403,6 +418,8 @@ fn loose_of(name: &str) -> Option<Loose> {
         "DBSIZE" => Some(Loose::Size),
         "RANDOMKEY" => Some(Loose::Random),
         "TIME" => Some(Loose::Time),
+        "INFO" => Some(Loose::Info),
+        "CONFIG" => Some(Loose::Setting),
         _ => None,
     }
 }
@@ -456,15 +473,10 @@ fn place_of(cursor: u64) -> usize {
 fn poison(words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
     const NOTHING: &[&str] =
         &["?what", "hello", "$-7", "*x", ">1\r\n+message", "$99999999999999999", ":", "*+1", ""];
-    // A part of a split request has an element for each of its keys.
+    // It has an element for each of its keys.
     const NO_ELEMENTS: &[&str] = &["*0", ":1", "+OK", "$1\r\nx", "*-1", "*1000"];
-    let wish = wish_of(words, place).map(|number| &place.book.redis.wishes[number as usize]);
-    let is_part = wish.is_some_and(|wish| wish.keys.len() >= words.count());
-    let wrong = if words.name == "MGET" && is_part && place.random.permille(500) {
-        NO_ELEMENTS
-    } else {
-        NOTHING
-    };
+    let wrong =
+        if words.name == "MGET" && place.random.permille(500) { NO_ELEMENTS } else { NOTHING };
     put_line(&mut conn.output, place.random.pick::<&str>(wrong));
     // What follows looks well, and must not be believed.
     if place.random.permille(300) {

@@ -5,13 +5,14 @@ use super::super::{reply, version};
 use super::header::{self, Header, Reply};
 use super::opcodes::{self, Mode, Shape};
 use crate::scan;
-use crate::{Answer, Asked, Item, Quiet, Refusal, Shown};
+use crate::{Answer, Asked, Item, ItemKind, Quiet, Refusal, Shown, Span};
 
 /// The statuses, with the words that memcached has for each.
 const OK: u16 = 0x00;
 const NOT_FOUND: (u16, &[u8]) = (0x01, b"Not found");
 const EXISTS: (u16, &[u8]) = (0x02, b"Data exists for key.");
 const TOO_LARGE: (u16, &[u8]) = (0x03, b"Too large.");
+const TOO_LARGE_KEPT: (u16, &[u8]) = (TOO_LARGE.0, b"Too large, old value kept.");
 const INVALID: u16 = 0x04;
 const NOT_STORED: (u16, &[u8]) = (0x05, b"Not stored.");
 const NOT_NUMERIC: (u16, &[u8]) = (0x06, b"Non-numeric server-side value for incr or decr");
@@ -127,6 +128,13 @@ impl<'a> To<'a> {
     }
 }
 
+/// Tells a server's line, which is no error, and is the whole answer to what was asked of several.
+pub(super) fn pass(asked: &Asked<'_>, line: &[u8], out: &mut Vec<u8>) {
+    let kind = ItemKind::Status;
+    let (head, key) = (line.len() as u32, Span::default());
+    translate(asked, &Item { kind, head, body: 0, trailer: b"", key }, line, out);
+}
+
 /// Tells a server's item.
 pub(super) fn translate(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
     if !item.key.is_empty() {
@@ -239,10 +247,12 @@ pub(super) fn answer(asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) 
             out.extend_from_slice(name.as_bytes());
             out.extend_from_slice(value.as_bytes());
         }
+        Answer::Refused(Refusal::Unknown) if to.shape == Shape::Stat => to.say(NOT_FOUND, out),
         Answer::Refused(Refusal::Unknown | Refusal::Bad(UNKNOWN_WORDS)) => to.say(UNKNOWN, out),
         Answer::Refused(Refusal::ByName(why)) => to.say((NOT_SUPPORTED, why.as_bytes()), out),
         Answer::Refused(Refusal::Bad(why)) => to.say((INVALID, why.as_bytes()), out),
         Answer::Refused(Refusal::TooLarge) => to.say(TOO_LARGE, out),
+        Answer::Refused(Refusal::TooLargeKept) => to.say(TOO_LARGE_KEPT, out),
         Answer::Failed(why) => to.say((TEMPORARY, why.as_bytes()), out),
         Answer::Uncertain(why) => to.say((INTERNAL, why.as_bytes()), out),
         Answer::Apart { .. } => to.say((INVALID, b"keys of two servers"), out),
@@ -262,6 +272,7 @@ fn of_line(line: &[u8]) -> (u16, &[u8]) {
     }
     match text.strip_prefix(b"SERVER_ERROR ") {
         Some(b"object too large for cache") => TOO_LARGE,
+        Some(b"object too large for cache, old value kept") => TOO_LARGE_KEPT,
         Some(words) if words.to_ascii_lowercase().starts_with(b"out of memory") => NO_MEMORY,
         Some(words) => (INTERNAL, words),
         None => UNKNOWN,

@@ -3,11 +3,11 @@
 
 use super::super::commands::{
     self, ADD, APPEND, CAS, DECR, DELETE, FLUSH_ALL, GATS_ONE, INCR, MA, MD, MG, MS, PREPEND,
-    REPLACE, SET,
+    REPLACE, SET, STATS, STATS_RESET,
 };
 use super::super::is_plain;
 use super::super::meta::base64;
-use super::header::Header;
+use super::header::{self, Header};
 use super::opcodes::{self, Mode, Shape};
 use crate::scan::push_decimal;
 use crate::{Ask, Carry, Quiet, Refusal, Request, Skills};
@@ -35,11 +35,23 @@ pub(super) fn write_head(request: &Request, head: &[u8], ask: Ask, out: &mut Vec
     let len = request.body;
     match ask.command {
         FLUSH_ALL => said.write_flush(out),
+        STATS | STATS_RESET => said.write_stats(out),
         MS => said.write_ms(len, out),
         MD | MG | MA => said.write_meta(ask.command, out),
         _ => said.write_classic(ask.command, len, out),
     }
     out.extend_from_slice(b"\r\n");
+}
+
+/// The packet that removes the key of a `Set`. An `Add` and the others leave theirs, as in
+/// memcached.
+pub(super) fn write_removal(request: &Request, head: &[u8], out: &mut Vec<u8>) -> bool {
+    let said = Said::read(request, head);
+    let removes = said.shape == Shape::Store(Mode::Set);
+    if removes {
+        header::push_delete(said.key, out);
+    }
+    removes
 }
 
 /// What ends the data block: the value of a binary packet has no trailer.
@@ -120,6 +132,15 @@ impl<'a> Said<'a> {
         out.extend_from_slice(b"flush_all");
         if self.header.extras > 0 {
             push(b" ", self.ttl(0).into(), out);
+        }
+    }
+
+    /// Of several words servers look at the first.
+    fn write_stats(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"stats");
+        if !self.key.is_empty() {
+            out.push(b' ');
+            out.extend(self.key.iter().take_while(|&&byte| byte != b' '));
         }
     }
 

@@ -11,6 +11,7 @@
 pub(super) const LEN: usize = 24;
 /// What a request begins with.
 pub(super) const REQUEST: u8 = 0x80;
+const DELETE: u8 = 0x04;
 /// What an answer begins with.
 const RESPONSE: u8 = 0x81;
 
@@ -63,6 +64,16 @@ impl Header {
         let bytes = self.extras(head).get(at..).and_then(|rest| rest.first_chunk::<8>());
         u64::from_be_bytes(*bytes.unwrap_or(&[0; 8]))
     }
+}
+
+/// Appends the packet of a `Delete`.
+pub(super) fn push_delete(key: &[u8], out: &mut Vec<u8>) {
+    let mut bytes = [0u8; LEN];
+    (bytes[0], bytes[1]) = (REQUEST, DELETE);
+    bytes[2..4].copy_from_slice(&(key.len() as u16).to_be_bytes());
+    bytes[8..12].copy_from_slice(&(key.len() as u32).to_be_bytes());
+    out.extend_from_slice(&bytes);
+    out.extend_from_slice(key);
 }
 
 /// What an answer's header says beside what the request's says.

@@ -17,10 +17,11 @@ mod header;
 mod opcodes;
 mod request;
 
-use super::{Servers, Text};
+use super::meta::answer::Repeated;
+use super::{Servers, Text, gather, reply};
 use crate::{
-    Answer, Ask, Asked, Carry, Command, Item, Login, Parsed, Protocol, Request, Resume, Shown,
-    Skills, Span, Upstream,
+    Answer, Ask, Asked, Carry, Command, Item, Login, Ours, Parsed, Part, Protocol, Request, Resume,
+    Shown, Skills, Span, Upstream,
 };
 use header::Header;
 use opcodes::Shape;
@@ -117,8 +118,30 @@ impl Protocol for Binary {
         carry::open_fetch(request, head, out);
     }
 
-    fn names(&self, asked: &Asked<'_>, key: &[u8]) -> bool {
-        Header::read(asked.head).is_some_and(|header| header.key(asked.head) == key)
+    fn gather(
+        &self,
+        asked: &Asked<'_>,
+        parts: &mut dyn Iterator<Item = Part<'_>>,
+        ours: &dyn Ours,
+        out: &mut Vec<u8>,
+    ) {
+        let argument = Header::read(asked.head).map_or(&b""[..], |one| one.key(asked.head));
+        // Servers answered in text.
+        let pass = |reply: &[u8], out: &mut Vec<u8>| answer::pass(asked, reply, out);
+        gather::gather(self, asked, parts, (ours, argument), &pass, out);
+    }
+
+    fn removal(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) -> bool {
+        carry::write_removal(request, head, out)
+    }
+
+    fn is_answer(&self, asked: &Asked<'_>, item: &Item, head: &[u8]) -> bool {
+        let Some(header) = Header::read(asked.head) else { return false };
+        Repeated::read(asked.ask.command, item, head).is_of(header.key(asked.head), None)
+    }
+
+    fn found(&self, asked: &Asked<'_>, item: &Item, head: &[u8]) -> Option<bool> {
+        reply::found(asked.ask, item, head)
     }
 
     fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
@@ -158,18 +181,18 @@ mod tests {
 
     #[test]
     fn a_login_is_plain_or_none() {
-        let joe = Login::Attempt { name: b"joe", password: b"secret", goes_on: false };
-        let nobody = Login::Attempt { name: b"", password: b"", goes_on: false };
-        check(0x21, b"PLAIN", b"\0joe\0secret", joe);
+        let attempt = |name: &'static [u8], password: &'static [u8]| Login::Attempt {
+            name: name.into(),
+            password: password.into(),
+            goes_on: false,
+        };
+        let joe = attempt(b"joe", b"secret");
+        let nobody = attempt(b"", b"");
+        check(0x21, b"PLAIN", b"\0joe\0secret", joe.clone());
         check(0x21, b"PLAIN", b"root\0joe\0secret", joe);
-        check(
-            0x21,
-            b"PLAIN",
-            b"\0joe\0a\0b",
-            Login::Attempt { name: b"joe", password: b"a\0b", goes_on: false },
-        );
+        check(0x21, b"PLAIN", b"\0joe\0a\0b", attempt(b"joe", b"a\0b"));
         for body in [&b""[..], b"joe", b"\0joe"] {
-            check(0x21, b"PLAIN", body, nobody);
+            check(0x21, b"PLAIN", body, nobody.clone());
         }
         check(0x21, b"CRAM-MD5", b"\0joe\0secret", nobody);
         check(0x22, b"PLAIN", b"\0joe\0secret", Login::Other);

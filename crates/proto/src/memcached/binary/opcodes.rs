@@ -1,7 +1,7 @@
 //! The command table: one row an opcode. `docs/reference/commands.md` is made from it.
 
-use super::super::commands::{FLUSH_ALL, GATS, GETS};
-use crate::{Ask, Class, Command, Local, Quiet, Refusal};
+use super::super::commands::{FLUSH_ALL, GATS, GETS, STATISTICS};
+use crate::{Ask, Class, Command, Local, Quiet, Reach, Refusal};
 
 /// Asks for the ways to log in.
 pub(super) const SASL_LIST: u8 = 0x20;
@@ -60,8 +60,12 @@ const READ: Class = Class::Fetch { ask: Ask { command: GETS }, merge: true, idem
 const READ_TOUCH: Class =
     Class::Fetch { ask: Ask { command: GATS }, merge: false, idempotent: false };
 const WRITE: Class = Class::Single { writes: true };
-const FLUSH: Class =
-    Class::Broadcast { ask: Ask { command: FLUSH_ALL }, gated: true, writes: true };
+const FLUSH: Class = Class::Broadcast {
+    ask: Ask { command: FLUSH_ALL },
+    gated: true,
+    writes: true,
+    reach: Reach::All,
+};
 const UNKNOWN: Class = Class::Refuse(Refusal::Unknown);
 
 const GET: Shape = Shape::Get { key: false };
@@ -136,14 +140,7 @@ const OPCODES: [Opcode; 50] = [
     row(0x0d, "GetKQ", GETK, Sparing, READ, MERGED),
     row(0x0e, "Append", APPEND, Loud, WRITE, ADDS),
     row(0x0f, "Prepend", PREPEND, Loud, WRITE, ADDS),
-    row(
-        0x10,
-        "Stat",
-        Shape::Stat,
-        Loud,
-        Class::Local(Local::Stats),
-        "the proxy's own counters, per pool and server; with a key 0x83",
-    ),
+    row(0x10, "Stat", Shape::Stat, Loud, STATISTICS, "as text's `stats`, with its argument as key"),
     row(0x11, "SetQ", SET, Sparing, WRITE, ""),
     row(0x12, "AddQ", ADD, Sparing, WRITE, ""),
     row(0x13, "ReplaceQ", REPLACE, Sparing, WRITE, ""),

@@ -1,16 +1,17 @@
 //! What a client says: a header, extras, key, and perhaps a value.
 
+use super::super::commands;
 use super::super::meta::base64;
+use super::super::request::{ONE_SERVER, is_list, is_servers_own};
 use super::super::{KEY_MAX, is_plain};
 use super::header::{self, Header};
 use super::opcodes::{self, Shape};
-use crate::{Class, Login, Parsed, Refusal, Request, Span};
+use crate::{Class, Local, Login, Parsed, Refusal, Request, Span};
 
 /// As memcached says it, and hangs up.
 const INVALID: &str = "Invalid arguments";
 const BAD_MAGIC: &str = "this is no request of the binary protocol";
 const LONG_KEY: &str = "refused by the proxy: a key with such bytes may have 186 of them";
-const ONE_SERVER: &str = "these statistics are a server's own: ask the server itself";
 
 pub(super) fn parse(input: &[u8], keys: &mut Vec<Span>) -> Parsed<Request> {
     keys.clear();
@@ -44,6 +45,7 @@ pub(super) fn parse(input: &[u8], keys: &mut Vec<Span>) -> Parsed<Request> {
     let Some(head) = input.get(..key.end as usize) else { return Parsed::Incomplete };
     request.head = key.end;
     request.body = value as u64;
+    request.stores = matches!(row.shape, Shape::Store(_) | Shape::Concat { .. });
     match request.class {
         Class::Fetch { .. } | Class::Single { .. } => {
             request.class = with_key(request.class, row.shape, key.of(head));
@@ -51,8 +53,8 @@ pub(super) fn parse(input: &[u8], keys: &mut Vec<Span>) -> Parsed<Request> {
                 keys.push(key);
             }
         }
-        Class::Local(_) if row.shape == Shape::Stat && header.key > 0 => {
-            request.class = Class::Refuse(Refusal::ByName(ONE_SERVER));
+        Class::Broadcast { .. } if row.shape == Shape::Stat => {
+            request.class = with_argument(request.class, key.of(head));
         }
         _ => {}
     }
@@ -95,6 +97,19 @@ fn fits(shape: Shape, header: &Header, value: usize) -> bool {
     }
 }
 
+/// What a `Stat` with this argument asks for. Of several words servers look at the first.
+fn with_argument(class: Class, argument: &[u8]) -> Class {
+    let word = argument.split(|&byte| byte == b' ').next().unwrap_or_default();
+    match word {
+        b"" if argument.is_empty() => class,
+        b"proxy" => Class::Local(Local::Stats),
+        b"reset" => commands::TABLE[usize::from(commands::STATS_RESET)].class,
+        word if is_list(word) => class,
+        word if is_servers_own(word) => Class::Refuse(Refusal::ByName(ONE_SERVER)),
+        _ => Class::Refuse(Refusal::Unknown),
+    }
+}
+
 /// A key that a line cannot carry travels as base64, in a request of its own.
 fn with_key(class: Class, shape: Shape, key: &[u8]) -> Class {
     if is_plain(key) {
@@ -111,12 +126,11 @@ fn with_key(class: Class, shape: Shape, key: &[u8]) -> Class {
 pub(super) fn plain<'a>(head: &[u8], body: &'a [u8]) -> Login<'a> {
     let mechanism = Header::read(head).map(|header| header.key(head));
     let mut parts = body.splitn(3, |&byte| byte == 0).skip(1);
-    match (mechanism, parts.next(), parts.next()) {
-        (Some(b"PLAIN"), Some(name), Some(password)) => {
-            Login::Attempt { name, password, goes_on: false }
-        }
-        _ => Login::Attempt { name: b"", password: b"", goes_on: false },
-    }
+    let (name, password) = match (mechanism, parts.next(), parts.next()) {
+        (Some(b"PLAIN"), Some(name), Some(password)) => (name, password),
+        _ => Default::default(),
+    };
+    Login::Attempt { name: name.into(), password: password.into(), goes_on: false }
 }
 
 #[cfg(test)]

@@ -8,12 +8,86 @@ use super::{Line, Verb, base64};
 use crate::scan::{Tokens, push_decimal};
 use crate::{Asked, Item, ItemKind, Quiet, Shown};
 
-/// Whether a request asked for this key.
-pub(in super::super) fn names(asked: &Asked<'_>, key: &[u8]) -> bool {
-    let Some(line) = Line::read(asked.head) else { return false };
-    match line.flags.has(b'b') {
-        true => base64::decoded(line.key, &mut base64::room()) == Some(key),
-        false => line.key == key,
+/// Whether what a server's item repeats of a request is what was asked: its key and its opaque.
+pub(in super::super) fn is_answer(asked: &Asked<'_>, item: &Item, head: &[u8]) -> bool {
+    let repeated = Repeated::read(asked.ask.command, item, head);
+    if repeated.is_nothing() {
+        return true;
+    }
+    let mut tokens = Tokens::new(asked.head);
+    let key = tokens.by_ref().nth(1).map_or(&b""[..], |key| tokens.text(key));
+    let (mut coded, mut opaque) = (false, None);
+    while let Some(option) = tokens.next() {
+        match option_of(tokens.text(option)) {
+            (b'b', _) => coded = true,
+            (b'O', text) => opaque = Some(text),
+            _ => {}
+        }
+    }
+    let mut room = base64::room();
+    let key = match coded {
+        true => base64::decoded(key, &mut room).unwrap_or_default(),
+        false => key,
+    };
+    repeated.is_of(key, opaque)
+}
+
+/// What a server's item repeats of the request that it answers. Some answers leave it out.
+pub(in super::super) struct Repeated<'a> {
+    key: Option<&'a [u8]>,
+    form: Form,
+    opaque: Option<&'a [u8]>,
+}
+
+/// How a server writes a key.
+enum Form {
+    Plain,
+    Base64,
+    /// Either: it does not say.
+    Untold,
+}
+
+impl<'a> Repeated<'a> {
+    /// Of an item that answers this command.
+    pub(in super::super) fn read(command: u16, item: &Item, head: &'a [u8]) -> Repeated<'a> {
+        let mut told = Repeated { key: None, form: Form::Plain, opaque: None };
+        if !item.key.is_empty() {
+            told.key = Some(item.key.of(head));
+        }
+        if !(MG..=ME).contains(&command) {
+            return told;
+        }
+        let line = head.split(|&byte| byte == b'\r').next().unwrap_or_default();
+        let mut tokens = line.split(|&byte| byte == b' ');
+        let code = tokens.next().unwrap_or_default();
+        if command == ME {
+            (told.key, told.form) = (tokens.next().filter(|_| code == b"ME"), Form::Untold);
+            return told;
+        }
+        for token in tokens {
+            match option_of(token) {
+                (b'k', text) => told.key = Some(text),
+                (b'b', b"") => told.form = Form::Base64,
+                (b'O', text) => told.opaque = Some(text),
+                _ => {}
+            }
+        }
+        told
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.key.is_none() && self.opaque.is_none()
+    }
+
+    /// Whether it is none but this key and this opaque.
+    pub(in super::super) fn is_of(&self, key: &[u8], opaque: Option<&[u8]>) -> bool {
+        let is_coded = |text| base64::decoded(text, &mut base64::room()) == Some(key);
+        let is_key = |text| match self.form {
+            Form::Plain => text == key,
+            Form::Base64 => is_coded(text),
+            Form::Untold => text == key || is_coded(text),
+        };
+        self.key.is_none_or(is_key) && self.opaque.is_none_or(|text| Some(text) == opaque)
     }
 }
 

@@ -113,6 +113,21 @@ pub(in super::super) fn write_head(
     out.extend_from_slice(b"\r\n");
 }
 
+/// Writes the request that removes a key: in meta's words only if classic ones cannot carry it.
+pub(in super::super) fn write_removal(key: &[u8], coded: bool, out: &mut Vec<u8>) {
+    if coded && is_hidden(key) {
+        out.extend_from_slice(b"md ");
+        out.extend_from_slice(key);
+        return out.extend_from_slice(b" b\r\n");
+    }
+    out.extend_from_slice(b"delete ");
+    match coded {
+        true => out.extend_from_slice(base64::decoded(key, &mut base64::room()).unwrap_or(key)),
+        false => out.extend_from_slice(key),
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
 /// Whether this base64 stands for a key that no line may hold. A server that did not get its item
 /// from an `ms` with `b` sends such a key back as it is, line ends and all, and would have us
 /// believe replies that it never gave: it is never asked for the key, which we know.

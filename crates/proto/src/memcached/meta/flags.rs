@@ -166,15 +166,16 @@ impl Flags {
             }
             left -= 1;
             let (letter, text) = option(tokens.text(token));
-            if !letter.is_ascii() {
-                // No better word than the server's.
-                return Err(verb.words(DUPLICATE));
-            }
-            if !is_known(letter) {
-                return Err(verb.words(INVALID));
-            }
-            if flags.has(letter) {
-                return Err(verb.words(DUPLICATE));
+            if !is_known(letter) || flags.has(letter) {
+                // That there are too many is said first.
+                return Err(
+                    match (tokens.by_ref().count() > left, is_known(letter), letter.is_ascii()) {
+                        (true, _, _) => verb.too_many(),
+                        (false, false, true) => verb.words(INVALID),
+                        // No better word than the server's.
+                        (false, _, _) => verb.words(DUPLICATE),
+                    },
+                );
             }
             flags.given |= bit(letter);
             if let Err(why) = flags.take(letter, text, key) {

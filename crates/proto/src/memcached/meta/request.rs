@@ -23,14 +23,16 @@ impl Line<'_> {
             return self.refuse(if debug { Refusal::Bad(BAD_LINE) } else { Refusal::Unknown });
         };
         if verb == Verb::Set {
-            let length = self.tokens.next();
-            let length = length.map_or(&b""[..], |token| self.tokens.text(token));
-            let Some(body) = scan::decimal(length, BODY_MAX) else {
+            let Some(length) = self.tokens.next() else {
+                return self.refuse(Refusal::Bad(BAD_LINE));
+            };
+            let Some(body) = scan::decimal(self.tokens.text(length), BODY_MAX) else {
                 // Without its length the data block cannot be told from commands.
                 return Some(Parsed::Malformed(BAD_LINE));
             };
             self.request.body = body;
             self.request.trailer = b"\r\n";
+            self.request.stores = true;
         }
         let text = self.tokens.text(key);
         if !self.is_key(key) {

@@ -2,13 +2,16 @@
 //!
 //! `table.rs` is made by `cargo xtask commands` of what the newest servers say (`COMMAND`,
 //! `COMMAND DOCS`) and of `review.txt`, where a person has written down, row by row, what the proxy
-//! does with it. `lookup.rs` finds a row by its name. `docs/reference/commands.md` is made of it.
+//! does with it; `arguments.txt` is made with it. `lookup.rs` finds a row by its name.
+//! `docs/reference/commands.md` is made of it.
 
+mod arguments;
 mod lookup;
 mod table;
 
-use crate::{Ask, Class, Command, Place};
+use crate::{Ask, Class, Command, Place, Reach};
 
+pub(super) use arguments::{Arguments, arguments};
 pub(super) use lookup::{lookup, lookup_at, lookup_sub};
 pub use table::id;
 
@@ -138,8 +141,17 @@ const fn split(command: u16, each: bool, writes: bool) -> Class {
     Class::Split { ask: Ask { command }, each, writes, idempotent: !writes }
 }
 
-const fn all(command: u16, gated: bool, writes: bool) -> Class {
-    Class::Broadcast { ask: Ask { command }, gated, writes }
+const fn all(command: u16, writes: bool) -> Class {
+    Class::Broadcast { ask: Ask { command }, gated: false, writes, reach: Reach::All }
+}
+
+const fn gated(command: u16, writes: bool, reach: Reach) -> Class {
+    Class::Broadcast { ask: Ask { command }, gated: true, writes, reach }
+}
+
+const fn survey(command: u16) -> Class {
+    let reach = Reach::Survey;
+    Class::Broadcast { ask: Ask { command }, gated: false, writes: false, reach }
 }
 
 pub(super) const ABOUT: &str = "\

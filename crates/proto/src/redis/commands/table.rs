@@ -3,14 +3,15 @@
 use super::Begin::{After, At};
 use super::Compare::{Exact, Near, Property, Skip, Sorted};
 use super::Find::{Number, Range};
-use super::{Begin, Find, KeySpec, Row, all, split};
-use crate::{Class, Local, Place, Refusal};
+use super::{Begin, Find, KeySpec, Row, all, gated, split, survey};
+use crate::{Class, Local, Place, Reach, Refusal};
 
-const ADMIN: &str = "it is about one server; ask the server itself";
 const BEHIND: &str = "it would wait behind the script: ask the server itself";
 const BLOCKING: &str = "it would hold up all other clients of its server connection";
 const CLIENTS: &str = "a server's connections are the proxy's, not its clients'";
 const CLUSTER: &str = "behind the proxy there are separate servers, not a cluster";
+const ENDS: &str = "it would end the server, or harm it; ask the server itself";
+const FACTS: &str = "it tells of the servers themselves";
 const INTERNAL: &str = "only servers say this, to one another";
 const MESSAGES: &str = "it would make a server speak unasked on a connection that clients share";
 const MONITOR: &str = "it would show every client's requests; ask the server itself";
@@ -18,7 +19,8 @@ const MOVES: &str = "it would move keys away from the server where the proxy loo
 const OWN: &str = "the proxy answers, of what it knows itself";
 const PUBLISH: &str =
     "subscribers are not served yet, and those at the other servers would not hear it";
-const SWAPS: &str = "it would exchange the databases under all clients of a server";
+const REPLY: &str = "it would change how a connection that clients share is answered";
+const ROLE: &str = "it would change which servers have the pool's data; ask the server itself";
 const TRACKING: &str = "a server would tell it about the connection, which clients share";
 const TRANSACTION: &str =
     "it would bind a server connection to one client, and server connections are shared";
@@ -43,9 +45,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "acl|cat",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::ACL_CAT, false, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript", "loading", "stale"],
@@ -57,9 +59,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "acl|deluser",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::ACL_DELUSER, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: -3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -71,9 +73,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "acl|dryrun",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::ACL_DRYRUN, false, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: -4, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -85,9 +87,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "acl|genpass",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::ACL_GENPASS, false, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "of one server; each makes another",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript", "loading", "stale"],
@@ -100,9 +102,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "acl|getuser",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::ACL_GETUSER, false, Reach::Survey),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "a list of each server's name and reply; one server's reply as it is",
         arity: 3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -129,9 +131,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "acl|list",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::ACL_LIST, false, Reach::Survey),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "a list of each server's name and reply; one server's reply as it is",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -143,9 +145,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "acl|load",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::ACL_LOAD, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -157,9 +159,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "acl|log",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::ACL_LOG, false, Reach::Survey),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "a list of each server's name and reply, to `RESET` too",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -171,9 +173,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "acl|save",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::ACL_SAVE, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -185,9 +187,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "acl|setuser",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::ACL_SETUSER, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: -3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -199,9 +201,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "acl|users",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::ACL_USERS, false, Reach::Survey),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "a list of each server's name and reply; one server's reply as it is",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -275,9 +277,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "bgrewriteaof",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::BGREWRITEAOF, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "no_async_loading"],
@@ -289,9 +291,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "bgsave",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::BGSAVE, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: -1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "no_async_loading"],
@@ -1402,9 +1404,10 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "commandlog|get",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::COMMANDLOG_GET, false, Reach::Survey),
         place: Place::Any, compare: Exact,
-        note: "not in Redis 7.0; it is about one server; ask the server itself",
+        note: "not in Redis 7.0; a list of each server's name and reply; one server's reply as it \
+            is",
         arity: 4, legacy: [0, 0, 0], container: false, valkey: true,
         keys: &[],
         flags: &["admin", "loading", "stale"],
@@ -1430,9 +1433,10 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "commandlog|len",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::COMMANDLOG_LEN, false, Reach::Survey),
         place: Place::Any, compare: Exact,
-        note: "not in Redis 7.0; it is about one server; ask the server itself",
+        note: "not in Redis 7.0; a list of each server's name and reply; one server's reply as it \
+            is",
         arity: 3, legacy: [0, 0, 0], container: false, valkey: true,
         keys: &[],
         flags: &["admin", "loading", "stale"],
@@ -1444,9 +1448,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "commandlog|reset",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::COMMANDLOG_RESET, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "not in Redis 7.0; it is about one server; ask the server itself",
+        note: "not in Redis 7.0; one answer if all give the same, else an error that names each",
         arity: 3, legacy: [0, 0, 0], container: false, valkey: true,
         keys: &[],
         flags: &["admin", "loading", "stale"],
@@ -1570,9 +1574,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "config|get",
-        class: Class::Local(Local::Own),
-        place: Place::Any, compare: Skip(OWN),
-        note: "",
+        class: survey(id::CONFIG_GET),
+        place: Place::Any, compare: Skip(FACTS),
+        note: "what the servers agree on, or each server's; no passwords",
         arity: -3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -1598,9 +1602,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "config|resetstat",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::CONFIG_RESETSTAT, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -1612,9 +1616,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "config|rewrite",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::CONFIG_REWRITE, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -1626,9 +1630,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "config|set",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::CONFIG_SET, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: -4, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -1662,7 +1666,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "dbsize",
-        class: all(id::DBSIZE, false, false),
+        class: all(id::DBSIZE, false),
         place: Place::Any, compare: Exact,
         note: "the sum",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
@@ -1676,16 +1680,446 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "debug",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: Class::Refuse(Refusal::Unknown),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
-        arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
+        note: "its subcommands only",
+        arity: -2, legacy: [0, 0, 0], container: true, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
         categories: &["@admin", "@slow", "@dangerous"],
         tips: &[],
         since: "1.0.0", group: "server",
         summary: "A container for debugging commands.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|assert",
+        class: Class::Refuse(Refusal::ByName(ENDS)),
+        place: Place::Any, compare: Exact,
+        note: "it would end the server, or harm it; ask the server itself",
+        arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "ASSERT of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|config-rewrite-force-all",
+        class: gated(id::DEBUG_CONFIG_REWRITE_FORCE_ALL, true, Reach::All),
+        place: Place::Any, compare: Exact,
+        note: "one answer if all give the same, else an error that names each",
+        arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "CONFIG-REWRITE-FORCE-ALL of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|crash-and-recover",
+        class: Class::Refuse(Refusal::ByName(ENDS)),
+        place: Place::Any, compare: Exact,
+        note: "it would end the server, or harm it; ask the server itself",
+        arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "CRASH-AND-RECOVER of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|digest",
+        class: gated(id::DEBUG_DIGEST, false, Reach::Survey),
+        place: Place::Any, compare: Exact,
+        note: "a list of each server's name and reply; one server's reply as it is",
+        arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "DIGEST of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|digest-value",
+        class: gated(id::DEBUG_DIGEST_VALUE, false, Reach::Keys),
+        place: Place::Keys, compare: Exact,
+        note: "all its keys on one server",
+        arity: -3, legacy: [2, -1, 1], container: false, valkey: false,
+        keys: &[
+            KeySpec { begin: At(2),
+                find: Range { last: -1, step: 1, limit: 0 },
+                flags: &["RO"] },
+        ],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "DIGEST-VALUE of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|error",
+        class: Class::Refuse(Refusal::ByName(REPLY)),
+        place: Place::Any, compare: Exact,
+        note: "it would change how a connection that clients share is answered",
+        arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "ERROR of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|help",
+        class: gated(id::DEBUG_HELP, false, Reach::All),
+        place: Place::Any, compare: Exact,
+        note: "one answer if all give the same, else an error that names each",
+        arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "HELP of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|htstats",
+        class: gated(id::DEBUG_HTSTATS, false, Reach::Survey),
+        place: Place::Any, compare: Exact,
+        note: "a list of each server's name and reply; one server's reply as it is",
+        arity: -3, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "HTSTATS of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|htstats-key",
+        class: gated(id::DEBUG_HTSTATS_KEY, false, Reach::Keys),
+        place: Place::Keys, compare: Exact,
+        note: "",
+        arity: -3, legacy: [2, 2, 1], container: false, valkey: false,
+        keys: &[
+            KeySpec { begin: At(2),
+                find: Range { last: 0, step: 1, limit: 0 },
+                flags: &["RO"] },
+        ],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "HTSTATS-KEY of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|jmap",
+        class: gated(id::DEBUG_JMAP, false, Reach::Survey),
+        place: Place::Any, compare: Exact,
+        note: "a list of each server's name and reply; one server's reply as it is",
+        arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "JMAP of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|leak",
+        class: Class::Refuse(Refusal::ByName(ENDS)),
+        place: Place::Any, compare: Exact,
+        note: "it would end the server, or harm it; ask the server itself",
+        arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "LEAK of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|listpack",
+        class: gated(id::DEBUG_LISTPACK, false, Reach::Keys),
+        place: Place::Keys, compare: Exact,
+        note: "",
+        arity: 3, legacy: [2, 2, 1], container: false, valkey: false,
+        keys: &[
+            KeySpec { begin: At(2),
+                find: Range { last: 0, step: 1, limit: 0 },
+                flags: &["RO"] },
+        ],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "LISTPACK of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|loadaof",
+        class: gated(id::DEBUG_LOADAOF, true, Reach::All),
+        place: Place::Any, compare: Exact,
+        note: "one answer if all give the same, else an error that names each",
+        arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "LOADAOF of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|object",
+        class: gated(id::DEBUG_OBJECT, false, Reach::Keys),
+        place: Place::Keys, compare: Exact,
+        note: "",
+        arity: -3, legacy: [2, 2, 1], container: false, valkey: false,
+        keys: &[
+            KeySpec { begin: At(2),
+                find: Range { last: 0, step: 1, limit: 0 },
+                flags: &["RO"] },
+        ],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "OBJECT of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|oom",
+        class: Class::Refuse(Refusal::ByName(ENDS)),
+        place: Place::Any, compare: Exact,
+        note: "it would end the server, or harm it; ask the server itself",
+        arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "OOM of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|panic",
+        class: Class::Refuse(Refusal::ByName(ENDS)),
+        place: Place::Any, compare: Exact,
+        note: "it would end the server, or harm it; ask the server itself",
+        arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "PANIC of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|populate",
+        class: Class::Refuse(Refusal::ByName(MOVES)),
+        place: Place::Any, compare: Exact,
+        note: "it would move keys away from the server where the proxy looks for them",
+        arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "POPULATE of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|protocol",
+        class: Class::Refuse(Refusal::ByName(REPLY)),
+        place: Place::Any, compare: Exact,
+        note: "it would change how a connection that clients share is answered",
+        arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "PROTOCOL of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|quicklist-packed-threshold",
+        class: gated(id::DEBUG_QUICKLIST_PACKED_THRESHOLD, true, Reach::All),
+        place: Place::Any, compare: Exact,
+        note: "one answer if all give the same, else an error that names each",
+        arity: 3, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "QUICKLIST-PACKED-THRESHOLD of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|reload",
+        class: gated(id::DEBUG_RELOAD, true, Reach::All),
+        place: Place::Any, compare: Exact,
+        note: "one answer if all give the same, else an error that names each",
+        arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "RELOAD of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|restart",
+        class: Class::Refuse(Refusal::ByName(ENDS)),
+        place: Place::Any, compare: Exact,
+        note: "it would end the server, or harm it; ask the server itself",
+        arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "RESTART of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|sdslen",
+        class: gated(id::DEBUG_SDSLEN, false, Reach::Keys),
+        place: Place::Keys, compare: Exact,
+        note: "",
+        arity: 3, legacy: [2, 2, 1], container: false, valkey: false,
+        keys: &[
+            KeySpec { begin: At(2),
+                find: Range { last: 0, step: 1, limit: 0 },
+                flags: &["RO"] },
+        ],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "SDSLEN of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|segfault",
+        class: Class::Refuse(Refusal::ByName(ENDS)),
+        place: Place::Any, compare: Exact,
+        note: "it would end the server, or harm it; ask the server itself",
+        arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "SEGFAULT of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|set-active-expire",
+        class: gated(id::DEBUG_SET_ACTIVE_EXPIRE, true, Reach::All),
+        place: Place::Any, compare: Exact,
+        note: "one answer if all give the same, else an error that names each",
+        arity: 3, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "SET-ACTIVE-EXPIRE of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|set-disable-deny-scripts",
+        class: gated(id::DEBUG_SET_DISABLE_DENY_SCRIPTS, true, Reach::All),
+        place: Place::Any, compare: Exact,
+        note: "one answer if all give the same, else an error that names each",
+        arity: 3, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "SET-DISABLE-DENY-SCRIPTS of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|sleep",
+        class: gated(id::DEBUG_SLEEP, true, Reach::All),
+        place: Place::Any, compare: Exact,
+        note: "one answer if all give the same, else an error that names each",
+        arity: 3, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "SLEEP of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|stringmatch-len",
+        class: gated(id::DEBUG_STRINGMATCH_LEN, false, Reach::Survey),
+        place: Place::Any, compare: Exact,
+        note: "a list of each server's name and reply; one server's reply as it is",
+        arity: -3, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "STRINGMATCH-LEN of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|structsize",
+        class: gated(id::DEBUG_STRUCTSIZE, false, Reach::Survey),
+        place: Place::Any, compare: Exact,
+        note: "a list of each server's name and reply; one server's reply as it is",
+        arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
+        keys: &[],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "STRUCTSIZE of DEBUG.",
+        complexity: "Depends on subcommand.",
+    },
+    Row {
+        name: "debug|ziplist",
+        class: gated(id::DEBUG_ZIPLIST, false, Reach::Keys),
+        place: Place::Keys, compare: Exact,
+        note: "",
+        arity: -3, legacy: [2, 2, 1], container: false, valkey: false,
+        keys: &[
+            KeySpec { begin: At(2),
+                find: Range { last: 0, step: 1, limit: 0 },
+                flags: &["RO"] },
+        ],
+        flags: &["admin", "noscript", "loading", "stale"],
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        since: "1.0.0", group: "server",
+        summary: "ZIPLIST of DEBUG.",
         complexity: "Depends on subcommand.",
     },
     Row {
@@ -1976,9 +2410,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "failover",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: Class::Refuse(Refusal::ByName(ROLE)),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "it would change which servers have the pool's data; ask the server itself",
         arity: -1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "stale"],
@@ -2027,7 +2461,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "flushall",
-        class: all(id::FLUSHALL, true, true),
+        class: gated(id::FLUSHALL, true, Reach::All),
         place: Place::Any, compare: Exact,
         note: "only with `allow: [flushall]`",
         arity: -1, legacy: [0, 0, 0], container: false, valkey: false,
@@ -2041,7 +2475,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "flushdb",
-        class: all(id::FLUSHDB, true, true),
+        class: gated(id::FLUSHDB, true, Reach::All),
         place: Place::Any, compare: Exact,
         note: "only with `allow: [flushdb]`",
         arity: -1, legacy: [0, 0, 0], container: false, valkey: false,
@@ -2069,7 +2503,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "function|delete",
-        class: all(id::FUNCTION_DELETE, false, true),
+        class: all(id::FUNCTION_DELETE, true),
         place: Place::Any, compare: Exact,
         note: "on all servers",
         arity: 3, legacy: [0, 0, 0], container: false, valkey: false,
@@ -2097,7 +2531,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "function|flush",
-        class: all(id::FUNCTION_FLUSH, false, true),
+        class: all(id::FUNCTION_FLUSH, true),
         place: Place::Any, compare: Exact,
         note: "on all servers",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
@@ -2153,7 +2587,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "function|load",
-        class: all(id::FUNCTION_LOAD, false, true),
+        class: all(id::FUNCTION_LOAD, true),
         place: Place::Any, compare: Exact,
         note: "on all servers",
         arity: -3, legacy: [0, 0, 0], container: false, valkey: false,
@@ -2167,7 +2601,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "function|restore",
-        class: all(id::FUNCTION_RESTORE, false, true),
+        class: all(id::FUNCTION_RESTORE, true),
         place: Place::Any, compare: Exact,
         note: "on all servers",
         arity: -3, legacy: [0, 0, 0], container: false, valkey: false,
@@ -2181,9 +2615,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "function|stats",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: all(id::FUNCTION_STATS, false),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["noscript", "allow_busy"],
@@ -3107,9 +3541,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "info",
-        class: Class::Local(Local::Own),
-        place: Place::Any, compare: Skip(OWN),
-        note: "the proxy's own",
+        class: survey(id::INFO),
+        place: Place::Any, compare: Skip(FACTS),
+        note: "of all servers that are up, and the proxy's own section",
         arity: -1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale"],
@@ -3121,7 +3555,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "keys",
-        class: all(id::KEYS, false, false),
+        class: all(id::KEYS, false),
         place: Place::Any, compare: Sorted,
         note: "of all servers; in no order",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
@@ -3136,9 +3570,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "lastsave",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
-        place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        class: all(id::LASTSAVE, false),
+        place: Place::Any, compare: Skip(FACTS),
+        note: "the oldest",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale", "fast"],
@@ -3164,9 +3598,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "latency|doctor",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::LATENCY_DOCTOR, false, Reach::Survey),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "a list of each server's name and reply; one server's reply as it is",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -3178,9 +3612,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "latency|graph",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::LATENCY_GRAPH, false, Reach::Survey),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "a list of each server's name and reply; one server's reply as it is",
         arity: 3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -3206,9 +3640,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "latency|histogram",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::LATENCY_HISTOGRAM, false, Reach::Survey),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "a list of each server's name and reply; one server's reply as it is",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -3221,9 +3655,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "latency|history",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::LATENCY_HISTORY, false, Reach::Survey),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "a list of each server's name and reply; one server's reply as it is",
         arity: 3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -3235,9 +3669,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "latency|latest",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::LATENCY_LATEST, false, Reach::Survey),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "a list of each server's name and reply; one server's reply as it is",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -3249,9 +3683,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "latency|reset",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::LATENCY_RESET, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -3562,9 +3996,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "memory|doctor",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::MEMORY_DOCTOR, false, Reach::Survey),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "a list of each server's name and reply; one server's reply as it is",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &[],
@@ -3590,9 +4024,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "memory|malloc-stats",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::MEMORY_MALLOC_STATS, false, Reach::Survey),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "a list of each server's name and reply; one server's reply as it is",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading"],
@@ -3604,9 +4038,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "memory|purge",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::MEMORY_PURGE, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading"],
@@ -3618,9 +4052,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "memory|stats",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::MEMORY_STATS, false, Reach::Survey),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "a list of each server's name and reply; one server's reply as it is",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &[],
@@ -3719,9 +4153,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "module|list",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
-        place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        class: all(id::MODULE_LIST, false),
+        place: Place::Any, compare: Sorted,
+        note: "those that all servers have",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript"],
@@ -3733,9 +4167,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "module|load",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::MODULE_LOAD, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: -3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "no_async_loading"],
@@ -3747,9 +4181,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "module|loadex",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::MODULE_LOADEX, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: -3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "no_async_loading"],
@@ -3761,9 +4195,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "module|unload",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::MODULE_UNLOAD, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: 3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "no_async_loading"],
@@ -4089,9 +4523,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "pfdebug",
-        class: Class::Refuse(Refusal::ByName(INTERNAL)),
-        place: Place::Any, compare: Exact,
-        note: "only servers say this, to one another",
+        class: gated(id::PFDEBUG, true, Reach::Keys),
+        place: Place::Keys, compare: Exact,
+        note: "",
         arity: 3, legacy: [2, 2, 1], container: false, valkey: false,
         keys: &[
             KeySpec { begin: At(2),
@@ -4128,9 +4562,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "pfselftest",
-        class: Class::Refuse(Refusal::ByName(INTERNAL)),
+        class: gated(id::PFSELFTEST, false, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "only servers say this, to one another",
+        note: "its server answers nothing else for seconds",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin"],
@@ -4366,7 +4800,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "randomkey",
-        class: all(id::RANDOMKEY, false, false),
+        class: all(id::RANDOMKEY, false),
         place: Place::Any, compare: Property,
         note: "of any server that has keys",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
@@ -4382,7 +4816,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "readonly",
         class: Class::Local(Local::Own),
         place: Place::Any, compare: Skip(OWN),
-        note: "accepted, without effect",
+        note: "as servers that are no cluster answer: only Valkey takes it",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale", "fast"],
@@ -4396,7 +4830,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "readwrite",
         class: Class::Local(Local::Own),
         place: Place::Any, compare: Skip(OWN),
-        note: "accepted, without effect",
+        note: "as servers that are no cluster answer: Redis 7 refuses it",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["loading", "stale", "fast"],
@@ -4464,9 +4898,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "replicaof",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: Class::Refuse(Refusal::ByName(ROLE)),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "it would change which servers have the pool's data; ask the server itself",
         arity: 3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "stale", "no_async_loading"],
@@ -4648,9 +5082,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "save",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::SAVE, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "a server answers nothing else while it saves",
         arity: 1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "no_async_loading", "no_multi"],
@@ -4725,7 +5159,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "script|exists",
-        class: all(id::SCRIPT_EXISTS, false, false),
+        class: all(id::SCRIPT_EXISTS, false),
         place: Place::Any, compare: Exact,
         note: "known to all servers",
         arity: -3, legacy: [0, 0, 0], container: false, valkey: false,
@@ -4740,7 +5174,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "script|flush",
-        class: all(id::SCRIPT_FLUSH, false, true),
+        class: all(id::SCRIPT_FLUSH, true),
         place: Place::Any, compare: Exact,
         note: "on all servers",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
@@ -4782,7 +5216,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "script|load",
-        class: all(id::SCRIPT_LOAD, false, true),
+        class: all(id::SCRIPT_LOAD, true),
         place: Place::Any, compare: Exact,
         note: "to all servers, and remembered: a server that has lost it gets it again",
         arity: 3, legacy: [0, 0, 0], container: false, valkey: false,
@@ -4959,9 +5393,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "shutdown",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: Class::Refuse(Refusal::ByName(ENDS)),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "it would end the server, or harm it; ask the server itself",
         arity: -1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale", "no_multi", "allow_busy"],
@@ -5052,9 +5486,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "slaveof",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: Class::Refuse(Refusal::ByName(ROLE)),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "it would change which servers have the pool's data; ask the server itself",
         arity: 3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "stale", "no_async_loading"],
@@ -5080,9 +5514,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "slowlog|get",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::SLOWLOG_GET, false, Reach::Survey),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "a list of each server's name and reply; one server's reply as it is",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "loading", "stale"],
@@ -5108,9 +5542,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "slowlog|len",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::SLOWLOG_LEN, false, Reach::Survey),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "a list of each server's name and reply; one server's reply as it is",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "loading", "stale"],
@@ -5122,9 +5556,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "slowlog|reset",
-        class: Class::Refuse(Refusal::ByName(ADMIN)),
+        class: gated(id::SLOWLOG_RESET, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it is about one server; ask the server itself",
+        note: "one answer if all give the same, else an error that names each",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "loading", "stale"],
@@ -5467,9 +5901,9 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         name: "swapdb",
-        class: Class::Refuse(Refusal::ByName(SWAPS)),
+        class: gated(id::SWAPDB, true, Reach::All),
         place: Place::Any, compare: Exact,
-        note: "it would exchange the databases under all clients of a server",
+        note: "on all servers, but not at the same moment",
         arity: 3, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["write", "fast"],
@@ -6857,292 +7291,321 @@ pub mod id {
     pub const COPY: u16 = 108;
     pub const DBSIZE: u16 = 109;
     pub const DEBUG: u16 = 110;
-    pub const DECR: u16 = 111;
-    pub const DECRBY: u16 = 112;
-    pub const DEL: u16 = 113;
-    pub const DELIFEQ: u16 = 114;
-    pub const DISCARD: u16 = 115;
-    pub const DUMP: u16 = 116;
-    pub const ECHO: u16 = 117;
-    pub const EVAL: u16 = 118;
-    pub const EVAL_RO: u16 = 119;
-    pub const EVALSHA: u16 = 120;
-    pub const EVALSHA_RO: u16 = 121;
-    pub const EXEC: u16 = 122;
-    pub const EXISTS: u16 = 123;
-    pub const EXPIRE: u16 = 124;
-    pub const EXPIREAT: u16 = 125;
-    pub const EXPIRETIME: u16 = 126;
-    pub const FAILOVER: u16 = 127;
-    pub const FCALL: u16 = 128;
-    pub const FCALL_RO: u16 = 129;
-    pub const FLUSHALL: u16 = 130;
-    pub const FLUSHDB: u16 = 131;
-    pub const FUNCTION: u16 = 132;
-    pub const FUNCTION_DELETE: u16 = 133;
-    pub const FUNCTION_DUMP: u16 = 134;
-    pub const FUNCTION_FLUSH: u16 = 135;
-    pub const FUNCTION_HELP: u16 = 136;
-    pub const FUNCTION_KILL: u16 = 137;
-    pub const FUNCTION_LIST: u16 = 138;
-    pub const FUNCTION_LOAD: u16 = 139;
-    pub const FUNCTION_RESTORE: u16 = 140;
-    pub const FUNCTION_STATS: u16 = 141;
-    pub const GEOADD: u16 = 142;
-    pub const GEODIST: u16 = 143;
-    pub const GEOHASH: u16 = 144;
-    pub const GEOPOS: u16 = 145;
-    pub const GEORADIUS: u16 = 146;
-    pub const GEORADIUS_RO: u16 = 147;
-    pub const GEORADIUSBYMEMBER: u16 = 148;
-    pub const GEORADIUSBYMEMBER_RO: u16 = 149;
-    pub const GEOSEARCH: u16 = 150;
-    pub const GEOSEARCHSTORE: u16 = 151;
-    pub const GET: u16 = 152;
-    pub const GETBIT: u16 = 153;
-    pub const GETDEL: u16 = 154;
-    pub const GETEX: u16 = 155;
-    pub const GETRANGE: u16 = 156;
-    pub const GETSET: u16 = 157;
-    pub const HDEL: u16 = 158;
-    pub const HELLO: u16 = 159;
-    pub const HEXISTS: u16 = 160;
-    pub const HEXPIRE: u16 = 161;
-    pub const HEXPIREAT: u16 = 162;
-    pub const HEXPIRETIME: u16 = 163;
-    pub const HGET: u16 = 164;
-    pub const HGETALL: u16 = 165;
-    pub const HGETDEL: u16 = 166;
-    pub const HGETEX: u16 = 167;
-    pub const HINCRBY: u16 = 168;
-    pub const HINCRBYFLOAT: u16 = 169;
-    pub const HKEYS: u16 = 170;
-    pub const HLEN: u16 = 171;
-    pub const HMGET: u16 = 172;
-    pub const HMSET: u16 = 173;
-    pub const HPERSIST: u16 = 174;
-    pub const HPEXPIRE: u16 = 175;
-    pub const HPEXPIREAT: u16 = 176;
-    pub const HPEXPIRETIME: u16 = 177;
-    pub const HPTTL: u16 = 178;
-    pub const HRANDFIELD: u16 = 179;
-    pub const HSCAN: u16 = 180;
-    pub const HSET: u16 = 181;
-    pub const HSETEX: u16 = 182;
-    pub const HSETNX: u16 = 183;
-    pub const HSTRLEN: u16 = 184;
-    pub const HTTL: u16 = 185;
-    pub const HVALS: u16 = 186;
-    pub const INCR: u16 = 187;
-    pub const INCRBY: u16 = 188;
-    pub const INCRBYFLOAT: u16 = 189;
-    pub const INFO: u16 = 190;
-    pub const KEYS: u16 = 191;
-    pub const LASTSAVE: u16 = 192;
-    pub const LATENCY: u16 = 193;
-    pub const LATENCY_DOCTOR: u16 = 194;
-    pub const LATENCY_GRAPH: u16 = 195;
-    pub const LATENCY_HELP: u16 = 196;
-    pub const LATENCY_HISTOGRAM: u16 = 197;
-    pub const LATENCY_HISTORY: u16 = 198;
-    pub const LATENCY_LATEST: u16 = 199;
-    pub const LATENCY_RESET: u16 = 200;
-    pub const LCS: u16 = 201;
-    pub const LINDEX: u16 = 202;
-    pub const LINSERT: u16 = 203;
-    pub const LLEN: u16 = 204;
-    pub const LMOVE: u16 = 205;
-    pub const LMPOP: u16 = 206;
-    pub const LOLWUT: u16 = 207;
-    pub const LPOP: u16 = 208;
-    pub const LPOS: u16 = 209;
-    pub const LPUSH: u16 = 210;
-    pub const LPUSHX: u16 = 211;
-    pub const LRANGE: u16 = 212;
-    pub const LREM: u16 = 213;
-    pub const LSET: u16 = 214;
-    pub const LTRIM: u16 = 215;
-    pub const MEMORY: u16 = 216;
-    pub const MEMORY_DOCTOR: u16 = 217;
-    pub const MEMORY_HELP: u16 = 218;
-    pub const MEMORY_MALLOC_STATS: u16 = 219;
-    pub const MEMORY_PURGE: u16 = 220;
-    pub const MEMORY_STATS: u16 = 221;
-    pub const MEMORY_USAGE: u16 = 222;
-    pub const MGET: u16 = 223;
-    pub const MIGRATE: u16 = 224;
-    pub const MODULE: u16 = 225;
-    pub const MODULE_HELP: u16 = 226;
-    pub const MODULE_LIST: u16 = 227;
-    pub const MODULE_LOAD: u16 = 228;
-    pub const MODULE_LOADEX: u16 = 229;
-    pub const MODULE_UNLOAD: u16 = 230;
-    pub const MONITOR: u16 = 231;
-    pub const MOVE: u16 = 232;
-    pub const MSET: u16 = 233;
-    pub const MSETEX: u16 = 234;
-    pub const MSETNX: u16 = 235;
-    pub const MULTI: u16 = 236;
-    pub const OBJECT: u16 = 237;
-    pub const OBJECT_ENCODING: u16 = 238;
-    pub const OBJECT_FREQ: u16 = 239;
-    pub const OBJECT_HELP: u16 = 240;
-    pub const OBJECT_IDLETIME: u16 = 241;
-    pub const OBJECT_REFCOUNT: u16 = 242;
-    pub const PERSIST: u16 = 243;
-    pub const PEXPIRE: u16 = 244;
-    pub const PEXPIREAT: u16 = 245;
-    pub const PEXPIRETIME: u16 = 246;
-    pub const PFADD: u16 = 247;
-    pub const PFCOUNT: u16 = 248;
-    pub const PFDEBUG: u16 = 249;
-    pub const PFMERGE: u16 = 250;
-    pub const PFSELFTEST: u16 = 251;
-    pub const PING: u16 = 252;
-    pub const PSETEX: u16 = 253;
-    pub const PSUBSCRIBE: u16 = 254;
-    pub const PSYNC: u16 = 255;
-    pub const PTTL: u16 = 256;
-    pub const PUBLISH: u16 = 257;
-    pub const PUBSUB: u16 = 258;
-    pub const PUBSUB_CHANNELS: u16 = 259;
-    pub const PUBSUB_HELP: u16 = 260;
-    pub const PUBSUB_NUMPAT: u16 = 261;
-    pub const PUBSUB_NUMSUB: u16 = 262;
-    pub const PUBSUB_SHARDCHANNELS: u16 = 263;
-    pub const PUBSUB_SHARDNUMSUB: u16 = 264;
-    pub const PUNSUBSCRIBE: u16 = 265;
-    pub const QUIT: u16 = 266;
-    pub const RANDOMKEY: u16 = 267;
-    pub const READONLY: u16 = 268;
-    pub const READWRITE: u16 = 269;
-    pub const RENAME: u16 = 270;
-    pub const RENAMENX: u16 = 271;
-    pub const REPLCONF: u16 = 272;
-    pub const REPLICAOF: u16 = 273;
-    pub const RESET: u16 = 274;
-    pub const RESTORE: u16 = 275;
-    pub const RESTORE_ASKING: u16 = 276;
-    pub const ROLE: u16 = 277;
-    pub const RPOP: u16 = 278;
-    pub const RPOPLPUSH: u16 = 279;
-    pub const RPUSH: u16 = 280;
-    pub const RPUSHX: u16 = 281;
-    pub const SADD: u16 = 282;
-    pub const SAVE: u16 = 283;
-    pub const SCAN: u16 = 284;
-    pub const SCARD: u16 = 285;
-    pub const SCRIPT: u16 = 286;
-    pub const SCRIPT_DEBUG: u16 = 287;
-    pub const SCRIPT_EXISTS: u16 = 288;
-    pub const SCRIPT_FLUSH: u16 = 289;
-    pub const SCRIPT_HELP: u16 = 290;
-    pub const SCRIPT_KILL: u16 = 291;
-    pub const SCRIPT_LOAD: u16 = 292;
-    pub const SCRIPT_SHOW: u16 = 293;
-    pub const SDIFF: u16 = 294;
-    pub const SDIFFSTORE: u16 = 295;
-    pub const SELECT: u16 = 296;
-    pub const SET: u16 = 297;
-    pub const SETBIT: u16 = 298;
-    pub const SETEX: u16 = 299;
-    pub const SETNX: u16 = 300;
-    pub const SETRANGE: u16 = 301;
-    pub const SHUTDOWN: u16 = 302;
-    pub const SINTER: u16 = 303;
-    pub const SINTERCARD: u16 = 304;
-    pub const SINTERSTORE: u16 = 305;
-    pub const SISMEMBER: u16 = 306;
-    pub const SLAVEOF: u16 = 307;
-    pub const SLOWLOG: u16 = 308;
-    pub const SLOWLOG_GET: u16 = 309;
-    pub const SLOWLOG_HELP: u16 = 310;
-    pub const SLOWLOG_LEN: u16 = 311;
-    pub const SLOWLOG_RESET: u16 = 312;
-    pub const SMEMBERS: u16 = 313;
-    pub const SMISMEMBER: u16 = 314;
-    pub const SMOVE: u16 = 315;
-    pub const SORT: u16 = 316;
-    pub const SORT_RO: u16 = 317;
-    pub const SPOP: u16 = 318;
-    pub const SPUBLISH: u16 = 319;
-    pub const SRANDMEMBER: u16 = 320;
-    pub const SREM: u16 = 321;
-    pub const SSCAN: u16 = 322;
-    pub const SSUBSCRIBE: u16 = 323;
-    pub const STRLEN: u16 = 324;
-    pub const SUBSCRIBE: u16 = 325;
-    pub const SUBSTR: u16 = 326;
-    pub const SUNION: u16 = 327;
-    pub const SUNIONSTORE: u16 = 328;
-    pub const SUNSUBSCRIBE: u16 = 329;
-    pub const SWAPDB: u16 = 330;
-    pub const SYNC: u16 = 331;
-    pub const TIME: u16 = 332;
-    pub const TOUCH: u16 = 333;
-    pub const TTL: u16 = 334;
-    pub const TYPE: u16 = 335;
-    pub const UNLINK: u16 = 336;
-    pub const UNSUBSCRIBE: u16 = 337;
-    pub const UNWATCH: u16 = 338;
-    pub const WAIT: u16 = 339;
-    pub const WAITAOF: u16 = 340;
-    pub const WATCH: u16 = 341;
-    pub const XACK: u16 = 342;
-    pub const XADD: u16 = 343;
-    pub const XAUTOCLAIM: u16 = 344;
-    pub const XCLAIM: u16 = 345;
-    pub const XDEL: u16 = 346;
-    pub const XGROUP: u16 = 347;
-    pub const XGROUP_CREATE: u16 = 348;
-    pub const XGROUP_CREATECONSUMER: u16 = 349;
-    pub const XGROUP_DELCONSUMER: u16 = 350;
-    pub const XGROUP_DESTROY: u16 = 351;
-    pub const XGROUP_HELP: u16 = 352;
-    pub const XGROUP_SETID: u16 = 353;
-    pub const XINFO: u16 = 354;
-    pub const XINFO_CONSUMERS: u16 = 355;
-    pub const XINFO_GROUPS: u16 = 356;
-    pub const XINFO_HELP: u16 = 357;
-    pub const XINFO_STREAM: u16 = 358;
-    pub const XLEN: u16 = 359;
-    pub const XPENDING: u16 = 360;
-    pub const XRANGE: u16 = 361;
-    pub const XREAD: u16 = 362;
-    pub const XREADGROUP: u16 = 363;
-    pub const XREVRANGE: u16 = 364;
-    pub const XSETID: u16 = 365;
-    pub const XTRIM: u16 = 366;
-    pub const ZADD: u16 = 367;
-    pub const ZCARD: u16 = 368;
-    pub const ZCOUNT: u16 = 369;
-    pub const ZDIFF: u16 = 370;
-    pub const ZDIFFSTORE: u16 = 371;
-    pub const ZINCRBY: u16 = 372;
-    pub const ZINTER: u16 = 373;
-    pub const ZINTERCARD: u16 = 374;
-    pub const ZINTERSTORE: u16 = 375;
-    pub const ZLEXCOUNT: u16 = 376;
-    pub const ZMPOP: u16 = 377;
-    pub const ZMSCORE: u16 = 378;
-    pub const ZPOPMAX: u16 = 379;
-    pub const ZPOPMIN: u16 = 380;
-    pub const ZRANDMEMBER: u16 = 381;
-    pub const ZRANGE: u16 = 382;
-    pub const ZRANGEBYLEX: u16 = 383;
-    pub const ZRANGEBYSCORE: u16 = 384;
-    pub const ZRANGESTORE: u16 = 385;
-    pub const ZRANK: u16 = 386;
-    pub const ZREM: u16 = 387;
-    pub const ZREMRANGEBYLEX: u16 = 388;
-    pub const ZREMRANGEBYRANK: u16 = 389;
-    pub const ZREMRANGEBYSCORE: u16 = 390;
-    pub const ZREVRANGE: u16 = 391;
-    pub const ZREVRANGEBYLEX: u16 = 392;
-    pub const ZREVRANGEBYSCORE: u16 = 393;
-    pub const ZREVRANK: u16 = 394;
-    pub const ZSCAN: u16 = 395;
-    pub const ZSCORE: u16 = 396;
-    pub const ZUNION: u16 = 397;
-    pub const ZUNIONSTORE: u16 = 398;
+    pub const DEBUG_ASSERT: u16 = 111;
+    pub const DEBUG_CONFIG_REWRITE_FORCE_ALL: u16 = 112;
+    pub const DEBUG_CRASH_AND_RECOVER: u16 = 113;
+    pub const DEBUG_DIGEST: u16 = 114;
+    pub const DEBUG_DIGEST_VALUE: u16 = 115;
+    pub const DEBUG_ERROR: u16 = 116;
+    pub const DEBUG_HELP: u16 = 117;
+    pub const DEBUG_HTSTATS: u16 = 118;
+    pub const DEBUG_HTSTATS_KEY: u16 = 119;
+    pub const DEBUG_JMAP: u16 = 120;
+    pub const DEBUG_LEAK: u16 = 121;
+    pub const DEBUG_LISTPACK: u16 = 122;
+    pub const DEBUG_LOADAOF: u16 = 123;
+    pub const DEBUG_OBJECT: u16 = 124;
+    pub const DEBUG_OOM: u16 = 125;
+    pub const DEBUG_PANIC: u16 = 126;
+    pub const DEBUG_POPULATE: u16 = 127;
+    pub const DEBUG_PROTOCOL: u16 = 128;
+    pub const DEBUG_QUICKLIST_PACKED_THRESHOLD: u16 = 129;
+    pub const DEBUG_RELOAD: u16 = 130;
+    pub const DEBUG_RESTART: u16 = 131;
+    pub const DEBUG_SDSLEN: u16 = 132;
+    pub const DEBUG_SEGFAULT: u16 = 133;
+    pub const DEBUG_SET_ACTIVE_EXPIRE: u16 = 134;
+    pub const DEBUG_SET_DISABLE_DENY_SCRIPTS: u16 = 135;
+    pub const DEBUG_SLEEP: u16 = 136;
+    pub const DEBUG_STRINGMATCH_LEN: u16 = 137;
+    pub const DEBUG_STRUCTSIZE: u16 = 138;
+    pub const DEBUG_ZIPLIST: u16 = 139;
+    pub const DECR: u16 = 140;
+    pub const DECRBY: u16 = 141;
+    pub const DEL: u16 = 142;
+    pub const DELIFEQ: u16 = 143;
+    pub const DISCARD: u16 = 144;
+    pub const DUMP: u16 = 145;
+    pub const ECHO: u16 = 146;
+    pub const EVAL: u16 = 147;
+    pub const EVAL_RO: u16 = 148;
+    pub const EVALSHA: u16 = 149;
+    pub const EVALSHA_RO: u16 = 150;
+    pub const EXEC: u16 = 151;
+    pub const EXISTS: u16 = 152;
+    pub const EXPIRE: u16 = 153;
+    pub const EXPIREAT: u16 = 154;
+    pub const EXPIRETIME: u16 = 155;
+    pub const FAILOVER: u16 = 156;
+    pub const FCALL: u16 = 157;
+    pub const FCALL_RO: u16 = 158;
+    pub const FLUSHALL: u16 = 159;
+    pub const FLUSHDB: u16 = 160;
+    pub const FUNCTION: u16 = 161;
+    pub const FUNCTION_DELETE: u16 = 162;
+    pub const FUNCTION_DUMP: u16 = 163;
+    pub const FUNCTION_FLUSH: u16 = 164;
+    pub const FUNCTION_HELP: u16 = 165;
+    pub const FUNCTION_KILL: u16 = 166;
+    pub const FUNCTION_LIST: u16 = 167;
+    pub const FUNCTION_LOAD: u16 = 168;
+    pub const FUNCTION_RESTORE: u16 = 169;
+    pub const FUNCTION_STATS: u16 = 170;
+    pub const GEOADD: u16 = 171;
+    pub const GEODIST: u16 = 172;
+    pub const GEOHASH: u16 = 173;
+    pub const GEOPOS: u16 = 174;
+    pub const GEORADIUS: u16 = 175;
+    pub const GEORADIUS_RO: u16 = 176;
+    pub const GEORADIUSBYMEMBER: u16 = 177;
+    pub const GEORADIUSBYMEMBER_RO: u16 = 178;
+    pub const GEOSEARCH: u16 = 179;
+    pub const GEOSEARCHSTORE: u16 = 180;
+    pub const GET: u16 = 181;
+    pub const GETBIT: u16 = 182;
+    pub const GETDEL: u16 = 183;
+    pub const GETEX: u16 = 184;
+    pub const GETRANGE: u16 = 185;
+    pub const GETSET: u16 = 186;
+    pub const HDEL: u16 = 187;
+    pub const HELLO: u16 = 188;
+    pub const HEXISTS: u16 = 189;
+    pub const HEXPIRE: u16 = 190;
+    pub const HEXPIREAT: u16 = 191;
+    pub const HEXPIRETIME: u16 = 192;
+    pub const HGET: u16 = 193;
+    pub const HGETALL: u16 = 194;
+    pub const HGETDEL: u16 = 195;
+    pub const HGETEX: u16 = 196;
+    pub const HINCRBY: u16 = 197;
+    pub const HINCRBYFLOAT: u16 = 198;
+    pub const HKEYS: u16 = 199;
+    pub const HLEN: u16 = 200;
+    pub const HMGET: u16 = 201;
+    pub const HMSET: u16 = 202;
+    pub const HPERSIST: u16 = 203;
+    pub const HPEXPIRE: u16 = 204;
+    pub const HPEXPIREAT: u16 = 205;
+    pub const HPEXPIRETIME: u16 = 206;
+    pub const HPTTL: u16 = 207;
+    pub const HRANDFIELD: u16 = 208;
+    pub const HSCAN: u16 = 209;
+    pub const HSET: u16 = 210;
+    pub const HSETEX: u16 = 211;
+    pub const HSETNX: u16 = 212;
+    pub const HSTRLEN: u16 = 213;
+    pub const HTTL: u16 = 214;
+    pub const HVALS: u16 = 215;
+    pub const INCR: u16 = 216;
+    pub const INCRBY: u16 = 217;
+    pub const INCRBYFLOAT: u16 = 218;
+    pub const INFO: u16 = 219;
+    pub const KEYS: u16 = 220;
+    pub const LASTSAVE: u16 = 221;
+    pub const LATENCY: u16 = 222;
+    pub const LATENCY_DOCTOR: u16 = 223;
+    pub const LATENCY_GRAPH: u16 = 224;
+    pub const LATENCY_HELP: u16 = 225;
+    pub const LATENCY_HISTOGRAM: u16 = 226;
+    pub const LATENCY_HISTORY: u16 = 227;
+    pub const LATENCY_LATEST: u16 = 228;
+    pub const LATENCY_RESET: u16 = 229;
+    pub const LCS: u16 = 230;
+    pub const LINDEX: u16 = 231;
+    pub const LINSERT: u16 = 232;
+    pub const LLEN: u16 = 233;
+    pub const LMOVE: u16 = 234;
+    pub const LMPOP: u16 = 235;
+    pub const LOLWUT: u16 = 236;
+    pub const LPOP: u16 = 237;
+    pub const LPOS: u16 = 238;
+    pub const LPUSH: u16 = 239;
+    pub const LPUSHX: u16 = 240;
+    pub const LRANGE: u16 = 241;
+    pub const LREM: u16 = 242;
+    pub const LSET: u16 = 243;
+    pub const LTRIM: u16 = 244;
+    pub const MEMORY: u16 = 245;
+    pub const MEMORY_DOCTOR: u16 = 246;
+    pub const MEMORY_HELP: u16 = 247;
+    pub const MEMORY_MALLOC_STATS: u16 = 248;
+    pub const MEMORY_PURGE: u16 = 249;
+    pub const MEMORY_STATS: u16 = 250;
+    pub const MEMORY_USAGE: u16 = 251;
+    pub const MGET: u16 = 252;
+    pub const MIGRATE: u16 = 253;
+    pub const MODULE: u16 = 254;
+    pub const MODULE_HELP: u16 = 255;
+    pub const MODULE_LIST: u16 = 256;
+    pub const MODULE_LOAD: u16 = 257;
+    pub const MODULE_LOADEX: u16 = 258;
+    pub const MODULE_UNLOAD: u16 = 259;
+    pub const MONITOR: u16 = 260;
+    pub const MOVE: u16 = 261;
+    pub const MSET: u16 = 262;
+    pub const MSETEX: u16 = 263;
+    pub const MSETNX: u16 = 264;
+    pub const MULTI: u16 = 265;
+    pub const OBJECT: u16 = 266;
+    pub const OBJECT_ENCODING: u16 = 267;
+    pub const OBJECT_FREQ: u16 = 268;
+    pub const OBJECT_HELP: u16 = 269;
+    pub const OBJECT_IDLETIME: u16 = 270;
+    pub const OBJECT_REFCOUNT: u16 = 271;
+    pub const PERSIST: u16 = 272;
+    pub const PEXPIRE: u16 = 273;
+    pub const PEXPIREAT: u16 = 274;
+    pub const PEXPIRETIME: u16 = 275;
+    pub const PFADD: u16 = 276;
+    pub const PFCOUNT: u16 = 277;
+    pub const PFDEBUG: u16 = 278;
+    pub const PFMERGE: u16 = 279;
+    pub const PFSELFTEST: u16 = 280;
+    pub const PING: u16 = 281;
+    pub const PSETEX: u16 = 282;
+    pub const PSUBSCRIBE: u16 = 283;
+    pub const PSYNC: u16 = 284;
+    pub const PTTL: u16 = 285;
+    pub const PUBLISH: u16 = 286;
+    pub const PUBSUB: u16 = 287;
+    pub const PUBSUB_CHANNELS: u16 = 288;
+    pub const PUBSUB_HELP: u16 = 289;
+    pub const PUBSUB_NUMPAT: u16 = 290;
+    pub const PUBSUB_NUMSUB: u16 = 291;
+    pub const PUBSUB_SHARDCHANNELS: u16 = 292;
+    pub const PUBSUB_SHARDNUMSUB: u16 = 293;
+    pub const PUNSUBSCRIBE: u16 = 294;
+    pub const QUIT: u16 = 295;
+    pub const RANDOMKEY: u16 = 296;
+    pub const READONLY: u16 = 297;
+    pub const READWRITE: u16 = 298;
+    pub const RENAME: u16 = 299;
+    pub const RENAMENX: u16 = 300;
+    pub const REPLCONF: u16 = 301;
+    pub const REPLICAOF: u16 = 302;
+    pub const RESET: u16 = 303;
+    pub const RESTORE: u16 = 304;
+    pub const RESTORE_ASKING: u16 = 305;
+    pub const ROLE: u16 = 306;
+    pub const RPOP: u16 = 307;
+    pub const RPOPLPUSH: u16 = 308;
+    pub const RPUSH: u16 = 309;
+    pub const RPUSHX: u16 = 310;
+    pub const SADD: u16 = 311;
+    pub const SAVE: u16 = 312;
+    pub const SCAN: u16 = 313;
+    pub const SCARD: u16 = 314;
+    pub const SCRIPT: u16 = 315;
+    pub const SCRIPT_DEBUG: u16 = 316;
+    pub const SCRIPT_EXISTS: u16 = 317;
+    pub const SCRIPT_FLUSH: u16 = 318;
+    pub const SCRIPT_HELP: u16 = 319;
+    pub const SCRIPT_KILL: u16 = 320;
+    pub const SCRIPT_LOAD: u16 = 321;
+    pub const SCRIPT_SHOW: u16 = 322;
+    pub const SDIFF: u16 = 323;
+    pub const SDIFFSTORE: u16 = 324;
+    pub const SELECT: u16 = 325;
+    pub const SET: u16 = 326;
+    pub const SETBIT: u16 = 327;
+    pub const SETEX: u16 = 328;
+    pub const SETNX: u16 = 329;
+    pub const SETRANGE: u16 = 330;
+    pub const SHUTDOWN: u16 = 331;
+    pub const SINTER: u16 = 332;
+    pub const SINTERCARD: u16 = 333;
+    pub const SINTERSTORE: u16 = 334;
+    pub const SISMEMBER: u16 = 335;
+    pub const SLAVEOF: u16 = 336;
+    pub const SLOWLOG: u16 = 337;
+    pub const SLOWLOG_GET: u16 = 338;
+    pub const SLOWLOG_HELP: u16 = 339;
+    pub const SLOWLOG_LEN: u16 = 340;
+    pub const SLOWLOG_RESET: u16 = 341;
+    pub const SMEMBERS: u16 = 342;
+    pub const SMISMEMBER: u16 = 343;
+    pub const SMOVE: u16 = 344;
+    pub const SORT: u16 = 345;
+    pub const SORT_RO: u16 = 346;
+    pub const SPOP: u16 = 347;
+    pub const SPUBLISH: u16 = 348;
+    pub const SRANDMEMBER: u16 = 349;
+    pub const SREM: u16 = 350;
+    pub const SSCAN: u16 = 351;
+    pub const SSUBSCRIBE: u16 = 352;
+    pub const STRLEN: u16 = 353;
+    pub const SUBSCRIBE: u16 = 354;
+    pub const SUBSTR: u16 = 355;
+    pub const SUNION: u16 = 356;
+    pub const SUNIONSTORE: u16 = 357;
+    pub const SUNSUBSCRIBE: u16 = 358;
+    pub const SWAPDB: u16 = 359;
+    pub const SYNC: u16 = 360;
+    pub const TIME: u16 = 361;
+    pub const TOUCH: u16 = 362;
+    pub const TTL: u16 = 363;
+    pub const TYPE: u16 = 364;
+    pub const UNLINK: u16 = 365;
+    pub const UNSUBSCRIBE: u16 = 366;
+    pub const UNWATCH: u16 = 367;
+    pub const WAIT: u16 = 368;
+    pub const WAITAOF: u16 = 369;
+    pub const WATCH: u16 = 370;
+    pub const XACK: u16 = 371;
+    pub const XADD: u16 = 372;
+    pub const XAUTOCLAIM: u16 = 373;
+    pub const XCLAIM: u16 = 374;
+    pub const XDEL: u16 = 375;
+    pub const XGROUP: u16 = 376;
+    pub const XGROUP_CREATE: u16 = 377;
+    pub const XGROUP_CREATECONSUMER: u16 = 378;
+    pub const XGROUP_DELCONSUMER: u16 = 379;
+    pub const XGROUP_DESTROY: u16 = 380;
+    pub const XGROUP_HELP: u16 = 381;
+    pub const XGROUP_SETID: u16 = 382;
+    pub const XINFO: u16 = 383;
+    pub const XINFO_CONSUMERS: u16 = 384;
+    pub const XINFO_GROUPS: u16 = 385;
+    pub const XINFO_HELP: u16 = 386;
+    pub const XINFO_STREAM: u16 = 387;
+    pub const XLEN: u16 = 388;
+    pub const XPENDING: u16 = 389;
+    pub const XRANGE: u16 = 390;
+    pub const XREAD: u16 = 391;
+    pub const XREADGROUP: u16 = 392;
+    pub const XREVRANGE: u16 = 393;
+    pub const XSETID: u16 = 394;
+    pub const XTRIM: u16 = 395;
+    pub const ZADD: u16 = 396;
+    pub const ZCARD: u16 = 397;
+    pub const ZCOUNT: u16 = 398;
+    pub const ZDIFF: u16 = 399;
+    pub const ZDIFFSTORE: u16 = 400;
+    pub const ZINCRBY: u16 = 401;
+    pub const ZINTER: u16 = 402;
+    pub const ZINTERCARD: u16 = 403;
+    pub const ZINTERSTORE: u16 = 404;
+    pub const ZLEXCOUNT: u16 = 405;
+    pub const ZMPOP: u16 = 406;
+    pub const ZMSCORE: u16 = 407;
+    pub const ZPOPMAX: u16 = 408;
+    pub const ZPOPMIN: u16 = 409;
+    pub const ZRANDMEMBER: u16 = 410;
+    pub const ZRANGE: u16 = 411;
+    pub const ZRANGEBYLEX: u16 = 412;
+    pub const ZRANGEBYSCORE: u16 = 413;
+    pub const ZRANGESTORE: u16 = 414;
+    pub const ZRANK: u16 = 415;
+    pub const ZREM: u16 = 416;
+    pub const ZREMRANGEBYLEX: u16 = 417;
+    pub const ZREMRANGEBYRANK: u16 = 418;
+    pub const ZREMRANGEBYSCORE: u16 = 419;
+    pub const ZREVRANGE: u16 = 420;
+    pub const ZREVRANGEBYLEX: u16 = 421;
+    pub const ZREVRANGEBYSCORE: u16 = 422;
+    pub const ZREVRANK: u16 = 423;
+    pub const ZSCAN: u16 = 424;
+    pub const ZSCORE: u16 = 425;
+    pub const ZUNION: u16 = 426;
+    pub const ZUNIONSTORE: u16 = 427;
 }

@@ -1,6 +1,6 @@
 //! COMMAND: the commands that this proxy takes, as a server tells of its own.
 
-use super::super::commands::{self, Begin, Find, KeySpec, Row, id};
+use super::super::commands::{self, Arguments, Begin, Find, KeySpec, Row, id};
 use super::super::words;
 use super::{Talk, glob};
 use crate::Class;
@@ -43,13 +43,16 @@ fn tops() -> impl Iterator<Item = &'static Row> {
 
 /// The row of a name as `client|id` or `get`.
 fn find(name: &[u8]) -> Option<&'static Row> {
-    let bar = name.iter().position(|&byte| byte == b'|');
-    let row = match bar {
+    place(name).map(|row| &commands::rows()[usize::from(row)])
+}
+
+/// Where it stands in the table.
+fn place(name: &[u8]) -> Option<u16> {
+    match name.iter().position(|&byte| byte == b'|') {
         None => commands::lookup(name),
         Some(bar) => commands::lookup(&name[..bar])
             .and_then(|container| commands::lookup_sub(container, &name[bar + 1..])),
-    };
-    row.map(|row| &commands::rows()[usize::from(row)])
+    }
 }
 
 impl Talk<'_> {
@@ -150,7 +153,7 @@ impl Talk<'_> {
         if names.len() > NAMES_MAX {
             return self.error(&[MANY_NAMES]);
         }
-        let rows: Vec<&Row> = match names {
+        let rows: Vec<&'static Row> = match names {
             [] => tops().collect(),
             _ => names.iter().filter_map(|name| find(name)).filter(|row| is_taken(row)).collect(),
         };
@@ -158,9 +161,11 @@ impl Talk<'_> {
         rows.iter().for_each(|row| self.document(row));
     }
 
-    /// What it is for. Its arguments are left out: the table has them not.
-    fn document(&mut self, row: &Row) {
-        let subs: Vec<&Row> = subs(row).collect();
+    /// What it is for, and what it takes.
+    fn document(&mut self, row: &'static Row) {
+        let place = place(row.name.as_bytes()).expect("a row is found by its name");
+        let arguments = commands::arguments(place);
+        let subs: Vec<&'static Row> = subs(row).collect();
         let texts = [
             ("summary", row.summary),
             ("since", row.since),
@@ -169,16 +174,47 @@ impl Talk<'_> {
         ];
         let texts = texts.iter().filter(|(_, text)| !text.is_empty());
         words::bulk(row.name.as_bytes(), self.out);
-        let count = texts.clone().count() + usize::from(!subs.is_empty());
+        let has_arguments = arguments.clone().next().is_some();
+        let count =
+            texts.clone().count() + usize::from(has_arguments) + usize::from(!subs.is_empty());
         words::open_map(count, self.dialect(), self.out);
         for (name, text) in texts {
             words::bulk(name.as_bytes(), self.out);
             words::bulk(text.as_bytes(), self.out);
         }
+        if has_arguments {
+            self.told_arguments(arguments);
+        }
         if !subs.is_empty() {
             words::bulk(b"subcommands", self.out);
             words::open_map(subs.len(), self.dialect(), self.out);
             subs.iter().for_each(|sub| self.document(sub));
+        }
+    }
+
+    /// `arguments`, as servers tell of them.
+    fn told_arguments(&mut self, arguments: Arguments) {
+        words::bulk(b"arguments", self.out);
+        words::open_array(arguments.clone().count(), self.out);
+        for argument in arguments {
+            let is_made_of_others = argument.below.clone().next().is_some();
+            let count = 2 + argument.more().count() + usize::from(is_made_of_others);
+            words::open_map(count, self.dialect(), self.out);
+            let named = [("name", argument.name), ("type", argument.kind)];
+            for (name, value) in named.into_iter().chain(argument.more()) {
+                words::bulk(name.as_bytes(), self.out);
+                match (name, value.parse()) {
+                    ("flags", _) => {
+                        let flags: Vec<&str> = value.split(',').collect();
+                        self.set_of_words(&flags);
+                    }
+                    ("key_spec_index", Ok(index)) => words::number(index, self.out),
+                    _ => words::bulk(value.as_bytes(), self.out),
+                }
+            }
+            if is_made_of_others {
+                self.told_arguments(argument.below);
+            }
         }
     }
 

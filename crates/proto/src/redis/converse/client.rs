@@ -6,7 +6,7 @@ use super::super::commands::id;
 use super::super::words;
 use super::Talk;
 use super::connection::DEFAULT_USER;
-use crate::{Muted, Profile};
+use crate::{Ends, Muted, Profile};
 
 const BAD_NAME: &[u8] = b"ERR Client names cannot contain spaces, newlines or special characters.";
 const SYNTAX: &[u8] = b"ERR syntax error";
@@ -67,7 +67,7 @@ impl Talk<'_> {
         let [option, value] = under else { return self.error(&[SYNTAX]) };
         let is_name_of_it = option.eq_ignore_ascii_case(b"LIB-NAME");
         if !is_name_of_it && !option.eq_ignore_ascii_case(b"LIB-VER") {
-            return self.error(&[b"ERR Unrecognized option '", &words::echo(option), b"'"]);
+            return self.error(&[b"ERR Unrecognized option '", words::shown(option), b"'"]);
         }
         if !is_name(value) {
             let why: &[u8] = b" cannot contain spaces, newlines or special characters.";
@@ -115,9 +115,11 @@ impl Talk<'_> {
         }
     }
 
-    /// One line; what a proxy does not have of it is left out or as of a connection at rest.
+    /// One line, with all that Redis 7 and Valkey tell. Nothing of a client waits in buffers while
+    /// it is answered.
     pub(super) fn client_info(&mut self) {
-        let none = Profile::default();
+        let (none, nowhere) = (Profile::default(), Ends::default());
+        let ends = self.facts.ends.unwrap_or(&nowhere);
         let profile = self.session.profile.as_deref().unwrap_or(&none);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let user = if profile.user.is_empty() { DEFAULT_USER } else { &profile.user };
@@ -134,11 +136,16 @@ impl Talk<'_> {
         let mut line = String::new();
         let _ = write!(
             line,
-            "id={} name={} age=0 idle=0 flags={flags} db={} sub=0 psub=0 ssub=0 multi=-1 watch=0 \
-             qbuf=0 qbuf-free=0 events=r cmd=client|info user={} redir=-1 resp={} lib-name={} \
+            "id={} addr={} laddr={} fd={} name={} age={} idle=0 flags={flags} db={} sub=0 psub=0 \
+             ssub=0 multi=-1 watch=0 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 \
+             oll=0 omem=0 tot-mem=0 events=r cmd=client|info user={} redir=-1 resp={} lib-name={} \
              lib-ver={} pool={}",
             self.session.id,
+            ends.from,
+            ends.to,
+            ends.descriptor,
             text(&profile.name),
+            self.facts.age_s,
             self.session.lane.space,
             text(&words::echo(user)),
             self.dialect(),

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::super::commands::id;
+use super::super::servers::VALKEY;
 use super::super::{request, words};
 use super::{Talk, client};
 use crate::scan::decimal;
@@ -30,18 +31,8 @@ pub(in crate::redis) fn login<'a>(request: &Request, head: &'a [u8]) -> Login<'a
         (_, Class::Local(Local::Nothing)) if request.quiet == Quiet::Silent => return Login::Free,
         _ => return Login::Other,
     }
-    let mut arguments = Vec::new();
-    for argument in request::arguments(head) {
-        arguments.push(match argument {
-            Cow::Borrowed(argument) => argument,
-            // Quoted, in a line: between the quotes it stands as it is, unless it has escapes.
-            // Those nobody needs in a password, and with them it is a wrong one.
-            Cow::Owned(argument) => match memchr::memmem::find(head, &argument) {
-                Some(at) => &head[at..at + argument.len()],
-                None => head,
-            },
-        });
-    }
+    let arguments = request::arguments(head);
+    let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &argument[..]).collect();
     let (name, password) = match (request.command, arguments.get(1..).unwrap_or_default()) {
         (id::AUTH, [password]) => (DEFAULT_USER, *password),
         (id::AUTH, [name, password]) => (*name, *password),
@@ -53,13 +44,9 @@ pub(in crate::redis) fn login<'a>(request: &Request, head: &'a [u8]) -> Login<'a
             Err(_) => return Login::Free,
         },
     };
+    // In a line they may be written in quotes, and then they stand nowhere as they are meant.
+    let [name, password] = [name, password].map(|text| Cow::Owned(text.to_vec()));
     Login::Attempt { name, password, goes_on: true }
-}
-
-/// Whether it is a HELLO that asks for RESP3.
-pub(super) fn wants_3(head: &[u8]) -> bool {
-    let arguments = request::arguments(head);
-    arguments.get(1).is_some_and(|version| &version[..] == b"3")
 }
 
 /// What a HELLO says.
@@ -87,8 +74,8 @@ impl<'a> Hello<'a> {
                     after
                 }
                 _ => {
-                    let option = words::echo(option);
-                    return Err([b"ERR Syntax error in HELLO option '", &option[..], b"'"].concat());
+                    let option = words::shown(option);
+                    return Err([b"ERR Syntax error in HELLO option '", option, b"'"].concat());
                 }
             };
         }
@@ -162,10 +149,34 @@ impl Talk<'_> {
         self.facts.has_users || name == DEFAULT_USER
     }
 
+    /// What the servers are, and their version: what they are like, where they are different ones.
+    /// A server that does not know HELLO is older than Redis 6.
+    fn make(&self) -> (&'static str, String) {
+        let make = self.facts.skills.unwrap_or_default().make;
+        let (name, version) = match make.name {
+            VALKEY => (VALKEY, make.version),
+            _ => ("redis", make.like),
+        };
+        let [major, minor, patch] = if version == [0, 0, 0] { [5, 0, 0] } else { version };
+        (name, format!("{major}.{minor}.{patch}"))
+    }
+
+    /// As its servers answer, which are no cluster: Valkey takes both, Redis 6 the second, Redis 7
+    /// none.
+    pub(super) fn cluster_only(&mut self, command: u16) {
+        let make = self.facts.skills.unwrap_or_default().make;
+        let is_old = make.name == "redis" && make.version < [7, 0, 0];
+        if make.name == VALKEY || is_old && command == id::READWRITE {
+            return self.ok();
+        }
+        self.error(&[b"ERR This instance has cluster support disabled"]);
+    }
+
     /// Who we are, in the shape that HELLO has.
     fn introduce(&mut self) {
         words::open_map(7, self.dialect(), self.out);
-        for (name, value) in [("server", "redis"), ("version", &self.version()[..])] {
+        let (server, version) = self.make();
+        for (name, value) in [("server", server), ("version", &version[..])] {
             words::bulk(name.as_bytes(), self.out);
             words::bulk(value.as_bytes(), self.out);
         }
@@ -178,6 +189,14 @@ impl Talk<'_> {
             words::bulk(value.as_bytes(), self.out);
         }
         words::bulk(b"modules", self.out);
+        words::open_array(0, self.out);
+    }
+
+    /// A master without replicas.
+    pub(super) fn role(&mut self) {
+        words::open_array(3, self.out);
+        words::bulk(b"master", self.out);
+        words::number(0, self.out);
         words::open_array(0, self.out);
     }
 
@@ -229,8 +248,8 @@ mod tests {
     #[test]
     fn a_login_is_told_from_other_requests() {
         let attempt = |name: &'static str, password: &'static str| Login::Attempt {
-            name: name.as_bytes(),
-            password: password.as_bytes(),
+            name: name.as_bytes().into(),
+            password: password.as_bytes().into(),
             goes_on: true,
         };
         check("auth pw", attempt("default", "pw"));
@@ -239,7 +258,11 @@ mod tests {
         check("hello 2 setname x auth anna pw", attempt("anna", "pw"));
         check("hello 2 auth anna pw auth bert qw", attempt("bert", "qw"));
         check("auth \"anna b\" 'p w'", attempt("anna b", "p w"));
-        check("auth 'p\\'w'", attempt("default", "auth 'p\\'w'\r\n"));
+        check("auth 'p\\'w'", attempt("default", "p'w"));
+        check("auth \"p\\x61ss\"", attempt("default", "pass"));
+        check("auth \"a\\x\" \"\\n\\r\\t\\b\\a\\\\\\\"\\q\"", attempt("ax", "\n\r\t\x08\x07\\\"q"));
+        check("auth 'a\\n' '\\x61'", attempt("a\\n", "\\x61"));
+        check("hello 3 auth \"an\\x6ea\" 'p\\'w'", attempt("anna", "p'w"));
         check("hello 3 \"auth\" anna \"\"", attempt("anna", ""));
         for (line, login) in [
             ("", Login::Free),

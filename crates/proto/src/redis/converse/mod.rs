@@ -2,14 +2,12 @@
 //! and looks at what there is.
 //!
 //! `connection.rs` is about the connection, `client.rs` about who its client is, `catalog.rs` about
-//! the commands, `transaction.rs` about those that are refused, `facts.rs` about the server that
-//! the proxy seems to be. Shapes and words are those of Redis 7.0 and Valkey 9.1, in both versions
-//! of the protocol.
+//! the commands, `transaction.rs` about those that are refused. Shapes and words are those of Redis
+//! 7.0 and Valkey 9.1, in both versions of the protocol.
 
 mod catalog;
 mod client;
 mod connection;
-mod facts;
 mod glob;
 mod transaction;
 
@@ -20,12 +18,10 @@ use crate::{Ask, Carry, Facts, Request, Session, Skills, Turn};
 pub(super) use connection::login;
 
 /// How a request goes to a server; of our own, whether the servers must be known first.
-pub(super) fn carry(request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
-    match request.class {
-        _ if request.command == id::HELLO && skills.is_none() && connection::wants_3(head) => {
-            Carry::Unknown
-        }
-        _ => Carry::Ask(Ask { command: request.command }),
+pub(super) fn carry(request: &Request, skills: Option<Skills>) -> Carry {
+    match request.command {
+        id::HELLO | id::READONLY | id::READWRITE if skills.is_none() => Carry::Unknown,
+        command => Carry::Ask(Ask { command }),
     }
 }
 
@@ -78,11 +74,9 @@ impl Talk<'_> {
             id::COMMAND_LIST => self.command_list(under),
             id::COMMAND_GETKEYS => self.command_keys(under, false),
             id::COMMAND_GETKEYSANDFLAGS => self.command_keys(under, true),
-            id::INFO => self.info(rest),
-            id::CONFIG_GET => self.config(under),
             id::ROLE => self.role(),
             id::ACL_WHOAMI => self.who(),
-            id::READONLY | id::READWRITE => words::simple("OK", self.out),
+            id::READONLY | id::READWRITE => self.cluster_only(command),
             _ => unreachable!("row {command} is no command of our own"),
         }
         Turn::Stay

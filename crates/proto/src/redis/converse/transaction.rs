@@ -56,6 +56,8 @@ mod tests {
         clients: 1,
         uptime_s: 1,
         has_users: false,
+        ends: None,
+        age_s: 1,
     };
 
     fn said(session: &mut Session, line: &str) -> String {

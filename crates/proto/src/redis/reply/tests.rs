@@ -68,6 +68,22 @@ fn a_reply_that_is_there_is_one_item() {
     check(GET, "+OK\r\n:1\r\n-E\r\n", "Status 5+ | Status 4+ | Error 4+ |");
 }
 
+/// What `return {big_number='abc'}` and its like are written as, alone and in lists.
+#[test]
+fn a_line_of_a_script_passes_whatever_it_says() {
+    let texts: [&[u8]; 8] =
+        [b"", b"abc", b"-", b"nan", b"-inf", b"1e+308", b"$5", b"\0\x01\x1b[2J\xff\xfe"];
+    for first in [b'+', b'-', b'(', b','] {
+        for text in texts {
+            let line = [&[first][..], text, b"\r\n"].concat();
+            let kind = if first == b'-' { "Error" } else { "Status" };
+            assert_eq!(story(GET, &line), format!("{kind} {}+ |", line.len()), "{line:?}");
+            let list = [&b"*2\r\n"[..], &line, b"%1\r\n", &line, &line].concat();
+            assert_eq!(story(GET, &list), format!("Status {}+ |", list.len()), "{list:?}");
+        }
+    }
+}
+
 #[test]
 fn depth_is_only_a_number() {
     let deep = "*1\r\n".repeat(100_000) + ":1\r\n";
@@ -186,7 +202,9 @@ fn what_is_no_reply_is_not_believed() {
         (":-\r\n", BAD_LINE),
         ("#x\r\n", BAD_LINE),
         ("_x\r\n", BAD_LINE),
-        (",\r\n", BAD_LINE),
+        (":1.5\r\n", BAD_LINE),
+        ("(1\n2\r\n", BAD_LINE),
+        (",1\r2\r\n", BAD_LINE),
         ("+a\nb\r\n", BAD_LINE),
         ("+a\rb\r\n", BAD_LINE),
         ("-ERR a\n", BAD_LINE),
@@ -202,7 +220,7 @@ fn what_is_no_reply_is_not_believed() {
 #[test]
 fn a_long_line_passes_in_pieces() {
     let long = "x".repeat(LINE_MAX - 1);
-    for first in ["+", "-"] {
+    for first in ["+", "-", "(", ","] {
         let told = format!("Part {LINE_MAX}+");
         check(GET, &format!("{first}{long}"), &told);
         check(GET, &format!("*2\r\n{first}{long}"), &format!("Part {}+", LINE_MAX + 4));
@@ -211,10 +229,10 @@ fn a_long_line_passes_in_pieces() {
         check(
             GET,
             &most,
-            &if first == "+" {
-                format!("Status {}+ |", most.len())
-            } else {
+            &if first == "-" {
                 format!("Error {}+ |", most.len())
+            } else {
+                format!("Status {}+ |", most.len())
             },
         );
         // Also where its end is there.

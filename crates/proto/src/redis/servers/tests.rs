@@ -10,6 +10,8 @@ const MAP_91: &str = "$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1
      proto\r\n:P\r\n$2\r\nid\r\n:3\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n\
      $6\r\nmaster\r\n$7\r\nmodules\r\n*1\r\n%4\r\n$4\r\nname\r\n$3\r\nlua\r\n$3\r\nver\r\n:1\r\n\
      $4\r\npath\r\n$3\r\nlua\r\n$4\r\nargs\r\n*0\r\n";
+const REDIS: Make = Make { name: "redis", version: [7, 0, 15], like: [7, 0, 15] };
+const VALKEY_91: Make = Make { name: VALKEY, version: [9, 1, 2], like: [7, 2, 4] };
 const PLAIN: Lane = Lane { dialect: 2, space: 0 };
 const THIRD: Lane = Lane { dialect: 3, space: 0 };
 const OTHER: Lane = Lane { dialect: 2, space: 5 };
@@ -42,8 +44,8 @@ fn heard(credentials: bool, lane: Lane, said: &str) -> Parsed<Heard> {
     whole
 }
 
-fn welcome(len: usize, resp3: bool, version: [u16; 3]) -> Parsed<Heard> {
-    let skills = Skills { resp3, version, ..Skills::default() };
+fn welcome(len: usize, resp3: bool, make: Make) -> Parsed<Heard> {
+    let skills = Skills { resp3, make, ..Skills::default() };
     Parsed::Complete(Heard::Welcome { len, skills })
 }
 
@@ -70,18 +72,29 @@ fn a_server_tells_what_it_is() {
     for dialect in [2, 3] {
         let lane = Lane { dialect, space: 0 };
         let said = map(MAP_70, dialect);
-        assert_eq!(heard(false, lane, &said), welcome(said.len(), true, [7, 0, 15]));
-        // Clients are told the version of Redis that Valkey says it is like.
+        assert_eq!(heard(false, lane, &said), welcome(said.len(), true, REDIS));
+        // Beside its own version it has that of Redis which it says it is like.
         let said = map(MAP_91, dialect);
-        assert_eq!(heard(false, lane, &said), welcome(said.len(), true, [7, 2, 4]));
+        assert_eq!(heard(false, lane, &said), welcome(said.len(), true, VALKEY_91));
     }
     let said = format!("+OK\r\n+OK\r\n{}", map(MAP_70, 2));
-    assert_eq!(heard(true, OTHER, &said), welcome(said.len(), true, [7, 0, 15]));
+    assert_eq!(heard(true, OTHER, &said), welcome(said.len(), true, REDIS));
+}
+
+#[test]
+fn servers_of_a_pool_are_what_all_of_them_are() {
+    let skills = |make| Skills { resp3: true, make, ..Skills::default() };
+    let older = Make { version: [8, 0, 1], ..VALKEY_91 };
+    assert_eq!(skills(VALKEY_91).common(skills(older)), skills(older));
+    let both = skills(REDIS).common(skills(VALKEY_91)).make;
+    assert_eq!(both, Make { name: "", version: [7, 0, 15], like: [7, 0, 15] });
+    let newer = Make { name: "redis", version: [8, 2, 0], like: [8, 2, 0] };
+    assert_eq!(skills(newer).common(skills(VALKEY_91)).make.like, [7, 2, 4]);
 }
 
 #[test]
 fn a_server_without_hello_speaks_the_second_protocol() {
-    assert_eq!(heard(false, PLAIN, UNKNOWN), welcome(UNKNOWN.len(), false, [0, 0, 0]));
+    assert_eq!(heard(false, PLAIN, UNKNOWN), welcome(UNKNOWN.len(), false, Make::default()));
     assert_eq!(heard(false, THIRD, UNKNOWN), Parsed::Complete(Heard::LaneRefused));
     let said = "-NOPROTO unsupported protocol version\r\n";
     assert_eq!(heard(false, THIRD, said), Parsed::Complete(Heard::LaneRefused));
@@ -100,7 +113,7 @@ fn a_login_is_taken_or_refused() {
     // A server that wants no password lets in who gives one: nutcracker's users rely on it.
     for no_password in [NO_PASSWORD, "-ERR Client sent AUTH, but no password is set\r\n"] {
         let said = format!("{no_password}{}", map(MAP_70, 2));
-        assert_eq!(heard(true, PLAIN, &said), welcome(said.len(), true, [7, 0, 15]));
+        assert_eq!(heard(true, PLAIN, &said), welcome(said.len(), true, REDIS));
     }
     // And one that wants a login which we did not try.
     assert_eq!(heard(false, OTHER, NO_AUTH), refused);

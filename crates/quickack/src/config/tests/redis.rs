@@ -19,6 +19,12 @@ const REDIS_EFFECTS: &[Effect] = &[
     ("redis_db: 7", |c| pool(c).space == 7),
     ("redis_auth: x", |c| pool(c).users.is_some() && pool(c).server_login.is_some()),
     ("allow: [flushall, flushdb]", |c| pool(c).allow == ["flushall", "flushdb"]),
+    ("allow: [config|set, pfdebug]", |c| pool(c).allow == ["config|set", "pfdebug"]),
+    ("allow: [config]", |c| pool(c).allow == ["config|resetstat", "config|rewrite", "config|set"]),
+    ("allow: [slowlog|len, slowlog]", |c| {
+        pool(c).allow == ["slowlog|len", "slowlog|get", "slowlog|reset"]
+    }),
+    ("allow: debug|object", |c| pool(c).allow == ["debug|object"]),
     ("commands: {a.b: {key: 2..-1:3, access: write}}", |c| {
         let extra = Extra { name: "a.b".to_string(), first: 2, last: -1, step: 3, writes: true };
         pool(c).extras == [extra]
@@ -58,6 +64,49 @@ fn there_are_as_many_databases_as_redis_db_needs() {
     let text = format!("{REDIS_TEXT}  redis_db: 4\n  databases: 4\n");
     let told = compile("test.yml", &text, &[]).report.render_text();
     assert!(told.contains("redis_db: 4 is not one of `databases`, which are 0 to 3"), "{told}");
+}
+
+#[test]
+fn a_name_that_cannot_be_allowed_is_told_where_it_stands_and_why() {
+    let told = |text: &str, names: &str| {
+        let text = format!("{text}  allow: [{names}]\n");
+        compile("test.yml", &text, &[]).report.render_text()
+    };
+    for (names, expected) in [
+        (
+            "save, monitor",
+            "allow: `monitor` cannot be allowed: it would show every client's requests",
+        ),
+        ("save, psync", "allow: `psync` cannot be allowed: only servers say this, to one another"),
+        ("save, debug|protocol", "`debug|protocol` cannot be allowed: it would change how a conn"),
+        ("save, shutdown", "allow: `shutdown` cannot be allowed: it would end the server"),
+        ("save, replicaof", "allow: `replicaof` cannot be allowed: it would change which servers"),
+        (
+            "save, cluster",
+            "allow: `cluster` cannot be allowed: behind the proxy there are separate",
+        ),
+        ("save, get", "allow: `get` needs no leave; take it out"),
+        ("save, config set", "did you mean `config|set`?"),
+        ("save, slowlogs", "did you mean `slowlog`?"),
+        ("save, flush_all", "allow: `flush_all` is no command of a pool that speaks redis"),
+    ] {
+        let report = told(REDIS_TEXT, names);
+        assert!(report.contains(expected), "{names}: {report}");
+        assert!(!report.contains("save`"), "{names}: {report}");
+        let line = REDIS_TEXT.lines().count() + 1;
+        let column = "  allow: [save, ".len() + 1;
+        assert!(report.contains(&format!("test.yml:{line}:{column}")), "{names}: {report}");
+    }
+    for (names, expected) in [
+        ("watch", "allow: `watch` cannot be allowed: it is a stream; ask the server itself"),
+        ("shutdown", "allow: `shutdown` cannot be allowed: ask the server itself"),
+        ("stats", "allow: `stats` needs no leave"),
+        ("stats rest", "did you mean `stats reset`?"),
+        ("flushall", "did you mean `flush_all`?"),
+    ] {
+        let report = told(POOL_TEXT, names);
+        assert!(report.contains(expected), "{names}: {report}");
+    }
 }
 
 #[test]

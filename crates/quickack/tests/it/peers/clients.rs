@@ -123,6 +123,61 @@ fn php_memcached_works_in_binary_mode_with_sasl() {
     check_with_login(PHP, &["1"]);
 }
 
+/// What a script in one line prints of statistics.
+#[track_caller]
+fn check_stats(mut command: Command, names: &[&str]) {
+    let output = run(&mut command);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for name in names {
+        assert!(text.contains(name), "no {name} in {text}");
+    }
+}
+
+const STATS: &[&str] = &["pid", "uptime", "version", "cmd_get", "get_hits", "curr_items"];
+
+#[test]
+fn php_memcached_reads_our_stats() {
+    let (_memcacheds, quickack) = field(2, &[]);
+    for binary in ["false", "true"] {
+        let script = format!(
+            "$m = new Memcached; $m->setOption(Memcached::OPT_BINARY_PROTOCOL, {binary}); \
+             $m->addServer('127.0.0.1', {port}); echo json_encode($m->getStats()), \
+             json_encode($m->getStats('settings')), $m->getResultCode();",
+            port = quickack.address().port()
+        );
+        let mut command = Command::new("php");
+        command.args(["-r", &script]);
+        check_stats(command, &[STATS, &["maxbytes"]].concat());
+    }
+}
+
+#[test]
+fn pymemcache_reads_our_stats() {
+    let (_memcacheds, quickack) = field(2, &[]);
+    let mut command = Command::new(root().join(".venv/bin/python"));
+    let script = "import sys; from pymemcache.client.base import Client\n\
+                  c = Client(('127.0.0.1', int(sys.argv[1])))\n\
+                  s = c.stats(); assert s[b'curr_items'] == 0 and s[b'threads'] == 1, s\n\
+                  print(s, c.stats('settings'))";
+    command.args(["-c", script, &quickack.address().port().to_string()]);
+    check_stats(command, &[STATS, &["maxbytes"]].concat());
+}
+
+#[test]
+fn pylibmc_reads_our_stats() {
+    let (_memcacheds, quickack) = field(2, &[]);
+    for binary in ["False", "True"] {
+        let mut command = Command::new(root().join(".venv/bin/python"));
+        let script = format!(
+            "import sys, pylibmc\n\
+             c = pylibmc.Client(['127.0.0.1:' + sys.argv[1]], binary={binary})\n\
+             print(c.get_stats(), c.get_stats('settings'))"
+        );
+        command.args(["-c", &script, &quickack.address().port().to_string()]);
+        check_stats(command, &[STATS, &["maxbytes"]].concat());
+    }
+}
+
 /// A client that gives up after 100 ms and tries again has its write applied once: what waits for a
 /// silent server goes with its client. Directly, or with nothing held, every try is applied.
 #[test]

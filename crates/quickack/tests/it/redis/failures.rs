@@ -48,7 +48,7 @@ fn key_of(quickack: &Quickack, backs: &[Redis], at: usize) -> String {
 #[test]
 fn a_redis_that_is_killed_in_the_middle_of_split_mgets_gives_whole_answers_or_errors() {
     let mut backs = servers(Family::Redis70, 4);
-    let quickack = quickack(&addresses(&backs), &["server_retry_timeout: 50ms", "timeout: 5s"]);
+    let quickack = quickack(&addresses(&backs), &["server_retry_timeout: 50ms", "timeout: 60s"]);
     let keys: Vec<String> = (0..40).map(|n| format!("k{n}")).collect();
     let pairs: Vec<String> = keys.iter().map(|key| format!("{key} v-{key}")).collect();
     assert_eq!(
@@ -110,34 +110,50 @@ fn a_redis_that_sleeps_costs_those_of_the_others_nothing_where_nothing_is_held()
 fn check_sleep(pool: &[&str]) {
     let more = ["--enable-debug-command", "yes"];
     let backs: Vec<Redis> = (0..4).map(|_| Redis::start_with(Family::Redis70, &more)).collect();
-    let quickack = quickack(&addresses(&backs), &[&["timeout: 10s"], pool].concat());
+    let quickack = quickack(&addresses(&backs), &[&["timeout: 60s"], pool].concat());
     let keys: Vec<String> = (0..4).map(|at| key_of(&quickack, &backs, at)).collect();
     let mut sleeper = Speaker::connect(backs[0].address);
     let mut waiting: Vec<Speaker> = (0..20).map(|_| speak(&quickack)).collect();
     let mut others: Vec<Speaker> = (0..3).map(|_| speak(&quickack)).collect();
-    sleeper.send(&testkit::resp::command(&["DEBUG", "SLEEP", "2"]));
+    let before = measure(&mut others, &keys[1..]);
+    sleeper.send(&testkit::resp::command(&["DEBUG", "SLEEP", "3"]));
     let start = Instant::now();
     for client in &mut waiting {
         client.send(&testkit::resp::command(&["GET", &keys[0]]));
     }
-    let mut times = Vec::new();
+    let beside = measure(&mut others, &keys[1..]);
+    println!("gets beside a sleeping server: {beside:?}; when nobody sleeps: {before:?}");
+    // What they take on a busy machine is not the sleeper's.
+    let most = |time: Duration, least: u64| (5 * time).max(Duration::from_millis(least));
+    assert!(beside.median < most(before.median, 2), "{beside:?}, {before:?}");
+    assert!(beside.late < most(before.late, 30), "{beside:?}, {before:?}");
+    for client in &mut waiting {
+        assert_eq!(client.reply(), Ok(Reply::Bulk(keys[0].clone().into())));
+    }
+    assert_eq!(sleeper.reply(), Ok(Reply::Simple("OK".into())));
+    assert!(start.elapsed() > Duration::from_millis(2_900), "it did not sleep");
+}
+
+/// How long gets take: half of them, and all but one of a hundred.
+#[derive(Debug)]
+struct Times {
+    median: Duration,
+    late: Duration,
+}
+
+/// Gets of these keys, one after the other, for a second and a half.
+fn measure(clients: &mut [Speaker], keys: &[String]) -> Times {
+    let (start, mut times) = (Instant::now(), Vec::new());
     while start.elapsed() < Duration::from_millis(1_500) {
-        for (client, key) in others.iter_mut().zip(&keys[1..]) {
+        for (client, key) in clients.iter_mut().zip(keys) {
             let asked = Instant::now();
             assert_eq!(client.say(&format!("GET {key}")), Reply::Bulk(key.clone().into()));
             times.push(asked.elapsed());
         }
     }
     times.sort();
-    let (median, late) = (times[times.len() / 2], times[times.len() * 99 / 100]);
-    println!("{} gets beside a sleeping server: median {median:?}, 99 % {late:?}", times.len());
-    assert!(times.len() > 1_000, "{} gets in 1.5 s", times.len());
-    assert!(median < Duration::from_millis(2) && late < Duration::from_millis(30), "{late:?}");
-    for client in &mut waiting {
-        assert_eq!(client.reply(), Ok(Reply::Bulk(keys[0].clone().into())));
-    }
-    assert_eq!(sleeper.reply(), Ok(Reply::Simple("OK".into())));
-    assert!(start.elapsed() > Duration::from_millis(1_900), "it did not sleep");
+    assert!(times.len() > 100, "{} gets in 1.5 s", times.len());
+    Times { median: times[times.len() / 2], late: times[times.len() * 99 / 100] }
 }
 
 /// What has not been told to the client yet is an error, or is asked again; the connection goes on.
@@ -217,6 +233,46 @@ fn an_mset_over_two_redises_of_which_one_never_answers_is_an_error_that_names_it
     assert_eq!(between.count("mset"), 1);
 }
 
+/// Nothing undoes what the others would have done: a change goes to all of its servers or to none.
+#[test]
+fn a_change_at_several_redises_is_done_at_none_of_them_if_one_is_down() {
+    let mut backs = servers(Family::Redis70, 2);
+    let quickack = quickack(&addresses(&backs), &["allow: [flushall, flushdb]"]);
+    let (one, two) = (key_of(&quickack, &backs, 0), key_of(&quickack, &backs, 1));
+    let mut client = speak(&quickack);
+    assert_eq!(client.say(&format!("MSET {one} old {two} old")), Reply::Simple("OK".into()));
+    backs.remove(1);
+    // Whoever asks first finds out.
+    wait_until("it is missed", || {
+        client.say(&format!("GET {two}")).error() == "ERR s2: down, waiting for it to come back"
+    });
+    for line in [
+        format!("MSET {one} new {two} new"),
+        format!("MSET {two} new {one} new"),
+        format!("DEL {one} {two}"),
+        format!("UNLINK {one} {two}"),
+        "FLUSHALL".to_string(),
+        "FLUSHDB".to_string(),
+        "SCRIPT LOAD return".to_string(),
+        "FUNCTION FLUSH".to_string(),
+    ] {
+        let told = client.say(&line);
+        let refused = line == "FUNCTION FLUSH" && told.error().contains("not supported");
+        let down = told.error() == "ERR s2: down, waiting for it to come back";
+        assert!(down || refused, "{line}: {told:?}");
+    }
+    // Reads are told what can be told, and one server's changes are its own.
+    let read = client.say(&format!("MGET {one} {two}"));
+    assert_eq!(read.error(), "ERR s2: down, waiting for it to come back");
+    assert_eq!(client.say(&format!("GET {one}")), Reply::Bulk("old".into()));
+    let mut direct = Speaker::connect(backs[0].address);
+    assert_eq!(direct.say(&format!("GET {one}")), Reply::Bulk("old".into()));
+    let scripts = direct.say("INFO memory");
+    let scripts = String::from_utf8_lossy(scripts.bytes().unwrap_or_default()).into_owned();
+    assert!(scripts.contains("number_of_cached_scripts:0"), "{scripts}");
+    assert_eq!(client.say(&format!("DEL {one}")), Reply::Integer(1));
+}
+
 /// A server that says it did nothing is asked again, a write as well; each time is counted.
 fn check_asked_again(excuse: &'static str, counter: &str) {
     const TIMES: usize = 3;
@@ -232,7 +288,7 @@ fn check_asked_again(excuse: &'static str, counter: &str) {
             _ if words.starts_with("get") => say("$1\r\n1\r\n"),
             _ => say("+OK\r\n"),
         });
-        let quickack = quickack(&[model.address], &["timeout: 5s"]);
+        let quickack = quickack(&[model.address], &["timeout: 60s"]);
         let mut client = speak(&quickack);
         assert_eq!(client.say("EXISTS x"), Reply::Integer(0));
         let reply = client.say(line);
@@ -277,7 +333,7 @@ fn a_redis_that_loads_for_ever_is_told_in_its_own_words() {
     let reply = client.say("GET a");
     let took = start.elapsed();
     assert!(reply.is_error(), "{reply:?}");
-    assert!(took < Duration::from_secs(3), "{took:?}: {reply:?}");
+    assert!(took < Duration::from_secs(15), "{took:?}: {reply:?}");
     assert!(model.count("get a") < 200, "asked {} times", model.count("get a"));
     assert_eq!(client.say("EXISTS x"), Reply::Integer(0));
 }
@@ -394,7 +450,7 @@ fn hello_3_before_redis_and_an_older_server_is_refused() {
         "ping" => say("+PONG\r\n"),
         _ => say("$3\r\nold\r\n"),
     });
-    let quickack = quickack(&[redis.address, old.address], &["timeout: 2s"]);
+    let quickack = quickack(&[redis.address, old.address], &["timeout: 60s"]);
     let mut client = speak(&quickack);
     // Both have been spoken to.
     for n in 0..20 {

@@ -118,6 +118,66 @@ fn keys_apart_are_refused_where_the_file_says_so() {
     assert!(calls < 20, "{calls}");
 }
 
+/// A tag has no effect in a pool that looks for none: the directive is what is missing.
+#[test]
+fn keys_apart_are_told_what_would_bring_them_together() {
+    let redis = servers(Family::Redis70, 4);
+    let keys: Vec<String> = (0..20).map(|at| format!("k{at}")).collect();
+    let tagged: Vec<String> = (0..20).map(|at| format!("{{t}}k{at}")).collect();
+    let keys = [keys.join(" "), tagged.join(" ")];
+    for rule in ["multi_key: split", "multi_key: refuse"] {
+        let with = config(&addresses(&redis), &[rule]);
+        let without = with.replace("  hash_tag: \"{}\"\n", "");
+        let other = with.replace("\"{}\"", "\"[]\"");
+        assert!(with != without && with != other);
+        for (text, advice) in [
+            (&with, "; a hash tag in both brings them together, as in {user:1}:name"),
+            (&other, "; a hash tag in both brings them together, as in [user:1]:name"),
+            (&without, "; the pool has no `hash_tag`: with `hash_tag: \"{}\"` a hash tag in both"),
+        ] {
+            let quickack = Quickack::start(QUICKACK, text);
+            let mut client = quickack.client();
+            let asked = ["SUNION", if rule.ends_with("refuse") { "MGET" } else { "SINTER" }];
+            for name in asked {
+                refused(&mut client, &format!("{name} {}", keys[0]), advice);
+            }
+            if text == &with {
+                ask(&mut client, &format!("SUNION {}", keys[1]), "*0\r\n");
+            } else {
+                refused(&mut client, &format!("SUNION {}", keys[1]), advice);
+            }
+        }
+    }
+}
+
+/// Quotes and escapes in a line, as a person types it, with a password that needs them.
+#[test]
+fn a_password_in_quotes_is_read_as_redis_reads_it() {
+    let password = "p a's\\\"s";
+    let redis = Redis::start_with(Family::Redis70, &["--requirepass", password]);
+    let row = "  redis_auth: \"p a's\\\\\\\"s\"\n";
+    let quickack = Quickack::start(QUICKACK, &nutcracker_yml(&redis, row));
+    for (line, is_right) in [
+        (r#"AUTH "p a's\\\"s""#, true),
+        (r#"AUTH "\x70\x20\x61\x27\x73\x5c\x22\x73""#, true),
+        (r#"AUTH "\p a's\\\x22\x73""#, true),
+        (r#"AUTH default "p a's\x5C\"s""#, true),
+        (r#"auth "default" 'p a\'s\"s'"#, true),
+        (r#"AUTH 'p a\'s\"s'"#, true),
+        (r#"AUTH 'p a\x27s\"s'"#, false),
+        (r#"AUTH "p a's\n\\\"s""#, false),
+        (r#"AUTH "p\ta's\\\"s""#, false),
+        (r#"HELLO 2 AUTH default "p a's\\\"s" nonsense"#, false),
+    ] {
+        let said = [redis.client(), quickack.client()].map(|mut client| {
+            client.send(format!("{line}\r\n"));
+            client.line()
+        });
+        assert_eq!(said[0], said[1], "{line}");
+        assert_eq!(said[0] == "+OK", is_right, "{line}: {}", said[0]);
+    }
+}
+
 /// A command that quickack does not know: the server has it under another name.
 #[test]
 fn a_command_of_the_file_goes_to_its_keys_server() {

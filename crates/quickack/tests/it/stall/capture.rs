@@ -173,5 +173,7 @@ fn tcpdump_sees_late_acks_for_php_memcached_without_the_cure() {
     ]);
     rows("phpops.php", &mut command);
     let (late, _) = late(&capture.segments());
-    assert!(late.len() >= 18 && late.iter().all(|ms| *ms > 30.0), "{late:?}");
+    // A busy machine adds short waits of its own.
+    let stalls = late.iter().filter(|ms| **ms > 30.0).count();
+    assert!(stalls >= 18, "{stalls} stalls: {late:?}");
 }

@@ -1,0 +1,262 @@
+//! `stats`, in memcached's own names and order, of a pool as if it were one memcached.
+//!
+//! What the proxy sees is its own to tell: connections, bytes, reads and stores of the pool, the
+//! process. What only servers know is summed over those that answer. Those that do not are named,
+//! in a line of their own.
+
+use std::collections::BTreeMap;
+
+use super::version;
+use crate::part::{Ours, Part, Process, Totals};
+use crate::{Answer, Asked, Protocol, scan};
+
+/// Where the value of a name comes from.
+enum From {
+    /// What the proxy knows.
+    Ours(fn(&Known) -> String),
+    /// The servers' values together. Left out where none of them has the name.
+    Sum,
+}
+
+use From::{Ours as Own, Sum};
+
+struct Known {
+    version: String,
+    process: Process,
+    totals: Totals,
+}
+
+/// The names, in memcached's order.
+static NAMES: &[(&str, From)] = &[
+    ("pid", Own(|known| known.process.pid.to_string())),
+    ("uptime", Own(|known| known.process.uptime_s.to_string())),
+    ("time", Own(|known| known.process.time_s.to_string())),
+    ("version", Own(|known| known.version.clone())),
+    ("pointer_size", Own(|_| usize::BITS.to_string())),
+    ("rusage_user", Own(|known| seconds(known.process.user_us))),
+    ("rusage_system", Own(|known| seconds(known.process.system_us))),
+    ("max_connections", Own(|known| known.process.clients_max.to_string())),
+    ("curr_connections", Own(|known| known.totals.clients.to_string())),
+    ("total_connections", Own(|known| known.totals.clients_ever.to_string())),
+    ("rejected_connections", Own(|known| known.totals.clients_refused.to_string())),
+    ("cmd_get", Own(|known| known.totals.hits.wrapping_add(known.totals.misses).to_string())),
+    ("cmd_set", Own(|known| known.totals.stores.to_string())),
+    ("cmd_flush", Sum),
+    ("cmd_touch", Sum),
+    ("cmd_meta", Sum),
+    ("get_hits", Own(|known| known.totals.hits.to_string())),
+    ("get_misses", Own(|known| known.totals.misses.to_string())),
+    ("get_expired", Sum),
+    ("get_flushed", Sum),
+    ("delete_misses", Sum),
+    ("delete_hits", Sum),
+    ("incr_misses", Sum),
+    ("incr_hits", Sum),
+    ("decr_misses", Sum),
+    ("decr_hits", Sum),
+    ("cas_misses", Sum),
+    ("cas_hits", Sum),
+    ("cas_badval", Sum),
+    ("touch_hits", Sum),
+    ("touch_misses", Sum),
+    ("store_too_large", Sum),
+    ("store_no_memory", Sum),
+    ("auth_cmds", Own(|known| (known.totals.logins + known.totals.logins_failed).to_string())),
+    ("auth_errors", Own(|known| known.totals.logins_failed.to_string())),
+    ("bytes_read", Own(|known| known.totals.client_bytes_received.to_string())),
+    ("bytes_written", Own(|known| known.totals.client_bytes_sent.to_string())),
+    ("limit_maxbytes", Sum),
+    ("threads", Own(|known| known.process.workers.to_string())),
+    ("hash_bytes", Sum),
+    ("slabs_moved", Sum),
+    ("malloc_fails", Sum),
+    ("bytes", Sum),
+    ("curr_items", Sum),
+    ("total_items", Sum),
+    ("slab_global_page_pool", Sum),
+    ("expired_unfetched", Sum),
+    ("evicted_unfetched", Sum),
+    ("evicted_active", Sum),
+    ("evictions", Sum),
+    ("reclaimed", Sum),
+    ("crawler_reclaimed", Sum),
+    ("crawler_items_checked", Sum),
+    ("lrutail_reflocked", Sum),
+    ("moves_to_cold", Sum),
+    ("moves_to_warm", Sum),
+    ("moves_within_lru", Sum),
+    ("direct_reclaims", Sum),
+];
+
+/// The line that names servers that did not answer; their figures are in no sum.
+const DOWN: &str = "quickack_servers_down";
+
+/// Answers `stats` without an argument.
+pub(super) fn gather(
+    protocol: &dyn Protocol,
+    asked: &Asked<'_>,
+    parts: &[Part<'_>],
+    ours: &dyn Ours,
+    out: &mut Vec<u8>,
+) {
+    let mut sums: BTreeMap<&[u8], u64> = BTreeMap::new();
+    for reply in parts.iter().filter_map(Part::reply) {
+        for (name, value) in lines(reply) {
+            if let Some(value) = scan::decimal(value, u64::MAX) {
+                let sum = sums.entry(name).or_default();
+                *sum = sum.saturating_add(value);
+            }
+        }
+    }
+    let known = Known {
+        version: version(ours.facts().version),
+        process: ours.process(),
+        totals: ours.totals(),
+    };
+    for (name, from) in NAMES {
+        let value = match from {
+            Own(tell) => Some(tell(&known)),
+            Sum => sums.get(name.as_bytes()).map(u64::to_string),
+        };
+        if let Some(value) = value {
+            protocol.answer(asked, &Answer::Stat(name, &value), out);
+        }
+    }
+    end(protocol, asked, parts, out);
+}
+
+/// Answers `stats` with an argument by what the servers say: of several, each name begins with its
+/// server. `None`: none of them has answered.
+pub(super) fn gather_lists(
+    protocol: &dyn Protocol,
+    asked: &Asked<'_>,
+    parts: &[Part<'_>],
+    out: &mut Vec<u8>,
+) -> Option<()> {
+    parts.iter().find_map(Part::reply)?;
+    for part in parts {
+        let Some(reply) = part.reply() else { continue };
+        for (name, value) in lines(reply) {
+            let name = String::from_utf8_lossy(name);
+            let value = String::from_utf8_lossy(value);
+            let named = match parts.len() {
+                1 => name.into_owned(),
+                _ => format!("{}:{name}", word(part.server)),
+            };
+            protocol.answer(asked, &Answer::Stat(&named, &value), out);
+        }
+    }
+    end(protocol, asked, parts, out);
+    Some(())
+}
+
+/// Names those that did not answer, and ends the list.
+fn end(protocol: &dyn Protocol, asked: &Asked<'_>, parts: &[Part<'_>], out: &mut Vec<u8>) {
+    let down = parts.iter().filter(|part| part.reply().is_none());
+    let down: Vec<String> = down.take(NAMED_MAX).map(|part| word(part.server)).collect();
+    if !down.is_empty() {
+        protocol.answer(asked, &Answer::Stat(DOWN, &down.join(",")), out);
+    }
+    protocol.answer(asked, &Answer::End, out);
+}
+
+/// Each name and its value.
+fn lines(reply: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    reply.split(|&byte| byte == b'\n').filter_map(|line| {
+        let text = line.strip_suffix(b"\r")?.strip_prefix(b"STAT ")?;
+        let end = memchr::memchr(b' ', text).unwrap_or(text.len());
+        Some((&text[..end], text.get(end + 1..).unwrap_or_default()))
+    })
+}
+
+/// A server's name as one word: a space would end it.
+fn word(name: &str) -> String {
+    name.replace(|letter: char| letter.is_whitespace() || letter == ',', "_")
+}
+
+/// As memcached writes processor time.
+fn seconds(us: u64) -> String {
+    format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
+}
+
+/// Servers that one line names; clients take lines of 2048 bytes.
+const NAMED_MAX: usize = 30;
+
+#[cfg(test)]
+mod tests {
+    use super::super::commands::STATS;
+    use super::super::{Binary, Text};
+    use crate::part::Said;
+    use crate::part::tests::{Nothing, fault, parts};
+    use crate::{Ask, Asked, Protocol, Quiet};
+
+    const ONE: Said<'_> =
+        Said::Reply(b"STAT pid 7\r\nSTAT curr_items 3\r\nSTAT version 1.6.18\r\nEND\r\n");
+    const OTHER: Said<'_> =
+        Said::Reply(b"STAT curr_items 4\r\nSTAT evictions 1\r\nSTAT rusage_user 0.5\r\nEND\r\n");
+
+    fn told(head: &str, said: &[Said<'_>]) -> String {
+        let ask = Ask { command: STATS };
+        let (command, quiet) = (STATS, Quiet::Loud);
+        let asked = Asked { command, quiet, ask, head: head.as_bytes(), at: 0, next: None };
+        let mut out = Vec::new();
+        Text.gather(&asked, &mut parts(said), &Nothing, &mut out);
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn what_only_servers_know_is_summed_and_the_rest_is_ours() {
+        let all = told("stats\r\n", &[ONE, OTHER, fault("down", false)]);
+        for line in [
+            "STAT pid 0\r\n",
+            "STAT version 1.6.18 quickack-0.0.0\r\n",
+            "STAT rusage_user 0.000000\r\n",
+            "STAT cmd_get 0\r\n",
+            "STAT curr_items 7\r\n",
+            "STAT evictions 1\r\n",
+            "STAT quickack_servers_down s2\r\nEND\r\n",
+        ] {
+            assert!(all.contains(line), "{line}: {all}");
+        }
+        assert!(!all.contains("limit_maxbytes"), "nobody has told it: {all}");
+        let none = told("stats\r\n", &[fault("down", false), fault("down", false)]);
+        assert!(none.ends_with("STAT quickack_servers_down s0,s1\r\nEND\r\n"), "{none}");
+        assert!(none.starts_with("STAT pid 0\r\n"), "{none}");
+    }
+
+    #[test]
+    fn a_list_of_one_server_passes_and_of_several_each_name_has_its_server() {
+        let one = Said::Reply(b"STAT items:1:number 5\r\nSTAT a b c\r\nEND\r\n");
+        assert_eq!(
+            told("stats items\r\n", &[one]),
+            "STAT items:1:number 5\r\nSTAT a b c\r\nEND\r\n"
+        );
+        assert_eq!(
+            told("stats items\r\n", &[one, fault("down", false), Said::Reply(b"END\r\n")]),
+            "STAT s0:items:1:number 5\r\nSTAT s0:a b c\r\nSTAT quickack_servers_down s1\r\nEND\r\n"
+        );
+        let error = Said::Error(b"ERROR\r\n");
+        assert_eq!(told("stats items\r\n", &[error]), "ERROR\r\n");
+        assert_eq!(told("stats items\r\n", &[fault("down", false)]), "SERVER_ERROR s0: down\r\n");
+    }
+
+    #[test]
+    fn binary_clients_read_packets_up_to_an_empty_one() {
+        let mut head = [0; 29];
+        (head[0], head[1], head[3], head[11], head[15]) = (0x80, 0x10, 5, 5, 9);
+        head[24..].copy_from_slice(b"items");
+        let command = Binary.commands().iter().position(|row| row.name == "Stat").unwrap() as u16;
+        let ask = Ask { command: STATS };
+        let asked = Asked { command, quiet: Quiet::Loud, ask, head: &head, at: 0, next: None };
+        let mut out = Vec::new();
+        Binary.gather(
+            &asked,
+            &mut parts(&[Said::Reply(b"STAT a 1\r\nEND\r\n")]),
+            &Nothing,
+            &mut out,
+        );
+        assert_eq!(out.len(), 24 + 2 + 24);
+        assert_eq!((out[1], out[3], out[11], out[15], &out[24..26]), (0x10, 1, 2, 9, &b"a1"[..]));
+        assert_eq!((out[27], out[29], out[37]), (0x10, 0, 0));
+    }
+}

@@ -1,0 +1,123 @@
+//! CONFIG GET of several servers: what they agree on as it is, what they differ in with each
+//! server's name, as in INFO.
+
+use super::reply::Walk;
+use super::{info, words};
+use crate::part::{Ours, Part, Said};
+
+/// Settings that are nobody's but the servers': passwords, and whom they belong to.
+const SECRETS: &[&str] = &[
+    "masterauth",
+    "masteruser",
+    "primaryauth",
+    "primaryuser",
+    "requirepass",
+    "tls-client-key-file-pass",
+    "tls-key-file-pass",
+];
+
+/// What a pool's clients may choose from is the pool's affair.
+const DATABASES: &str = "databases";
+
+/// The name under which servers are told of that have not answered.
+const UNANSWERED: &str = "quickack-unanswered";
+
+/// The answer, if a server gave one to be made of.
+pub(super) fn gather(parts: &[Part<'_>], ours: &dyn Ours, out: &mut Vec<u8>) -> Option<()> {
+    let first = parts.iter().find_map(Part::reply)?;
+    let dialect = if first.starts_with(b"%") { 3 } else { 2 };
+    let mut settings: Vec<(&[u8], Vec<(&str, &[u8])>)> = Vec::new();
+    let mut unanswered: Vec<String> = Vec::new();
+    for part in parts {
+        match part.said {
+            Said::Reply(reply) => read(part.server, reply, &mut settings)?,
+            Said::Error(line) => {
+                let line = String::from_utf8_lossy(line);
+                unanswered.push(format!("{}: {}", part.server, line.trim_end()));
+            }
+            Said::Fault { .. } => unanswered.extend(part.fault()),
+        }
+    }
+    let is = |name: &[u8], other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+    settings.retain(|(name, _)| !SECRETS.iter().any(|secret| is(name, secret)));
+    words::open_map(settings.len() + usize::from(!unanswered.is_empty()), dialect, out);
+    for (name, values) in settings {
+        words::bulk(name, out);
+        let common = values[0].1;
+        if is(name, DATABASES) {
+            words::bulk(ours.facts().spaces.to_string().as_bytes(), out);
+        } else if values.iter().all(|(_, value)| *value == common) {
+            words::bulk(common, out);
+        } else {
+            let texts: Vec<_> = values
+                .iter()
+                .map(|(server, value)| (*server, String::from_utf8_lossy(value)))
+                .collect();
+            let values: Vec<(&str, &str)> =
+                texts.iter().map(|(server, text)| (*server, &text[..])).collect();
+            words::bulk(info::same(&values).as_bytes(), out);
+        }
+    }
+    if !unanswered.is_empty() {
+        words::bulk(UNANSWERED.as_bytes(), out);
+        words::bulk(unanswered.join("; ").as_bytes(), out);
+    }
+    Some(())
+}
+
+/// Adds what one server says; none, if that is no list of names and values.
+fn read<'a>(
+    server: &'a str,
+    reply: &'a [u8],
+    settings: &mut Vec<(&'a [u8], Vec<(&'a str, &'a [u8])>)>,
+) -> Option<()> {
+    let mut walk = Walk::new(reply);
+    for _ in 0..walk.open()? / 2 {
+        let (name, value) = (walk.text()?, walk.text()?);
+        match settings.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
+            Some((_, values)) => values.push((server, value)),
+            None => settings.push((name, vec![(server, value)])),
+        }
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::part::tests::{Nothing, fault, parts};
+
+    fn check(said: &[Said<'_>], expected: &str) {
+        let parts: Vec<Part<'_>> = parts(said).collect();
+        let mut out = Vec::new();
+        let made = gather(&parts, &Nothing, &mut out);
+        let text = String::from_utf8_lossy(&out).replace("\r\n", " ");
+        assert_eq!(made.map(|()| text.trim_end().to_string()), Some(expected.to_string()));
+    }
+
+    #[test]
+    fn a_setting_is_told_once_where_the_servers_agree_and_by_server_where_not() {
+        let one: &[u8] = b"*4\r\n$4\r\nsave\r\n$4\r\n60 1\r\n$9\r\nmaxmemory\r\n$3\r\n100\r\n";
+        let two: &[u8] = b"*4\r\n$9\r\nmaxmemory\r\n$3\r\n200\r\n$4\r\nsave\r\n$4\r\n60 1\r\n";
+        check(&[Said::Reply(one)], "*4 $4 save $4 60 1 $9 maxmemory $3 100");
+        let both = "*4 $4 save $4 60 1 $9 maxmemory $13 s0=100,s1=200";
+        check(&[Said::Reply(one), Said::Reply(two)], both);
+        let three = b"%1\r\n$4\r\nsave\r\n$0\r\n\r\n";
+        check(&[Said::Reply(three), Said::Reply(three)], "%1 $4 save $0");
+        check(&[Said::Reply(b"*0\r\n")], "*0");
+    }
+
+    #[test]
+    fn who_has_not_answered_is_named() {
+        let one: &[u8] = b"*2\r\n$4\r\nsave\r\n$0\r\n\r\n";
+        let said = [Said::Reply(one), fault("down, waiting", false), Said::Error(b"-ERR no\r\n")];
+        check(&said, "*4 $4 save $0  $19 quickack-unanswered $30 s1: down, waiting; s2: -ERR no");
+    }
+
+    #[test]
+    fn the_pools_databases_are_told_and_no_passwords() {
+        let one = b"*6\r\n$11\r\nrequirepass\r\n$2\r\npw\r\n$9\r\nDATABASES\r\n$2\r\n16\r\n\
+            $10\r\nmasterauth\r\n$2\r\npw\r\n";
+        check(&[Said::Reply(one)], "*2 $9 DATABASES $1 1");
+    }
+}

@@ -1,0 +1,498 @@
+//! INFO of several servers: one text, as a server that has all their keys would give it.
+//!
+//! ```text
+//!   s1   used_memory:100   maxmemory_policy:noeviction   ─┐
+//!   s2   used_memory:200   maxmemory_policy:allkeys-lru  ─┤
+//!        used_memory:300   maxmemory_policy:s1=noeviction,s2=allkeys-lru
+//! ```
+//!
+//! [`RULES`] says of each field how one value is made of the servers'. What no row names is told as
+//! it is where the servers agree, and otherwise with each server's name: never added up by guess.
+//! Servers that did not answer are named in the section `Quickack`, where the proxy tells of
+//! itself.
+
+mod number;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use super::reply::Walk;
+use super::{request, words};
+use crate::Asked;
+use crate::part::{Ours, Part, Said};
+use number::{Number, ONE, human, version};
+
+/// How one value is made of the servers'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// Added up.
+    Sum,
+    /// Added up; 0 at one of them means that there is no limit.
+    Limit,
+    Least,
+    Greatest,
+    /// Of versions.
+    Oldest,
+    /// As the rule says, but only where every server tells it.
+    All(&'static Rule),
+    /// Theirs if they agree, and otherwise each with its name.
+    Same,
+    /// This, where all say so; otherwise what another says.
+    Good(&'static str),
+    /// This, where one says so.
+    Any(&'static str),
+    /// What the field with that name, but for `_human`, adds up to, for people.
+    Human,
+    /// One sum divided by another.
+    Ratio(&'static str, &'static str),
+    /// One sum in hundredths of another, from which a third may be taken.
+    Percent(&'static str, &'static str, &'static str),
+    /// `a=1,b=2`: part by part.
+    Parts,
+    /// Lines that are counted: those of all servers, counted anew.
+    Counted,
+    /// Lines with the same name: those of all servers, each once.
+    Each,
+    /// What clients are told who speak to the proxy, whatever the servers are.
+    Is(&'static str),
+    Clients,
+    ClientsEver,
+}
+
+use Rule::*;
+
+/// `*` stands for any end or any beginning, `#` for a number at the end. The first that fits holds.
+#[rustfmt::skip]
+const RULES: &[(&str, Rule)] = &[
+    // Server.
+    ("redis_version", Oldest),
+    ("server_name", All(&Same)),
+    ("valkey_version", All(&Oldest)),
+    ("valkey_release_stage", All(&Same)),
+    ("redis_mode", Is("standalone")),
+    ("server_mode", Is("standalone")),
+    ("cluster_enabled", Is("0")),
+    ("uptime_in_*", Least),
+    ("server_time_usec", Greatest),
+    ("lru_clock", Greatest),
+    // Clients.
+    ("connected_clients", Clients),
+    ("total_connections_received", ClientsEver),
+    ("maxclients", Least),
+    ("client_recent_max_*", Greatest),
+    ("*_clients", Sum),
+    ("clients_in_timeout_table", Sum),
+    ("cluster_connections", Sum),
+    ("total_*", Sum),
+    // Memory.
+    ("*_human", Human),
+    ("used_memory_peak_perc", Percent("used_memory", "used_memory_peak", "")),
+    ("used_memory_dataset_perc",
+        Percent("used_memory_dataset", "used_memory", "used_memory_startup")),
+    ("used_memory*", Sum),
+    ("allocator_frag_ratio", Ratio("allocator_active", "allocator_allocated")),
+    ("allocator_rss_ratio", Ratio("allocator_resident", "allocator_active")),
+    ("rss_overhead_ratio", Ratio("used_memory_rss", "allocator_resident")),
+    ("mem_fragmentation_ratio", Ratio("used_memory_rss", "used_memory")),
+    ("allocator_*", Sum),
+    ("rss_overhead_bytes", Sum),
+    ("maxmemory", Limit),
+    ("mem_allocator", Same),
+    ("mem_*", Sum),
+    // All servers have the same ones.
+    ("number_of_*", Greatest),
+    ("active_defrag_running", Greatest),
+    ("lazyfree*", Sum),
+    // Persistence. A client waits while a server loads: only if there is no other.
+    ("loading", Least),
+    ("async_loading", Greatest),
+    ("loading_start_time", Least),
+    ("loading_loaded_perc", Least),
+    ("loading_eta_seconds", Greatest),
+    ("loading_*", Sum),
+    ("current_cow_size_age", Greatest),
+    ("current_fork_perc", Greatest),
+    ("current_eviction_exceeded_time", Greatest),
+    ("current_active_defrag_time", Greatest),
+    ("current_*", Sum),
+    ("master_link_status", Good("up")),
+    ("*_status", Good("ok")),
+    ("*_in_progress", Greatest),
+    ("*_time_sec", Greatest),
+    ("rdb_last_save_time", Least),
+    ("rdb_*", Sum),
+    ("aof_enabled", Same),
+    ("aof_rewrite_scheduled", Greatest),
+    ("aof_*", Sum),
+    ("module_fork_last_cow_size", Sum),
+    // Stats.
+    ("instantaneous_*", Sum),
+    ("rejected_connections", Sum),
+    ("sync_*", Sum),
+    ("*_perc", Greatest),
+    ("expire*", Sum),
+    ("evicted_*", Sum),
+    ("keyspace_*", Sum),
+    ("pubsub*", Sum),
+    ("latest_fork_usec", Greatest),
+    ("migrate_cached_sockets", Sum),
+    ("slave_expires_tracked_keys", Sum),
+    ("active_defrag_*", Sum),
+    ("tracking_*", Sum),
+    ("unexpected_error_replies", Sum),
+    ("dump_payload_sanitizations", Sum),
+    ("io_threaded_*", Sum),
+    ("reply_buffer_*", Sum),
+    ("*_disconnections", Sum),
+    ("eventloop_*", Sum),
+    ("acl_access_denied_*", Sum),
+    // Replication.
+    ("role", Any("master")),
+    ("connected_slaves", Sum),
+    ("replicas_*", Sum),
+    ("slave#", Counted),
+    ("master_repl_offset", Greatest),
+    ("second_repl_offset", Greatest),
+    ("repl_backlog_active", Greatest),
+    ("repl_backlog_first_byte_offset", Least),
+    ("repl_backlog_*", Sum),
+    ("master_last_io_seconds_ago", Greatest),
+    ("slave_repl_offset", Least),
+    // The rest.
+    ("used_cpu_*", Sum),
+    ("used_active_time*", Sum),
+    ("io_thread_#", Parts),
+    ("module", Each),
+    ("cmdstat_*", Parts),
+    ("errorstat_*", Parts),
+    ("latency_percentiles_usec_*", Parts),
+    ("engines_count", Greatest),
+    ("engines_total_*", Sum),
+    ("db#", Parts),
+];
+
+fn rule(name: &str) -> Rule {
+    let fits = |pattern: &str| match (pattern.strip_suffix('*'), pattern.strip_prefix('*')) {
+        (Some(start), _) => name.starts_with(start),
+        (_, Some(end)) => name.ends_with(end),
+        _ => match pattern.strip_suffix('#') {
+            Some(start) => name.strip_prefix(start).is_some_and(is_number),
+            None => name == pattern,
+        },
+    };
+    RULES.iter().find(|(pattern, _)| fits(pattern)).map_or(Same, |(_, rule)| *rule)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// A section of all servers' texts.
+struct Section<'a> {
+    name: &'a str,
+    fields: Vec<Field<'a>>,
+}
+
+struct Field<'a> {
+    name: &'a str,
+    /// What each server says that has it.
+    values: Vec<(&'a str, &'a str)>,
+}
+
+/// The answer, if a server gave one to be made of.
+pub(super) fn gather(
+    asked: &Asked<'_>,
+    parts: &[Part<'_>],
+    ours: &dyn Ours,
+    out: &mut Vec<u8>,
+) -> Option<()> {
+    let texts: Vec<(&str, Cow<'_, str>)> =
+        parts.iter().filter_map(|part| Some((part.server, text(part.reply()?)?))).collect();
+    let first = parts.iter().find_map(Part::reply)?;
+    let dialect = if first.starts_with(b"=") { 3 } else { 2 };
+    let sections = sections(&texts);
+    let mut told = Told { sections: &sections, servers: texts.len(), ours, out: String::new() };
+    told.servers();
+    if texts.len() < parts.len() || wants_ours(asked) {
+        told.ourselves(parts);
+    }
+    words::verbatim(told.out.as_bytes(), dialect, out);
+    Some(())
+}
+
+/// Whether the request names our section, or asks for those that are told unasked.
+fn wants_ours(asked: &Asked<'_>) -> bool {
+    let arguments = request::arguments(asked.head);
+    let names = ["default", "all", "everything", OURS];
+    let is_one = |word: &[u8]| names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
+    arguments.len() <= 1 || arguments[1..].iter().any(|word| is_one(word))
+}
+
+const OURS: &str = "Quickack";
+
+/// The text of a reply; its first letters say what it is, where it is a verbatim one.
+fn text(reply: &[u8]) -> Option<Cow<'_, str>> {
+    let text = Walk::new(reply).text()?;
+    let text = if reply.starts_with(b"=") { text.get(4..)? } else { text };
+    Some(String::from_utf8_lossy(text))
+}
+
+/// The sections and fields of all servers, in the order of the first that has them.
+fn sections<'a>(texts: &'a [(&'a str, Cow<'a, str>)]) -> Vec<Section<'a>> {
+    let mut sections: Vec<Section<'a>> = Vec::new();
+    let mut places: HashMap<(usize, &str), usize> = HashMap::new();
+    for (server, text) in texts {
+        let mut open = None;
+        for line in text.lines().map(str::trim_end) {
+            if let Some(name) = line.strip_prefix("# ") {
+                let known = sections.iter().position(|section| section.name == name);
+                open = Some(known.unwrap_or(sections.len()));
+                if known.is_none() {
+                    sections.push(Section { name, fields: Vec::new() });
+                }
+            } else if let (Some((name, value)), Some(open)) = (line.split_once(':'), open) {
+                let fields = &mut sections[open].fields;
+                let place = *places.entry((open, name)).or_insert(fields.len());
+                if place == fields.len() {
+                    fields.push(Field { name, values: Vec::new() });
+                }
+                fields[place].values.push((server, value));
+            }
+        }
+    }
+    sections
+}
+
+/// What is told, as far as it is written.
+struct Told<'a> {
+    sections: &'a [Section<'a>],
+    /// How many have answered.
+    servers: usize,
+    ours: &'a dyn Ours,
+    out: String,
+}
+
+impl<'a> Told<'a> {
+    fn servers(&mut self) {
+        for section in self.sections {
+            self.open(section.name);
+            let mut counted = 0;
+            for field in &section.fields {
+                self.field(field, &mut counted);
+            }
+        }
+    }
+
+    fn open(&mut self, section: &str) {
+        if !self.out.is_empty() {
+            self.out.push_str("\r\n");
+        }
+        let _ = write!(self.out, "# {section}\r\n");
+    }
+
+    fn line(&mut self, name: &str, value: &str) {
+        let _ = write!(self.out, "{name}:{value}\r\n");
+    }
+
+    /// Writes one field. `counted`: lines that are counted, as far as they are written.
+    fn field(&mut self, Field { name, values }: &Field<'_>, counted: &mut u32) {
+        match rule(name) {
+            Counted => {
+                let start = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
+                for (_, value) in values {
+                    self.line(&format!("{start}{counted}"), value);
+                    *counted += 1;
+                }
+            }
+            Each => {
+                let mut told: Vec<&str> = Vec::new();
+                values.iter().for_each(|(_, value)| push_new(&mut told, value));
+                told.into_iter().for_each(|value| self.line(name, value));
+            }
+            rule => {
+                if let Some(value) = self.combine(rule, name, values) {
+                    self.line(name, &value);
+                }
+            }
+        }
+    }
+
+    fn combine(&self, rule: Rule, name: &str, values: &[(&str, &str)]) -> Option<String> {
+        match rule {
+            Is(value) => return Some(value.to_string()),
+            Clients => return Some(self.ours.totals().clients.to_string()),
+            ClientsEver => return Some(self.ours.totals().clients_ever.to_string()),
+            All(_) if values.len() < self.servers => return None,
+            All(rule) => return self.combine(*rule, name, values),
+            _ => {}
+        }
+        if let [(_, value)] = values {
+            return Some(value.to_string());
+        }
+        let numbers = || values.iter().map(|(_, value)| Number::read(value));
+        let made = match rule {
+            Sum => numbers().reduce(|one, other| Some(one?.plus(other?)))?.map(Number::tell),
+            Limit if values.iter().any(|(_, value)| *value == "0") => Some("0".to_string()),
+            Limit => numbers().reduce(|one, other| Some(one?.plus(other?)))?.map(Number::tell),
+            Least => numbers().reduce(|one, other| Some(one?.min(other?)))?.map(Number::tell),
+            Greatest => numbers().reduce(|one, other| Some(one?.max(other?)))?.map(Number::tell),
+            Oldest => values.iter().map(|value| value.1).min_by_key(|text| version(text)).map(into),
+            Good(good) => {
+                let bad = values.iter().find(|(_, value)| *value != good);
+                Some(into(bad.map_or(good, |(_, value)| value)))
+            }
+            Any(word) => values.iter().any(|(_, value)| *value == word).then(|| into(word)),
+            Human => {
+                let base = name.strip_suffix("_human")?;
+                let text = self.combine(self::rule(base), base, self.values(base))?;
+                human(&text)
+            }
+            Ratio(of, by) => self.quotient((of, by, ""), 100),
+            Percent(of, by, less) => self.quotient((of, by, less), 100 * 100).map(|it| it + "%"),
+            Parts => parts(values),
+            _ => None,
+        };
+        made.or_else(|| Some(same(values)))
+    }
+
+    /// What the servers say of a field, whichever section it is in.
+    fn values(&self, name: &str) -> &'a [(&'a str, &'a str)] {
+        let mut fields = self.sections.iter().flat_map(|section| &section.fields);
+        fields.find(|field| field.name == name).map_or(&[], |field| &field.values)
+    }
+
+    fn total(&self, name: &str) -> Option<Number> {
+        let numbers = self.values(name).iter().map(|(_, value)| Number::read(value));
+        numbers.reduce(|one, other| Some(one?.plus(other?)))?
+    }
+
+    /// One total divided by another less a third, with two places; `factor`: 100, for them.
+    fn quotient(&self, (of, by, less): (&str, &str, &str), factor: i128) -> Option<String> {
+        let (of, by) = (self.total(of)?.value, self.total(by)?.value);
+        let by = by - self.total(less).map_or(0, |less| less.value);
+        let value = (of * factor + by / 2).checked_div(by)?;
+        Some(Number { value: value * ONE / 100, places: 2 }.tell())
+    }
+
+    /// What the proxy knows itself, and what became of each server that was asked.
+    fn ourselves(&mut self, parts: &[Part<'_>]) {
+        self.open(OURS);
+        let (facts, totals) = (self.ours.facts(), self.ours.totals());
+        let version = facts.version.trim_start_matches("quickack-");
+        self.line("quickack_version", &plain(version));
+        self.line("quickack_pool", &plain(facts.pool));
+        self.line("quickack_uptime_in_seconds", &facts.uptime_s.to_string());
+        self.line("quickack_requests", &totals.requests.to_string());
+        for name in ["connected_clients", "total_connections_received"] {
+            // What the servers say of these is not what is told above.
+            if let Some(number) = self.total(name) {
+                self.line(&format!("servers_{name}"), &number.tell());
+            }
+        }
+        self.line("quickack_servers", &parts.len().to_string());
+        self.line("quickack_servers_up", &self.servers.to_string());
+        for (nth, part) in parts.iter().enumerate() {
+            let name = plain(part.server);
+            let why = match part.said {
+                Said::Reply(_) => None,
+                Said::Error(line) => Some(("refused", String::from_utf8_lossy(line))),
+                Said::Fault { words, .. } => Some(("down", Cow::Borrowed(words))),
+            };
+            let value = match why {
+                None => format!("name={name},state=up{}", self.state(part.server)),
+                Some((state, why)) => format!("name={name},state={state},why={}", plain(&why)),
+            };
+            self.line(&format!("quickack_server{nth}"), &value);
+        }
+    }
+
+    /// Of one server what an operator looks at first.
+    fn state(&self, server: &str) -> String {
+        let mut told = String::new();
+        for name in ["role", "redis_version", "loading"] {
+            if let Some((_, value)) = self.values(name).iter().find(|(one, _)| *one == server) {
+                let _ = write!(told, ",{name}={}", plain(value));
+            }
+        }
+        told
+    }
+}
+
+/// The value that all have, or each with its server's name.
+pub(super) fn same(values: &[(&str, &str)]) -> String {
+    let first = values.first().map_or("", |(_, value)| value);
+    if values.iter().all(|(_, value)| *value == first) {
+        return first.to_string();
+    }
+    let each = values.iter().map(|(server, value)| format!("{}={}", plain(server), plain(value)));
+    each.collect::<Vec<_>>().join(",")
+}
+
+/// Text that stands between `=` and `,`, in one line.
+pub(super) fn plain(text: &str) -> String {
+    let letter = |letter| match letter {
+        ',' => ';',
+        '=' => ':',
+        letter if letter.is_control() => ' ',
+        letter => letter,
+    };
+    text.trim_end().chars().map(letter).collect()
+}
+
+/// `a=1,b=2` of several servers, part by part; none if one does not look like that.
+fn parts(values: &[(&str, &str)]) -> Option<String> {
+    let split = |text: &'_ str| -> Option<Vec<(String, Number)>> {
+        let part = |part: &str| {
+            let (name, value) = part.split_once('=')?;
+            Some((name.to_string(), Number::read(value)?))
+        };
+        text.split(',').map(part).collect()
+    };
+    let all: Vec<_> = values.iter().map(|(_, value)| split(value)).collect::<Option<_>>()?;
+    let mut names: Vec<&str> = Vec::new();
+    all.iter().flatten().for_each(|(name, _)| push_new(&mut names, name));
+    let of = |list: &[(String, Number)], name: &str| {
+        list.iter().find(|part| part.0 == name).map(|part| part.1)
+    };
+    let sum = |name: &str| {
+        all.iter().filter_map(|list| of(list, name)).reduce(Number::plus).unwrap_or(Number::ZERO)
+    };
+    let told = names.iter().map(|name| {
+        let value = match *name {
+            "usec_per_call" => {
+                let calls = sum("calls").value.max(1);
+                Number { value: sum("usec").value * ONE / calls, places: 2 }
+            }
+            // Of the keys that expire.
+            "avg_ttl" => {
+                let weigh = |list: &Vec<(String, Number)>| {
+                    of(list, "avg_ttl").map_or(0, |ttl| ttl.value)
+                        * of(list, "expires").map_or(0, |expires| expires.value / ONE)
+                };
+                let expires = (sum("expires").value / ONE).max(1);
+                Number { value: all.iter().map(weigh).sum::<i128>() / expires, places: 0 }
+            }
+            // A percentile of all is not above the greatest.
+            name if name.strip_prefix('p').is_some_and(|it| it.parse::<f64>().is_ok()) => {
+                all.iter().filter_map(|list| of(list, name)).reduce(Number::max)?
+            }
+            name => sum(name),
+        };
+        Some(format!("{name}={}", value.tell()))
+    });
+    Some(told.collect::<Option<Vec<_>>>()?.join(","))
+}
+
+fn push_new<'a>(names: &mut Vec<&'a str>, name: &'a str) {
+    if !names.contains(&name) {
+        names.push(name);
+    }
+}
+
+fn into(text: &str) -> String {
+    text.to_string()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! The numbers that INFO is full of, with and without places behind a point.
+
+use super::is_number;
+use crate::scan;
+
+/// A number with at most six places behind the point, in millionths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Number {
+    pub value: i128,
+    /// Places that are told.
+    pub places: usize,
+}
+
+pub(super) const ONE: i128 = 1_000_000;
+const PLACES_MAX: usize = 6;
+
+impl Number {
+    pub const ZERO: Number = Number { value: 0, places: 0 };
+
+    pub fn read(text: &str) -> Option<Number> {
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        let (whole, rest) = digits.split_once('.').unwrap_or((digits, ""));
+        let has_point = digits.len() > whole.len();
+        if rest.len() > PLACES_MAX || has_point && !is_number(rest) {
+            return None;
+        }
+        let whole = i128::from(scan::decimal(whole.as_bytes(), u64::MAX)?);
+        let rest: i128 = format!("{rest:0<PLACES_MAX$}").parse().ok()?;
+        let value = whole * ONE + rest;
+        let value = if digits.len() < text.len() { -value } else { value };
+        Some(Number { value, places: text.len() - text.find('.').map_or(text.len(), |at| at + 1) })
+    }
+
+    pub fn tell(self) -> String {
+        let sign = if self.value < 0 { "-" } else { "" };
+        let value = self.value.abs();
+        // To the nearest that so many places can tell.
+        let step = ONE / 10_i128.pow(self.places as u32);
+        let value = (value + step / 2) / step * step;
+        let rest = format!("{:06}", value % ONE);
+        match self.places {
+            0 => format!("{sign}{}", value / ONE),
+            places => format!("{sign}{}.{}", value / ONE, &rest[..places]),
+        }
+    }
+
+    pub fn plus(self, other: Number) -> Number {
+        let places = self.places.max(other.places);
+        Number { value: self.value.saturating_add(other.value), places }
+    }
+
+    pub fn min(self, other: Number) -> Number {
+        if other.value < self.value { other } else { self }
+    }
+
+    pub fn max(self, other: Number) -> Number {
+        if other.value > self.value { other } else { self }
+    }
+}
+
+pub(super) fn version(text: &str) -> Vec<u64> {
+    text.split('.').map(|part| part.parse().unwrap_or(0)).collect()
+}
+
+/// Bytes as servers tell people of them.
+pub(super) fn human(text: &str) -> Option<String> {
+    let bytes: u64 = text.parse().ok()?;
+    let units = ["B", "K", "M", "G", "T", "P"];
+    let (mut size, mut unit) = (bytes as f64, 0);
+    while size >= 1024.0 && unit + 1 < units.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    Some(if unit == 0 { format!("{bytes}B") } else { format!("{size:.2}{}", units[unit]) })
+}

@@ -1,0 +1,194 @@
+//! What is made of the servers' texts.
+
+use super::*;
+use crate::Quiet;
+use crate::part::tests::{Nothing, fault, parts};
+use crate::redis::commands::id;
+
+const SERVER: &str = "*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n";
+
+/// What is made of these texts, of servers called `s0` and so on; lines end with `\n`.
+fn made(head: &str, texts: &[&str]) -> String {
+    let replies: Vec<String> = texts
+        .iter()
+        .map(|text| {
+            let text = text.replace('\n', "\r\n");
+            format!("${}\r\n{text}\r\n", text.len())
+        })
+        .collect();
+    let said: Vec<Said<'_>> = replies.iter().map(|reply| Said::Reply(reply.as_bytes())).collect();
+    told(head, &said)
+}
+
+fn told(head: &str, said: &[Said<'_>]) -> String {
+    let ask = crate::Ask { command: id::INFO };
+    let (command, quiet, head) = (id::INFO, Quiet::Loud, head.as_bytes());
+    let asked = Asked { command, quiet, ask, head, at: 0, next: None };
+    let parts: Vec<Part<'_>> = parts(said).collect();
+    let mut out = Vec::new();
+    gather(&asked, &parts, &Nothing, &mut out).expect("somebody has answered");
+    let text = text(&out).expect("a bulk").replace("\r\n", "\n");
+    text
+}
+
+/// One field of servers with these values.
+fn check(name: &str, values: &[&str], expected: &str) {
+    let texts: Vec<String> = values.iter().map(|it| format!("# S\n{name}:{it}\n")).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    assert_eq!(made(SERVER, &texts), format!("# S\n{name}:{expected}\n"), "{values:?}");
+}
+
+/// A row that another hides would say nothing.
+#[test]
+fn every_row_is_found_by_a_name_that_it_is_for() {
+    for (pattern, expected) in RULES {
+        let name = pattern.replace('*', "zz").replace('#', "12");
+        assert_eq!(rule(&name), *expected, "{pattern}");
+    }
+    assert_eq!(rule("slave_priority"), Same);
+    assert_eq!(rule("db0"), Parts);
+    assert_eq!(rule("dbsize"), Same);
+}
+
+#[test]
+fn what_can_be_counted_is_added_up() {
+    check("used_memory", &["100", "200", "300"], "600");
+    check("keyspace_hits", &["18446744073709551615", "1"], "18446744073709551616");
+    check("used_cpu_sys", &["0.500100", "1.500050"], "2.000150");
+    check("instantaneous_input_kbps", &["0.14", "-1"], "-0.86");
+    check("maxmemory", &["100", "200"], "300");
+    // One of them has no limit.
+    check("maxmemory", &["100", "0"], "0");
+    check(
+        "db0",
+        &["keys=3,expires=1,avg_ttl=100", "keys=5,expires=3,avg_ttl=500"],
+        "keys=8,expires=4,avg_ttl=400",
+    );
+    check(
+        "db7",
+        &["keys=3,expires=0,avg_ttl=0,x=1", "keys=5,expires=0,avg_ttl=0"],
+        "keys=8,expires=0,avg_ttl=0,x=1",
+    );
+    check(
+        "cmdstat_get",
+        &["calls=1,usec=10,usec_per_call=10.00", "calls=3,usec=60,usec_per_call=20.00"],
+        "calls=4,usec=70,usec_per_call=17.50",
+    );
+    check(
+        "latency_percentiles_usec_get",
+        &["p50=1.003,p99.9=9.5", "p50=2.007,p99.9=3.0"],
+        "p50=2.007,p99.9=9.5",
+    );
+    check("errorstat_ERR", &["count=1", "count=2"], "count=3");
+    // What is no number is nobody's sum.
+    check("used_memory", &["100", "much"], "s0=100,s1=much");
+    check("cmdstat_get", &["calls=1", "x"], "s0=calls:1,s1=x");
+}
+
+#[test]
+fn what_cannot_be_added_up_is_what_a_client_can_go_by() {
+    check("redis_version", &["7.0.15", "6.2.5", "7.2.4"], "6.2.5");
+    check("redis_version", &["10.0.0", "9.1.2"], "9.1.2");
+    check("uptime_in_seconds", &["500", "3"], "3");
+    check("rdb_last_save_time", &["1795351520", "1795351420"], "1795351420");
+    check("loading", &["1", "0"], "0");
+    check("role", &["slave", "master"], "master");
+    check("role", &["slave", "slave"], "slave");
+    check("rdb_last_bgsave_status", &["ok", "ok"], "ok");
+    check("rdb_last_bgsave_status", &["ok", "err"], "err");
+    check("master_link_status", &["up", "down"], "down");
+    check("redis_mode", &["cluster"], "standalone");
+}
+
+#[test]
+fn servers_that_differ_are_named_with_what_they_say() {
+    check("maxmemory_policy", &["noeviction", "noeviction"], "noeviction");
+    check("maxmemory_policy", &["noeviction", "allkeys-lru"], "s0=noeviction,s1=allkeys-lru");
+    check("never_heard_of", &["1", "2"], "s0=1,s1=2");
+    check("os", &["a,b=c", "d"], "s0=a;b:c,s1=d");
+}
+
+#[test]
+fn ratios_are_those_of_the_sums() {
+    let text = |rss: u64, used: u64| {
+        format!(
+            "# Memory\nused_memory:{used}\nused_memory_human:x\nused_memory_rss:{rss}\n\
+             used_memory_peak:{}\nused_memory_peak_perc:x\nmem_fragmentation_ratio:x\n",
+            2 * used
+        )
+    };
+    let found = made(SERVER, &[&text(300, 1024), &text(212, 1024)]);
+    assert_eq!(
+        found,
+        "# Memory\nused_memory:2048\nused_memory_human:2.00K\nused_memory_rss:512\n\
+         used_memory_peak:4096\nused_memory_peak_perc:50.00%\nmem_fragmentation_ratio:0.25\n"
+    );
+}
+
+#[test]
+fn names_that_one_kind_of_server_has_are_told_of_no_mixed_pool() {
+    let valkey = "# Server\nredis_version:7.2.4\nserver_name:valkey\nvalkey_version:9.1.2\n";
+    let older = valkey.replace("9.1.2", "8.0.1");
+    assert_eq!(made(SERVER, &[valkey, valkey]), valkey);
+    assert_eq!(made(SERVER, &[valkey, &older]), older);
+    let redis = "# Server\nredis_version:7.0.15\n";
+    assert_eq!(made(SERVER, &[valkey, redis]), redis);
+}
+
+#[test]
+fn lines_that_stand_side_by_side_stay_so() {
+    let text = "# Replication\nslave0:ip=a,port=1\nslave1:ip=b,port=1\n\n# Modules\n\
+         module:name=lua\nmodule:name=json\n";
+    let other = "# Replication\nslave0:ip=c,port=1\n\n# Modules\nmodule:name=lua\n\n# New\nx:1\n";
+    assert_eq!(
+        made(SERVER, &[text, other]),
+        "# Replication\nslave0:ip=a,port=1\nslave1:ip=c,port=1\nslave2:ip=b,port=1\n\n# Modules\n\
+         module:name=lua\nmodule:name=json\n\n# New\nx:1\n"
+    );
+}
+
+#[test]
+fn one_server_says_what_it_says() {
+    let text = "# Server\nredis_version:7.0.15\nrun_id:e93\n\n# Memory\nused_memory_human:1.11M\n\
+         mem_fragmentation_ratio:6.47\n\n# Modules\n\n# Keyspace\ndb0:keys=1,expires=1,avg_ttl=0\n";
+    assert_eq!(made(SERVER, &[text]), text);
+    assert_eq!(made(SERVER, &[""]), "");
+}
+
+#[test]
+fn the_proxy_tells_of_itself_and_of_who_has_not_answered() {
+    let one = "# Clients\nconnected_clients:5\n";
+    for head in ["*1\r\n$4\r\nINFO\r\n", "*2\r\n$4\r\nINFO\r\n$8\r\nQUICKACK\r\n", ""] {
+        let found = made(head, &[one, one]);
+        assert!(found.starts_with("# Clients\nconnected_clients:0\n\n# Quickack\n"), "{found}");
+        for line in [
+            "quickack_pool:p",
+            "quickack_servers:2",
+            "quickack_servers_up:2",
+            "servers_connected_clients:10",
+            "quickack_server1:name=s1,state=up",
+        ] {
+            assert!(found.lines().any(|it| it == line), "{line} is not in\n{found}");
+        }
+    }
+    // Asked for or not, they are named.
+    let said = [
+        Said::Reply(b"$0\r\n\r\n"),
+        fault("down, waiting", false),
+        Said::Error(b"-NOPERM no, no\r\n"),
+    ];
+    let found = told(SERVER, &said);
+    for line in [
+        "quickack_servers_up:1",
+        "quickack_server1:name=s1,state=down,why=down; waiting",
+        "quickack_server2:name=s2,state=refused,why=-NOPERM no; no",
+    ] {
+        assert!(found.lines().any(|it| it == line), "{line} is not in\n{found}");
+    }
+}
+
+#[test]
+fn each_version_of_resp_is_answered_in_its_own_words() {
+    let said = [Said::Reply(b"=16\r\ntxt:# Keyspace\r\n\r\n")];
+    assert_eq!(told(SERVER, &said), "# Keyspace\n");
+}

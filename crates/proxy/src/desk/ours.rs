@@ -1,0 +1,78 @@
+//! The proxy's own side of an answer: what a protocol is told of it, as far as it asks.
+
+use metrics::{Pool as Counter, Server as ServerCounter, Sheet, Worker};
+use proto::{Facts, Ours, Process, Totals};
+
+use crate::pool::{Pool, Server, Stage};
+
+/// A pool, with the counters of all workers, and what the master tells in the book of the process.
+pub(crate) struct View<'a> {
+    pub(crate) pool: &'a Pool,
+    pub(crate) sheet: Sheet,
+    /// How long this worker has run, microseconds.
+    pub(crate) uptime: u64,
+}
+
+impl Ours for View<'_> {
+    fn facts(&self) -> Facts<'_> {
+        let View { pool, sheet, uptime } = self;
+        Facts {
+            pool: &pool.plan.name,
+            version: VERSION,
+            skills: pool.skills(),
+            spaces: pool.plan.spaces,
+            lane: pool.lanes.of(pool.lanes.home),
+            servers: pool.planned(),
+            clients: sheet.total(pool.plan.row, Counter::ClientsNow),
+            uptime_s: uptime / 1_000_000,
+            has_users: pool.plan.users.is_some(),
+            // These are one client's.
+            ends: None,
+            age_s: 0,
+        }
+    }
+
+    fn totals(&self) -> Totals {
+        let View { pool, sheet, .. } = self;
+        let of_pool = |counter| sheet.total(pool.plan.row, counter);
+        let of_servers = |counter: ServerCounter| {
+            // The row of a vacant place may mean something else by now.
+            let servers = pool.servers.iter().filter(|one| one.stage != Stage::Vacant);
+            let of_one = |one: &Server| sheet.total(one.plan.row, counter);
+            servers.map(of_one).fold(0, u64::wrapping_add)
+        };
+        Totals {
+            clients: of_pool(Counter::ClientsNow),
+            clients_ever: of_pool(Counter::ClientsTotal),
+            clients_refused: of_pool(Counter::ClientsRefused),
+            requests: of_pool(Counter::Requests),
+            refused: of_pool(Counter::Refused),
+            keys_asked: of_pool(Counter::KeysAsked),
+            hits: of_pool(Counter::Hits),
+            misses: of_pool(Counter::Misses),
+            stores: of_pool(Counter::Stores),
+            logins: of_pool(Counter::Logins),
+            logins_failed: of_pool(Counter::LoginsFailed),
+            client_bytes_received: of_pool(Counter::ReceivedBytes),
+            client_bytes_sent: of_pool(Counter::SentBytes),
+            server_bytes_sent: of_servers(ServerCounter::MessageBytes),
+            server_bytes_received: of_servers(ServerCounter::ReplyBytes),
+        }
+    }
+
+    fn process(&self) -> Process {
+        let told = self.sheet.book().process();
+        Process {
+            pid: told.pid,
+            uptime_s: told.told_s - told.started_s.min(told.told_s),
+            time_s: told.told_s,
+            workers: told.workers,
+            clients_max: told.clients_max,
+            user_us: self.sheet.total(0, Worker::UserUs),
+            system_us: self.sheet.total(0, Worker::SystemUs),
+        }
+    }
+}
+
+/// Who we are; a protocol adds what its clients go by.
+pub(crate) const VERSION: &str = concat!("quickack-", env!("CARGO_PKG_VERSION"));

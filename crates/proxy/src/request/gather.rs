@@ -1,0 +1,150 @@
+//! Parts of a row of which one answer is made: whose each is, and how the protocol is given them.
+
+use proto::{Answer, Ours, Part, Said};
+
+use super::{Question, Row, Slot};
+
+impl Row {
+    /// Keeps a server's whole reply until it is gathered.
+    pub(crate) fn keep_part(
+        &mut self,
+        slot: u32,
+        origin: Origin<'_>,
+        write: impl FnOnce(&Question, &mut Vec<u8>),
+    ) {
+        let start = self.values.len();
+        origin.write(Kind::Reply, &mut self.values);
+        write(&self.question, &mut self.values);
+        self.fill(slot, start);
+    }
+
+    /// Keeps bad news until it is gathered.
+    pub(crate) fn keep_bad_part(&mut self, slot: u32, origin: Origin<'_>, kind: Kind, text: &[u8]) {
+        let start = self.values.len();
+        origin.write(kind, &mut self.values);
+        self.values.extend_from_slice(text);
+        let end = self.values.len() as u32;
+        self.slots[slot as usize] = Slot::Failed { start: start as u32, end };
+    }
+
+    /// Makes the one answer of the replies that were gathered; whether all were good.
+    pub(crate) fn gather(&mut self, ours: &dyn Ours, out: &mut Vec<u8>) -> bool {
+        let is_bad = |slot: &Slot| matches!(slot, Slot::Failed { .. }) && !bug!(SwallowError);
+        if self.question.each && !self.slots.iter().any(is_bad) {
+            self.interleave(out);
+            return true;
+        }
+        let (slots, values) = (&self.slots, &self.values);
+        let of = |start: u32, end: u32| &values[start as usize..end as usize];
+        let twice = slots.first().filter(|_| bug!(CountTwice));
+        let lost = usize::from(bug!(LosePart) && slots.len() > 1);
+        let counted = slots.iter().skip(lost).chain(twice);
+        let mut parts = counted.filter_map(|slot| match *slot {
+            Slot::Failed { .. } if bug!(SwallowError) => None,
+            Slot::Small { start, end } | Slot::Failed { start, end } => {
+                Some(Origin::read(of(start, end)))
+            }
+            Slot::Empty | Slot::With { .. } | Slot::Large { .. } => None,
+        });
+        let asked = self.question.asked();
+        self.question.protocol.gather(&asked, &mut parts, ours, out);
+        !slots.iter().any(is_bad)
+    }
+
+    /// The answer to this key is the next element of the reply that the first one has.
+    pub(crate) fn follow(&mut self, slot: u32, first: u32) {
+        if let Slot::Small { .. } = self.slots[first as usize] {
+            self.slots[slot as usize] = Slot::With { first };
+        }
+    }
+
+    /// Makes one list of the elements of several, in the order of the keys.
+    fn interleave(&mut self, out: &mut Vec<u8>) {
+        let upstream = self.question.protocol.upstream();
+        let count = Answer::Open(self.slots.len() as u64);
+        self.question.protocol.answer(&self.question.asked(), &count, out);
+        for at in 0..self.slots.len() {
+            let at = if bug!(ShiftElements) { (at + 1) % self.slots.len() } else { at };
+            let (first, begins) = match self.slots[at] {
+                Slot::With { first } => (first as usize, false),
+                _ => (at, true),
+            };
+            // A client that has left is told nothing, and nothing was kept for it.
+            let Slot::Small { start, end } = self.slots[first] else { continue };
+            let rest = &self.values[start as usize..end as usize];
+            let head = match begins {
+                true => {
+                    let origin = Origin::len(rest);
+                    origin + upstream.elements(&rest[origin..]).map_or(0, |(head, _)| head)
+                }
+                false => 0,
+            };
+            let len = upstream.element_len(&rest[head..]).unwrap_or(0);
+            out.extend_from_slice(&rest[head..head + len]);
+            self.slots[first] = Slot::Small { start: start + (head + len) as u32, end };
+        }
+    }
+}
+
+/// Whose part of an answer it is. It stands before the part, since the server may have left the
+/// plan when the answer is made.
+///
+/// ```text
+///   [ place 4 | kind 1 | length of the label 2 | label ]  the part
+/// ```
+pub(crate) struct Origin<'a> {
+    /// The server's place in the pool.
+    pub(crate) place: Option<u32>,
+    /// The server's name, or the pool's where no server was found.
+    pub(crate) label: &'a str,
+}
+
+/// What such a part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A server's reply.
+    Reply,
+    /// Its error line.
+    Error,
+    /// The words of a fault.
+    Fault,
+    /// The same, where a change may have been made.
+    Uncertain,
+}
+
+impl Origin<'_> {
+    fn write(&self, kind: Kind, out: &mut Vec<u8>) {
+        // The configuration allows no name near this length.
+        let label = &self.label.as_bytes()[..self.label.len().min(usize::from(u16::MAX))];
+        out.extend_from_slice(&self.place.unwrap_or(u32::MAX).to_le_bytes());
+        out.push(kind as u8);
+        out.extend_from_slice(&(label.len() as u16).to_le_bytes());
+        out.extend_from_slice(label);
+    }
+
+    /// The most bytes that it takes.
+    pub(crate) const LEN_MAX: usize = ORIGIN_LEN + u16::MAX as usize;
+
+    /// How many bytes it takes before this part.
+    fn len(part: &[u8]) -> usize {
+        ORIGIN_LEN + usize::from(u16::from_le_bytes([part[5], part[6]]))
+    }
+
+    fn read(part: &[u8]) -> Part<'_> {
+        let place = u32::from_le_bytes([part[0], part[1], part[2], part[3]]);
+        let (origin, bytes) = part.split_at(Origin::len(part));
+        let words = || std::str::from_utf8(bytes).unwrap_or_default();
+        let said = match part[4] {
+            kind if kind == Kind::Error as u8 => Said::Error(bytes),
+            kind if kind == Kind::Fault as u8 => Said::Fault { words: words(), uncertain: false },
+            kind if kind == Kind::Uncertain as u8 => {
+                Said::Fault { words: words(), uncertain: true }
+            }
+            _ => Said::Reply(bytes),
+        };
+        let server = std::str::from_utf8(&origin[ORIGIN_LEN..]).unwrap_or_default();
+        Part { server, place: (place != u32::MAX).then_some(place), said }
+    }
+}
+
+const ORIGIN_LEN: usize = 7;

@@ -1,0 +1,269 @@
+//! Redis before the data plane, step by step: changes that go to several servers or to none, a list
+//! that is as long as was asked, and scripts that a server has lost.
+
+mod stage;
+
+use proto::protocol;
+use proxy::{Closed, ConnId, limits};
+use shard::Distribution;
+
+use stage::{SECOND, Stage};
+
+const HELLO: &str = "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n";
+const GATED: [&str; 4] = ["flushall", "flushdb", "script|flush", "function|flush"];
+const WELCOME: &str = "*14\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n7.0.15\r\n\
+    $5\r\nproto\r\n:2\r\n$2\r\nid\r\n:5\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n\
+    $4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n";
+
+/// A pool of Redis's.
+fn redis(servers: &[&str], limit: impl FnOnce(&mut limits::Limits)) -> Stage {
+    Stage::of(servers, |plan| {
+        plan.pools[0].protocol = protocol("redis").expect("the table has it");
+        plan.pools[0].distribution = Distribution::Modula;
+        plan.pools[0].allow = GATED.map(String::from).to_vec();
+        limit(&mut plan.limits);
+    })
+}
+
+/// A request in one write.
+fn asks(stage: &mut Stage, client: ConnId, words: &str) {
+    let text = resp(words);
+    stage.says(client, &text);
+}
+
+fn resp(words: &str) -> String {
+    let words: Vec<&str> = words.split(' ').collect();
+    let mut text = format!("*{}\r\n", words.len());
+    words.iter().for_each(|word| text.push_str(&format!("${}\r\n{word}\r\n", word.len())));
+    text
+}
+
+/// The link to a server that somebody has asked for comes up.
+fn comes_up(stage: &mut Stage, server: usize) -> ConnId {
+    stage.connects.sort_by_key(|(_, asked)| *asked != server);
+    assert_eq!(stage.connects[0].1, server, "a link to it was asked for");
+    let link = stage.establishes_with(HELLO);
+    stage.says(link, WELCOME);
+    link
+}
+
+/// The keys of one server each, and the links that stand.
+fn field(limit: impl FnOnce(&mut limits::Limits)) -> (Stage, ConnId, [String; 2], [ConnId; 2]) {
+    let mut stage = redis(&["s0", "s1"], limit);
+    let client = stage.client();
+    let keys = [stage.key_of(0), stage.key_of(1)];
+    let links = [0, 1].map(|server| {
+        asks(&mut stage, client, &format!("GET {}", keys[server]));
+        let link = comes_up(&mut stage, server);
+        stage.turn(link);
+        stage.says(link, "$-1\r\n");
+        stage.hears(client);
+        link
+    });
+    (stage, client, keys, links)
+}
+
+/// The second server's link ends, and the next connect to it ends so.
+fn loses(stage: &mut Stage, client: ConnId, keys: &[String; 2], link: ConnId, how: Closed) {
+    stage.closes(link, Closed::Eof);
+    asks(stage, client, &format!("GET {}", keys[1]));
+    let (connect, server) = stage.connects.pop().expect("it is tried");
+    assert_eq!(server, 1);
+    stage.closes(connect, how);
+    assert!(stage.hears(client).starts_with("-ERR s1: "));
+}
+
+/// Of each change nothing reaches the server that is well.
+fn check_refused(stage: &mut Stage, client: ConnId, keys: &[String; 2], link: ConnId, why: &str) {
+    let [one, two] = keys;
+    let [by_key, by_all] = [
+        vec![
+            format!("MSET {one} 1 {two} 2"),
+            format!("DEL {one} {two}"),
+            format!("UNLINK {one} {two}"),
+        ],
+        ["FLUSHALL", "FLUSHDB", "SCRIPT LOAD x", "SCRIPT FLUSH", "FUNCTION FLUSH"]
+            .map(String::from)
+            .to_vec(),
+    ];
+    for words in by_key.iter().chain(&by_all) {
+        asks(stage, client, words);
+        assert_eq!(stage.turn(link), "", "{words}");
+        assert_eq!(stage.hears(client), format!("-ERR s1: {why}\r\n"), "{words}");
+    }
+    assert_eq!(stage.connects, []);
+}
+
+#[test]
+fn a_change_at_several_servers_is_sent_to_none_of_them_if_one_is_down() {
+    let (mut stage, client, keys, [link, other]) = field(|_| {});
+    loses(&mut stage, client, &keys, other, Closed::Reset);
+    check_refused(&mut stage, client, &keys, link, "down, waiting for it to come back");
+    // Reads go where they can.
+    for words in
+        [format!("MGET {} {}", keys[0], keys[1]), format!("EXISTS {} {}", keys[0], keys[1])]
+    {
+        asks(&mut stage, client, &words);
+        let name = words.split(' ').next().unwrap_or_default();
+        assert!(stage.turn(link).contains(&name.to_lowercase()), "{words}");
+        stage.says(link, if name == "MGET" { "*1\r\n$-1\r\n" } else { ":0\r\n" });
+        let told = "-ERR s1: down, waiting for it to come back\r\n";
+        assert_eq!(stage.hears(client), told, "{words}");
+    }
+    // And one server's changes as well.
+    asks(&mut stage, client, &format!("DEL {0} {0}", keys[0]));
+    assert!(stage.turn(link).contains("DEL"));
+}
+
+#[test]
+fn a_change_at_several_servers_is_sent_to_none_of_them_if_one_can_have_no_socket() {
+    let (mut stage, client, keys, [link, other]) = field(|_| {});
+    loses(&mut stage, client, &keys, other, Closed::Own);
+    check_refused(&mut stage, client, &keys, link, "no connection could be made, not sent");
+}
+
+#[test]
+fn a_change_at_several_servers_is_sent_to_none_of_them_if_the_queue_of_one_is_full() {
+    let (mut stage, client, keys, [link, other]) = field(|limits| limits.link_queue = 2);
+    let waiting = stage.client();
+    for _ in 0..2 {
+        asks(&mut stage, waiting, &format!("GET {}", keys[1]));
+    }
+    check_refused(&mut stage, client, &keys, link, "queue full, not sent");
+    assert!(!stage.turn(other).is_empty());
+    stage.says(other, "$-1\r\n$-1\r\n");
+    // Now it fits, and both are asked before either answers.
+    asks(&mut stage, client, &format!("MSET {} 1 {} 2", keys[0], keys[1]));
+    assert!(stage.turn(link).contains("mset") && stage.turn(other).contains("mset"));
+}
+
+/// Three messages of one request: room for the first is not enough.
+#[test]
+fn a_change_that_would_fill_a_queue_by_itself_is_refused_whole_or_sent_whole() {
+    for (room, is_sent) in [(2, false), (8, true)] {
+        let (mut stage, client, keys, [link, other]) = field(|limits| limits.link_queue = room);
+        let value = "v".repeat(9_000);
+        let mine = format!("{} {value}", keys[1]);
+        asks(&mut stage, client, &format!("MSET {} 1 {mine} {mine} {mine}", keys[0]));
+        let (one, more) = (stage.turn(link), stage.turn(other));
+        match is_sent {
+            true => {
+                assert_eq!((one.matches("mset").count(), more.matches("mset").count()), (1, 3));
+                stage.says(link, "+OK\r\n");
+                stage.says(other, "+OK\r\n+OK\r\n+OK\r\n");
+                assert_eq!(stage.hears(client), "+OK\r\n");
+            }
+            false => {
+                assert_eq!((one.as_str(), more.as_str()), ("", ""));
+                assert!(stage.hears(client).ends_with(": queue full, not sent\r\n"));
+            }
+        }
+        stage.expect_rows(0);
+    }
+}
+
+/// Of memcached's, too, and also where nobody waits for the answer.
+#[test]
+fn a_flush_all_is_sent_to_no_server_if_one_is_down() {
+    let mut stage = Stage::new(&["s0", "s1"], |pool| {
+        pool.distribution = Distribution::Modula;
+        pool.allow = vec!["flush_all".to_string()];
+        pool.preconnect = true;
+    });
+    let client = stage.client();
+    let link = stage.connect(0);
+    let (other, _) = stage.connects.pop().expect("both are connected");
+    stage.closes(other, Closed::Reset);
+    let told = "SERVER_ERROR s1: down, waiting for it to come back\r\n";
+    stage.says(client, "flush_all\r\nflush_all noreply\r\nflush_all 10\r\n");
+    assert_eq!((stage.turn(link), stage.hears(client)), (String::new(), told.repeat(2)));
+    stage.passes(SECOND);
+    let back = stage.connect(1);
+    stage.says(client, "flush_all\r\n");
+    assert_eq!([stage.turn(link), stage.turn(back)], ["flush_all\r\n"; 2]);
+}
+
+#[test]
+fn a_list_of_another_length_than_was_asked_for_ends_the_link_of_one_server_as_well() {
+    for wrong in
+        ["*1\r\n$-1\r\n", "*3\r\n$-1\r\n$-1\r\n$-1\r\n", "*0\r\n", "$-1\r\n", ":2\r\n", "*3\r\n"]
+    {
+        let mut stage = redis(&["s0"], |_| {});
+        let client = stage.client();
+        asks(&mut stage, client, "MGET a b");
+        let link = comes_up(&mut stage, 0);
+        assert_eq!(stage.turn(link), resp("MGET a b"));
+        stage.says(link, "*2\r\n$1\r\n1\r\n$-1\r\n");
+        assert_eq!(stage.hears(client), "*2\r\n$1\r\n1\r\n$-1\r\n");
+        asks(&mut stage, client, "MGET a b");
+        stage.turn(link);
+        stage.says(link, wrong);
+        let told = "-ERR s0: unexpected reply, connection closed\r\n";
+        assert_eq!(
+            (stage.hears(client).as_str(), &stage.closed[..]),
+            (told, &[link][..]),
+            "{wrong}"
+        );
+    }
+}
+
+const DIGEST: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
+
+/// Nothing overtakes what its client asked after it; but the next call finds the script.
+#[test]
+fn a_script_that_is_missed_in_a_pipeline_is_loaded_for_the_next_call() {
+    let mut stage = redis(&["s0"], |_| {});
+    let client = stage.client();
+    asks(&mut stage, client, "SCRIPT LOAD 1");
+    let link = comes_up(&mut stage, 0);
+    stage.turn(link);
+    let answer = format!("$40\r\n{DIGEST}\r\n");
+    stage.says(link, &answer);
+    assert_eq!(stage.hears(client), answer);
+    let call = resp(&format!("EVALSHA {DIGEST} 1 k"));
+    let set = resp("SET k v");
+    let load = resp("SCRIPT LOAD 1");
+    stage.says(client, &[&call[..], &call, &set].concat());
+    assert_eq!(stage.turn(link), [&call[..], &call, &set].concat());
+    stage.says(link, NO_SCRIPT);
+    stage.says(link, &format!("{NO_SCRIPT}+OK\r\n"));
+    assert_eq!(stage.hears(client), format!("{NO_SCRIPT}{NO_SCRIPT}+OK\r\n"));
+    // Once, although two have missed it; and what is asked before it has been answered, or by
+    // somebody else, comes behind it.
+    let other = stage.client();
+    stage.says(other, &call);
+    assert_eq!(stage.turn(link), [&load[..], &call].concat());
+    stage.says(link, &format!("{answer}:1\r\n"));
+    assert_eq!(stage.hears(other), ":1\r\n");
+    // The next time it is lost it is loaded again.
+    stage.says(client, &[&call[..], &set].concat());
+    stage.turn(link);
+    stage.says(link, &format!("{NO_SCRIPT}+OK\r\n"));
+    assert_eq!(stage.turn(link), load);
+    stage.says(link, &answer);
+    assert_eq!(stage.hears(client), format!("{NO_SCRIPT}+OK\r\n"));
+    stage.expect_rows(0);
+}
+
+/// A server that is told and forgets is not told for ever.
+#[test]
+fn a_script_is_loaded_once_for_each_call_that_misses_it() {
+    let mut stage = redis(&["s0"], |_| {});
+    let client = stage.client();
+    asks(&mut stage, client, "SCRIPT LOAD 1");
+    let link = comes_up(&mut stage, 0);
+    stage.turn(link);
+    let answer = format!("$40\r\n{DIGEST}\r\n");
+    stage.says(link, &answer);
+    stage.hears(client);
+    let (call, load) = (resp(&format!("EVALSHA {DIGEST} 1 k")), resp("SCRIPT LOAD 1"));
+    stage.says(client, &call);
+    assert_eq!(stage.turn(link), call);
+    stage.says(link, NO_SCRIPT);
+    stage.passes(0);
+    assert_eq!(stage.turn(link), [&load[..], &call].concat());
+    stage.says(link, &format!("{answer}{NO_SCRIPT}"));
+    assert_eq!((stage.turn(link).as_str(), stage.hears(client).as_str()), ("", NO_SCRIPT));
+    stage.expect_rows(0);
+}

@@ -1,0 +1,92 @@
+//! `allow:` of a pool: the commands that reach its servers only because the operator says so. The
+//! protocol's table says of each whether it can be allowed.
+
+use proto::{Class, Command, Protocol, Refusal};
+
+use super::apply::Findings;
+use super::draft::PoolDraft;
+use super::report::{Place, nearest};
+use super::rules::Rules;
+use super::value::Fault;
+
+/// A name under `allow:` and where it stands.
+pub struct AllowDraft {
+    pub name: String,
+    pub place: Place,
+}
+
+impl PoolDraft {
+    /// The commands that are allowed, by their names in the protocol's table: of a container all
+    /// its subcommands that can be.
+    pub fn allowed(&self) -> Vec<String> {
+        let protocol = self.protocol();
+        let rows = self.allow.iter().flat_map(|draft| meant(protocol, &draft.name));
+        let gated = rows.filter(|row| is_gated(row)).map(|row| row.name.to_string());
+        let mut names: Vec<String> = Vec::new();
+        for name in gated {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+}
+
+impl Rules<'_> {
+    /// `allow` names commands of the pool's protocol that can be allowed.
+    pub fn check_allowed(&self, findings: &mut Findings) {
+        for AllowDraft { name, place } in &self.draft.allow {
+            if let Some(fault) = fault(self.draft.protocol(), name) {
+                findings.fault(*place, fault);
+            }
+        }
+    }
+}
+
+/// What is wrong with a name under `allow:`.
+fn fault(protocol: &dyn Protocol, name: &str) -> Option<Fault> {
+    let rows: Vec<&Command> = meant(protocol, name).collect();
+    if rows.iter().any(|row| is_gated(row)) {
+        return None;
+    }
+    let refused = rows.iter().find_map(|row| match row.class {
+        Class::Refuse(Refusal::ByName(why)) => Some(why),
+        _ => None,
+    });
+    Some(match (rows.is_empty(), refused) {
+        (true, _) => {
+            let message =
+                format!("allow: `{name}` is no command of a pool that speaks {}", protocol.name());
+            Fault::new(message).suggest(nearest(name, names(protocol)))
+        }
+        (false, Some(why)) => {
+            let why = why.strip_prefix("refused by the proxy: ").unwrap_or(why);
+            Fault::new(format!("allow: `{name}` cannot be allowed: {why}"))
+        }
+        (false, None) => Fault::new(format!("allow: `{name}` needs no leave; take it out")),
+    })
+}
+
+/// The rows that a name means: one, or those of a container.
+fn meant<'n>(
+    protocol: &dyn Protocol,
+    name: &'n str,
+) -> impl Iterator<Item = &'static Command> + 'n {
+    let is_it = move |row: &&Command| {
+        row.name == name || row.name.split_once('|').is_some_and(|(above, _)| above == name)
+    };
+    protocol.commands().iter().filter(is_it)
+}
+
+/// Every name that can be allowed, of containers too.
+fn names(protocol: &dyn Protocol) -> impl Iterator<Item = &'static str> {
+    let gated = protocol.commands().iter().filter(|row| is_gated(row));
+    gated.flat_map(|row| {
+        let container = row.name.split_once('|').map(|(above, _)| above);
+        std::iter::once(row.name).chain(container)
+    })
+}
+
+fn is_gated(row: &Command) -> bool {
+    matches!(row.class, Class::Broadcast { gated: true, .. })
+}

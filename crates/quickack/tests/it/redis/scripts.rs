@@ -1,0 +1,168 @@
+//! What a script can make a real server say, and scripts that a server has lost.
+
+use testkit::process::{Family, Quickack, Redis};
+use testkit::resp::{Reply, Speaker};
+
+use super::super::crew;
+use super::{addresses, config, quickack, servers};
+
+/// Every kind of reply that the servers make of a table, with nothing, odd bytes and much in it.
+const SCRIPTS: &[&str] = &[
+    "return {big_number='abc'}",
+    "return {big_number=''}",
+    "return {big_number='-'}",
+    "return {big_number='1\\r\\n2'}",
+    "return {big_number=string.rep('7', 100000)}",
+    "return {big_number='\\1\\27[2J\\255'}",
+    "return {double=1/0}",
+    "return {double=-1/0}",
+    "return {double=0/0}",
+    "return {double=1e300}",
+    "return {double=-0.0}",
+    "return {ok=''}",
+    "return {ok='\\255\\254\\1 $5'}",
+    "return {ok='a\\r\\n:1'}",
+    "return {ok=string.rep('x', 100000)}",
+    "return {err='ODD \\255\\1'}",
+    "return {err='MINE a\\r\\n+OK'}",
+    "return redis.error_reply('ERR a\\nb')",
+    "return redis.status_reply('a\\rb')",
+    "return {verbatim_string={string='a\\r\\nb', format='txt'}}",
+    "return {verbatim_string={string='', format='\\r\\n+'}}",
+    "return {map={}}",
+    "return {map={a={big_number='x'}, b={double=0/0}}}",
+    "return {set={}}",
+    "return {set={a=true, b=true}}",
+    "return {}",
+    "return nil",
+    "return true",
+    "return false",
+    "return {1, {2, {3, {{big_number='deep'}}}}}",
+    "return {{err='MINE in an array'}, {ok='yes'}, {err=''}}",
+    "return {{map={k={set={v=true}}}}, {double=1.5}, false, true}",
+    "return 3.99",
+    "return -9007199254740993",
+    "redis.setresp(3); return redis.call('hgetall', KEYS[1])",
+    "redis.setresp(3); redis.call('zadd', KEYS[1]..'z', 1.5, 'm'); \
+     return redis.call('zscore', KEYS[1]..'z', 'm')",
+];
+
+/// The links are many clients': no script may end one, or make its server look ill.
+#[test]
+fn no_line_that_a_script_writes_before_redis_or_valkey_ends_a_link() {
+    for family in Family::ALL {
+        let backs = servers(family, 1);
+        let quickack = quickack(&addresses(&backs), &[]);
+        for dialect in [2, 3] {
+            let mut direct = Speaker::connect(backs[0].address);
+            let mut client = Speaker::connect(quickack.address());
+            let mut canary = Speaker::connect(quickack.address());
+            for one in [&mut direct, &mut client, &mut canary] {
+                assert!(!one.say(&format!("HELLO {dialect}")).is_error());
+            }
+            direct.say("HSET h a 1");
+            for script in SCRIPTS {
+                let words = ["EVAL", script, "1", "h"];
+                let expected = direct.ask(&words);
+                client.send(&testkit::resp::command(&words));
+                canary.send(&testkit::resp::command(&["ECHO", "mine"]));
+                canary.send(&testkit::resp::command(&["EXISTS", "h"]));
+                let found = client.reply().unwrap_or_else(|why| panic!("{script}: {why}"));
+                let name = family.name();
+                assert_eq!(found, expected, "{name}, RESP{dialect}: {script}");
+                assert_eq!(canary.reply(), Ok(Reply::Bulk("mine".into())), "{script}");
+                assert_eq!(canary.reply(), Ok(Reply::Integer(1)), "{script}");
+            }
+        }
+        let server = &crew::stats(&quickack)["pools"][0]["servers"][0];
+        let count = |name: &str| server[name].as_u64().unwrap_or_else(|| panic!("no {name}"));
+        assert_eq!((count("poisoned_total"), count("refused_down_total")), (0, 0), "{server}");
+    }
+}
+
+/// In a pipeline the call itself stays an error: asked again it would overtake what came after it.
+#[test]
+fn a_script_that_redis_misses_in_a_pipeline_is_there_for_the_next_call() {
+    for family in Family::ALL {
+        let backs = servers(family, 1);
+        let text = format!("{}global:\n  workers: 1\n", config(&addresses(&backs), &[]));
+        let quickack = Quickack::start(super::QUICKACK, &text);
+        let mut client = Speaker::connect(quickack.address());
+        let sha = client.ask(&["SCRIPT", "LOAD", "return redis.call('INCR', KEYS[1])"]);
+        let sha = String::from_utf8_lossy(sha.bytes().expect("a sum")).into_owned();
+        Speaker::connect(backs[0].address).say("SCRIPT FLUSH");
+        let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        let call = format!("EVALSHA {sha} 1 n");
+        let replies = client.ask_all(&[words(&call), words(&call), words("SET other x")]);
+        assert!(replies[0].error().starts_with("NOSCRIPT "), "{replies:?}");
+        assert_eq!(replies[2], Reply::Simple("OK".into()));
+        // A pipeline again: nothing in it can be asked once more.
+        let replies = client.ask_all(&[words(&call), words("SET other x")]);
+        assert!(matches!(replies[0], Reply::Integer(_)), "{}: {replies:?}", family.name());
+        let mut direct = Speaker::connect(backs[0].address);
+        let known = direct.ask(&["SCRIPT", "EXISTS", &sha]);
+        assert_eq!(known, Reply::Array(vec![Reply::Integer(1)]));
+    }
+}
+
+/// A server that answers another question than was asked is not believed, split or not.
+#[test]
+fn a_list_that_is_too_short_before_one_server_ends_the_link() {
+    use super::model::{Model, Turn};
+    let model = Model::start(|words| match words {
+        "mget a b" => Turn::Say(b"*1\r\n$1\r\n1\r\n".to_vec()),
+        _ => Turn::Say(b"$2\r\nok\r\n".to_vec()),
+    });
+    let quickack = quickack(&[model.address], &["server_retry_timeout: 50ms"]);
+    let mut client = Speaker::connect(quickack.address());
+    assert_eq!(client.say("GET a"), Reply::Bulk("ok".into()));
+    let reply = client.say("MGET a b");
+    assert!(reply.error().contains("unexpected reply, connection closed"), "{reply:?}");
+}
+
+/// Names and arguments of any byte: what is repeated of them is what Redis repeats.
+#[test]
+fn every_byte_that_a_client_sends_is_repeated_as_redis_repeats_it() {
+    let redis = Redis::start(Family::Redis70);
+    let quickack = quickack(&[redis.address], &[]);
+    let mut direct = Speaker::connect(redis.address);
+    let mut client = Speaker::connect(quickack.address());
+    let mut check = |words: &[Vec<u8>]| {
+        let (expected, found) = (direct.ask(words), client.ask(words));
+        assert!(expected.is_error(), "{words:?}: {expected:?}");
+        assert_eq!(found, expected, "{words:?}");
+    };
+    let words = |words: &[&[u8]]| words.iter().map(|word| word.to_vec()).collect::<Vec<_>>();
+    for byte in 0..=255_u8 {
+        let odd = [b'a', byte, b'b'];
+        check(&words(&[&odd]));
+        check(&words(&[&[byte, b'x']]));
+        check(&words(&[&[b'x', byte]]));
+        check(&words(&[b"nosuch", &odd, &[byte], b"", &odd]));
+        check(&words(&[b"CLIENT", &odd]));
+        check(&words(&[b"object", &[b'x', byte]]));
+        check(&words(&[b"HELLO", b"2", &odd]));
+        check(&words(&[b"HELLO", b"2", &[b'x', byte], b"y"]));
+    }
+    // How much of it is repeated.
+    for len in [1, 40, 63, 64, 120, 126, 127, 128, 129, 130, 300] {
+        let long = vec![b'l'; len];
+        check(&words(&[&long]));
+        check(&words(&[b"nosuch", &long]));
+        check(&words(&[b"nosuch", b"x", &long, b"y"]));
+        check(&words(&[b"nosuch", &long, &long, &long]));
+        check(&words(&[b"CONFIG", &long]));
+        check(&words(&[b"HELLO", b"3", &long]));
+        check(&vec![b"n".to_vec(); len]);
+    }
+    // What stands where an argument should begin; the connection ends with it.
+    for byte in (1..=255_u8).filter(|byte| *byte != b'$') {
+        let text = [&b"*1\r\n"[..], &[byte], b"\r\n"].concat();
+        let said = [redis.address, quickack.address()].map(|address| {
+            let mut one = Speaker::connect(address);
+            one.send(&text);
+            one.reply()
+        });
+        assert_eq!(said[0], said[1], "{byte:#x}");
+    }
+}

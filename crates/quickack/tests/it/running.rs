@@ -1,0 +1,410 @@
+//! Proxies that run beside each other: how whoever asks finds the right one, and what is left of
+//! those that were killed. Their names are in a folder of the test's, as `RUNTIME_DIRECTORY` says.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+use testkit::process::{Process, facts, wait_until};
+
+use super::QUICKACK;
+
+/// A folder with configurations, and one in it for the names of those that run.
+struct Site {
+    folder: TempDir,
+}
+
+/// What a verb has answered.
+struct Answer {
+    ok: bool,
+    stdout: String,
+    stderr: String,
+}
+
+impl Site {
+    fn new() -> Site {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join(NAMES)).unwrap();
+        fs::set_permissions(folder.path().join(NAMES), fs::Permissions::from_mode(0o700)).unwrap();
+        Site { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A configuration with an embedded cache; `global` are lines of its first block.
+    fn write(&self, name: &str, global: &str) {
+        let text = format!(
+            "global:\n  workers: 1\n{global}alpha:\n  listen: 127.0.0.1:0\n  memory: 1m\n  \
+             servers: [embedded]\n"
+        );
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// Runs with the configuration of that name until it says where its socket is.
+    fn run(&self, name: &str) -> Process {
+        self.run_by(Command::new(QUICKACK), name)
+    }
+
+    /// The same behind a command that ends up as quickack.
+    fn run_by(&self, mut command: Command, name: &str) -> Process {
+        command.args(["run", "-c"]).arg(self.path(name)).env(RUNTIME, self.path(NAMES));
+        let mut process = Process::start(name, &mut command);
+        process.wait_for("its admin socket", |said| said.contains("admin socket").then_some(()));
+        process
+    }
+
+    fn ask(&self, words: &[&str]) -> Answer {
+        let mut command = Command::new(QUICKACK);
+        command.args(words).current_dir(self.folder.path()).env(RUNTIME, self.path(NAMES));
+        Answer::of(&command.output().unwrap())
+    }
+
+    /// What is in the folder of names.
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.path(NAMES)).unwrap().map(Result::unwrap);
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Answer {
+    fn of(output: &Output) -> Answer {
+        let [stdout, stderr] = [&output.stdout, &output.stderr]
+            .map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+        Answer { ok: output.status.success(), stdout, stderr }
+    }
+
+    /// Whether it is of this proxy.
+    #[track_caller]
+    fn is_of(&self, process: &Process) {
+        let start = format!("master {},", process.id());
+        assert!(self.ok && self.stdout.starts_with(&start), "{}{}", self.stdout, self.stderr);
+    }
+}
+
+fn kill(mut process: Process) {
+    process.signal(Signal::KILL);
+    process.wait_for_end();
+}
+
+const RUNTIME: &str = "RUNTIME_DIRECTORY";
+const NAMES: &str = "names";
+
+/// One that named no socket and one that did are killed; the one that runs has the socket of the
+/// second. Each kind of name is left behind, and neither is taken for a proxy.
+#[test]
+fn proxies_that_were_killed_are_not_listed_and_their_places_are_taken_again() {
+    let site = Site::new();
+    let admin = format!("  admin: {}\n", site.path("admin.sock").display());
+    site.write("plain.yml", "");
+    for name in ["one.yml", "two.yml"] {
+        site.write(name, &admin);
+    }
+    kill(site.run("plain.yml"));
+    kill(site.run("one.yml"));
+    let two = site.run("two.yml");
+    assert_eq!(site.names().len(), 6, "a name and a lock each: {:?}", site.names());
+    site.ask(&["workers"]).is_of(&two);
+    site.ask(&["workers", "-c", "two.yml"]).is_of(&two);
+    let dead = site.ask(&["workers", "-c", "plain.yml"]);
+    assert!(!dead.ok && dead.stderr.contains("no proxy that runs with"), "{}", dead.stderr);
+    let plain = site.run("plain.yml");
+    site.ask(&["workers", "-c", "plain.yml"]).is_of(&plain);
+    let both = site.ask(&["workers"]);
+    assert!(both.stderr.contains("several proxies run"), "{}", both.stderr);
+    assert_eq!(both.stderr.matches(".sock").count(), 2, "{}", both.stderr);
+    // Whoever ends in order leaves nothing of its own, and what is others'.
+    for mut process in [plain, two] {
+        process.signal(Signal::TERM);
+        process.wait_for_end();
+    }
+    let left = site.names();
+    assert!(left.len() == 2 && left.iter().all(|name| name.starts_with("one-")), "{left:?}");
+}
+
+/// A second proxy of one file does not take the name of the first, and does not remove it.
+#[test]
+fn the_name_of_a_proxy_that_runs_is_not_taken_by_another_with_the_same_file() {
+    let site = Site::new();
+    site.write("plain.yml", "");
+    let first = site.run("plain.yml");
+    let mut command = Command::new(QUICKACK);
+    command.args(["run", "-c"]).arg(site.path("plain.yml")).env(RUNTIME, site.path(NAMES));
+    let mut second = Process::start("second", &mut command);
+    second.wait_for("that it runs without", |said| {
+        let told = said.contains("another proxy runs with this configuration; running without");
+        (told && said.contains("listening on")).then_some(())
+    });
+    second.signal(Signal::TERM);
+    second.wait_for_end();
+    site.ask(&["workers", "-c", "plain.yml"]).is_of(&first);
+}
+
+/// It does not see the socket of the first, and starts and ends beside it again and again. The
+/// first one's file says nothing about its socket any more: it is found by its name only.
+#[test]
+fn a_proxy_in_a_mount_namespace_of_its_own_leaves_the_names_of_others() {
+    let site = Site::new();
+    fs::create_dir(site.path("hidden")).unwrap();
+    let admin = format!("  admin: {}\n", site.path("hidden/admin.sock").display());
+    site.write("first.yml", &admin);
+    site.write("other.yml", "");
+    let first = site.run("first.yml");
+    site.write("first.yml", "");
+    let away =
+        format!("mount -t tmpfs tmpfs {} && exec {QUICKACK} \"$@\"", site.path("hidden").display());
+    let mut answers = 0;
+    for round in 0..5 {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", &away, "sh"]);
+        let mut other = site.run_by(command, "other.yml");
+        for _ in 0..10 {
+            site.ask(&["workers", "-c", "first.yml"]).is_of(&first);
+            // What it says is not what the file said: it answers, and that is what is asked here.
+            let reload = site.ask(&["reload", "-c", "first.yml"]);
+            let told = format!("{}{}", reload.stdout, reload.stderr);
+            assert!(told.contains("admin"), "round {round}: {told}");
+            answers += 1;
+        }
+        site.ask(&["workers", "-c", "other.yml"]).is_of(&other);
+        other.signal(if round % 2 == 0 { Signal::TERM } else { Signal::KILL });
+        other.wait_for_end();
+    }
+    assert_eq!(answers, 50);
+    site.write("first.yml", &admin);
+    let reload = site.ask(&["reload", "-c", "first.yml"]);
+    assert!(reload.ok && reload.stdout.contains("nothing changed"), "{}", reload.stderr);
+}
+
+/// Two services of a user without rights, each with the folder that systemd makes for it; root
+/// asks from outside, where nothing names these folders.
+#[test]
+fn root_finds_the_proxies_of_services_in_a_mount_namespace() {
+    let site = Site::new();
+    fs::set_permissions(site.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = site.path("quickack");
+    fs::copy(QUICKACK, &program).unwrap();
+    for name in ["one.yml", "two.yml"] {
+        site.write(name, "");
+    }
+    let folders = "mount -t tmpfs tmpfs /run && mkdir -p /run/quickack/one /run/quickack/two && \
+                   chown 65534:65534 /run/quickack/one /run/quickack/two && ";
+    let service = |name: &str| {
+        format!(
+            "RUNTIME_DIRECTORY=/run/quickack/{name} exec setpriv --reuid=65534 --regid=65534 \
+             --clear-groups {} run -c {}",
+            program.display(),
+            site.path(&format!("{name}.yml")).display()
+        )
+    };
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", &format!("{folders}{}", service("one"))]);
+    let mut one = Process::start("one", &mut command);
+    one.wait_for("its socket", |said| {
+        said.contains("admin socket: /run/quickack/one/one-").then_some(())
+    });
+    let inside = |words: &[&str]| {
+        let mut command = Command::new("nsenter");
+        command.args(["-m", "-t", &one.id().to_string(), QUICKACK]).args(words);
+        command.env_remove(RUNTIME);
+        Answer::of(&command.output().unwrap())
+    };
+    inside(&["workers"]).is_of(&one);
+    let mut command = Command::new("nsenter");
+    command.args(["-m", "-t", &one.id().to_string(), "sh", "-c", &service("two")]);
+    let mut two = Process::start("two", &mut command);
+    two.wait_for("its socket", |said| said.contains("admin socket").then_some(()));
+    let file = |name: &str| site.path(name).display().to_string();
+    inside(&["workers", "-c", &file("one.yml")]).is_of(&one);
+    inside(&["workers", "-c", &file("two.yml")]).is_of(&two);
+    let reload = inside(&["reload", "-c", &file("two.yml")]);
+    assert!(reload.ok && reload.stdout.contains("nothing changed"), "{}", reload.stderr);
+    let both = inside(&["workers"]);
+    assert!(both.stderr.contains("/run/quickack/one/one-"), "{}", both.stderr);
+    assert!(both.stderr.contains("/run/quickack/two/two-"), "{}", both.stderr);
+}
+
+/// Files that lie where somebody removed the old ones are what clients and operators look for.
+#[test]
+fn a_reload_makes_removed_sockets_again_and_those_who_are_there_stay() {
+    let site = Site::new();
+    let (socket, admin) = (site.path("alpha.sock"), site.path("admin.sock"));
+    let text = format!(
+        "global:\n  workers: 2\n  admin: {}\nalpha:\n  listen: {} 0660\n  memory: 1m\n  \
+         servers: [embedded]\n",
+        admin.display(),
+        socket.display()
+    );
+    fs::write(site.path("alpha.yml"), text).unwrap();
+    let proxy = site.run("alpha.yml");
+    let mut early = unix_client(&socket);
+    ask(&mut early, "set k 0 0 1\r\nx\r\n", "STORED\r\n");
+    fs::remove_file(&socket).unwrap();
+    let reload = site.ask(&["reload", "-c", "alpha.yml"]);
+    let told = format!("{} was removed, and is made again", socket.display());
+    assert!(reload.ok && reload.stdout.contains(&told), "{}{}", reload.stdout, reload.stderr);
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);
+    let mut late = unix_client(&socket);
+    for client in [&mut early, &mut late] {
+        ask(client, "get k\r\n", "VALUE k 0 1\r\nx\r\nEND\r\n");
+    }
+    // Once more is nothing.
+    let again = site.ask(&["reload", "-c", "alpha.yml"]);
+    assert!(again.stdout.contains("nothing changed"), "{}{}", again.stdout, again.stderr);
+    // The admin socket, by the signal; and both its names at once.
+    for entry in fs::read_dir(site.path(NAMES)).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    fs::remove_file(&admin).unwrap();
+    proxy.signal(Signal::HUP);
+    wait_until("the admin socket and its name are there again", || {
+        admin.exists() && site.names().len() == 2
+    });
+    site.ask(&["workers"]).is_of(&proxy);
+    // Whoever is at the desk already is told.
+    let mut visitor = unix_client(&admin);
+    fs::remove_file(&admin).unwrap();
+    let mut answer = String::new();
+    std::io::Write::write_all(&mut visitor, b"reload\n").unwrap();
+    std::io::Read::read_to_string(&mut visitor, &mut answer).unwrap();
+    assert!(answer.contains("the admin socket was removed, and is made again"), "{answer}");
+    site.ask(&["workers", "-c", "alpha.yml"]).is_of(&proxy);
+}
+
+/// The log goes to a full disk; then the operator makes room and reloads.
+#[test]
+fn a_reload_reopens_the_log_and_a_full_disk_is_named() {
+    let site = Site::new();
+    let log = site.path("log");
+    std::os::unix::fs::symlink("/dev/full", &log).unwrap();
+    site.write("alpha.yml", "");
+    let mut proxy = site.run("alpha.yml");
+    site.write("alpha.yml", &format!("  log: {}\n", log.display()));
+    let reload = site.ask(&["reload", "-c", "alpha.yml"]);
+    assert!(reload.ok, "{}", reload.stderr);
+    proxy.wait_for("on stderr that the log is full", |said| {
+        let told = format!("cannot write the log {}: No space left on device", log.display());
+        said.contains(&told).then_some(())
+    });
+    fs::remove_file(&log).unwrap();
+    let reload = site.ask(&["reload", "-c", "alpha.yml"]);
+    assert!(reload.stdout.contains("the log is reopened"), "{}{}", reload.stdout, reload.stderr);
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(text.contains("lines were lost: they could not be written: No space left"), "{text}");
+    // Moved away, as logrotate does.
+    let old = site.path("log.1");
+    fs::rename(&log, &old).unwrap();
+    assert!(site.ask(&["reload", "-c", "alpha.yml"]).ok);
+    // Said twice in a second, it is counted and told when that is over.
+    wait_until("the new log says so", || {
+        fs::read_to_string(&log).is_ok_and(|text| text.contains("the log is reopened"))
+    });
+    assert_eq!(fs::read_to_string(&old).unwrap(), text);
+    // Where it cannot be opened, whoever asked is told.
+    fs::remove_file(&log).unwrap();
+    fs::create_dir(&log).unwrap();
+    let told = site.ask(&["reload", "-c", "alpha.yml"]).stdout;
+    assert!(told.contains("cannot reopen the log"), "{told}");
+}
+
+/// What may be changed, or belongs to others, is used, and told of: also to root, who could read
+/// it anyway.
+#[test]
+fn files_that_others_may_change_are_warned_of_as_root_too() {
+    let site = Site::new();
+    let (file, users) = (site.path("alpha.yml"), site.path("users"));
+    fs::write(&file, "alpha:\n  listen: 127.0.0.1:0\n  users: users\n  servers: [embedded]\n")
+        .unwrap();
+    fs::write(&users, "anna:secret\n").unwrap();
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let told = || {
+        let checked = site.ask(&["check", "alpha.yml"]);
+        assert!(checked.ok && !checked.stderr.contains("secret"), "{}", checked.stderr);
+        checked.stderr
+    };
+    mode(&users, 0o600);
+    mode(&file, 0o644);
+    assert_eq!(told(), "");
+    for open in [0o664, 0o646] {
+        mode(&file, open);
+        let words = format!("warning: the mode {open:04o} of this file lets others than its owner");
+        assert!(told().contains(&words), "{}", told());
+    }
+    mode(&file, 0o644);
+    chown(&file, Some(65534), None).unwrap();
+    assert!(told().contains("this file belongs to user 65534"), "{}", told());
+    chown(&file, Some(0), None).unwrap();
+    chown(&users, Some(65534), None).unwrap();
+    assert!(told().contains("users: `users`: this file belongs to user 65534"), "{}", told());
+    // Whoever runs it is told as well.
+    let mut proxy = site.run("alpha.yml");
+    proxy.wait_for("the warning", |said| said.contains("belongs to user 65534").then_some(()));
+}
+
+/// The memory that all processes share is mapped whole, though little of it is used.
+#[test]
+fn a_limit_on_address_space_is_named_with_a_figure_that_is_enough() {
+    let site = Site::new();
+    site.write("alpha.yml", "");
+    let start = |limit: &str| {
+        let mut command = Command::new("sh");
+        let words = format!("ulimit -v {limit} && exec {QUICKACK} \"$@\"");
+        command.args(["-c", &words, "sh"]);
+        command
+    };
+    let mut command = start("900000");
+    command.args(["run", "-c"]).arg(site.path("alpha.yml")).env(RUNTIME, site.path(NAMES));
+    let refused = Answer::of(&command.output().unwrap());
+    let told = refused.stderr;
+    assert!(!refused.ok && told.contains("Cannot allocate memory"), "{told}");
+    for word in ["RLIMIT_AS", "900000k", "pools and servers", "LimitAS=infinity"] {
+        assert!(told.contains(word), "{word} is not in: {told}");
+    }
+    let enough = told.split("(`ulimit -v ").nth(2).and_then(|rest| rest.split('`').next());
+    let enough = enough.unwrap_or_else(|| panic!("no figure in: {told}"));
+    let proxy = site.run_by(start(enough), "alpha.yml");
+    wait_until("its worker is there", || !facts::children(proxy.id()).is_empty());
+    site.ask(&["workers", "-c", "alpha.yml"]).is_of(&proxy);
+}
+
+/// memcached 1.4 has no meta commands. That is told when it is met, and nothing before.
+#[test]
+fn a_server_without_meta_is_named_when_it_is_met() {
+    let server = super::shutdown::Hesitant::start_as("1.4.39");
+    let mut quickack = super::quickack(&[server.address], &["preconnect: on"]);
+    let told = format!("server {} of pool alpha has no meta commands", server.address);
+    quickack.process.wait_for("that it has none", |said| said.contains(&told).then_some(()));
+    let known = super::shutdown::Hesitant::start_as("1.6.18");
+    let mut other = super::quickack(&[known.address], &[]);
+    let mut client = other.client();
+    client.send("get a\r\n");
+    known.asked.recv_timeout(testkit::process::DEADLINE).unwrap();
+    known.answer.send(()).unwrap();
+    client.expect("END\r\n");
+    other.process.signal(Signal::TERM);
+    other.process.wait_for_end();
+    assert!(!other.process.said().contains("meta"), "{}", other.process.said());
+}
+
+fn unix_client(path: &Path) -> std::os::unix::net::UnixStream {
+    let stream = std::os::unix::net::UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(testkit::process::DEADLINE)).unwrap();
+    stream
+}
+
+#[track_caller]
+fn ask(client: &mut std::os::unix::net::UnixStream, request: &str, reply: &str) {
+    std::io::Write::write_all(client, request.as_bytes()).unwrap();
+    let mut bytes = vec![0; reply.len()];
+    std::io::Read::read_exact(client, &mut bytes).unwrap();
+    assert_eq!(String::from_utf8_lossy(&bytes), reply);
+}

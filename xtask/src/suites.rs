@@ -1,0 +1,249 @@
+//! `cargo xtask suites`: other projects' own tests, straight to the server and through quickack.
+//!
+//! ```text
+//!   fetch.rs   the project's source, once, below target/suites
+//!   stage.rs   a network and a /tmp of its own, the server, quickack, the tests
+//!   said.rs    the tests' output, read
+//!   list.rs    the tests that pass through quickack, in testkit/suites: a list only grows
+//! ```
+//!
+//! A test that passes straight to the server and not through quickack has its reason in
+//! docs/suites.md.
+
+mod fetch;
+mod list;
+mod said;
+mod stage;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use crate::cargo::{self, Count};
+use crate::{Outcome, root};
+use fetch::Source;
+use said::Said;
+
+const USAGE: &str = "[--write] [--program QUICKACK] [SUITE...]";
+/// The lists, what a pool is to allow, and what stands in for memcached before its own tests.
+const FOLDER: &str = "testkit/suites";
+
+/// One project's tests.
+struct Suite {
+    name: &'static str,
+    version: &'static str,
+    source: Source,
+    /// A script that makes the source ready to run, in its folder.
+    made: &'static str,
+    runner: Runner,
+}
+
+/// How they are run, and so how their output is read.
+enum Runner {
+    /// Words for pytest.
+    Pytest(&'static [&'static str]),
+    /// PHP's run-tests.php over `tests/`.
+    Phpt,
+    /// Each `t/*.t` by itself: it starts its own servers.
+    Tap,
+}
+
+const SUITES: &[Suite] = &[
+    Suite {
+        name: "pymemcache",
+        version: "4.0.0",
+        source: Source::Pypi("pymemcache"),
+        made: "",
+        runner: Runner::Pytest(&["--count=200", "--server=127.0.0.1", "pymemcache/test"]),
+    },
+    Suite {
+        name: "pylibmc",
+        version: "1.6.3",
+        source: Source::Pypi("pylibmc"),
+        made: "",
+        runner: Runner::Pytest(&["tests"]),
+    },
+    Suite {
+        name: "python-binary-memcached",
+        version: "0.33.0",
+        source: Source::Pypi("python-binary-memcached"),
+        made: "",
+        // These need a conftest.py that the package has not.
+        runner: Runner::Pytest(&[
+            "test",
+            "--ignore=test/test_ipv6.py",
+            "--ignore=test/test_sasl_integration.py",
+            "--ignore=test/test_tls.py",
+        ]),
+    },
+    Suite {
+        name: "php-memcached",
+        version: "3.3.0",
+        source: Source::Debian { package: "php-memcached", release: "trixie" },
+        made: PHP_RUNNER,
+        runner: Runner::Phpt,
+    },
+    Suite {
+        name: "memcached",
+        version: "1.6.18",
+        source: Source::Debian { package: "memcached", release: "bookworm" },
+        made: MEMCACHED,
+        runner: Runner::Tap,
+    },
+    Suite {
+        name: "redis-py",
+        version: "8.1.0",
+        source: Source::Pypi("redis"),
+        made: "",
+        // It gives the server a password that the pool has not, and so all later tests fail.
+        runner: Runner::Pytest(&[
+            "tests/test_commands.py",
+            "--deselect=tests/test_commands.py::TestRedisCommands::test_auth",
+        ]),
+    },
+];
+
+/// The runner comes with PHP's own files for making extensions.
+const PHP_RUNNER: &str = r#"
+    dev=php$(php -r 'echo PHP_MAJOR_VERSION.".".PHP_MINOR_VERSION;')-dev
+    apt-get -qq -o APT::Sandbox::User=root download $dev
+    dpkg -x ${dev}_*.deb dev
+    cp dev/usr/lib/php/*/build/run-tests.php .
+"#;
+
+/// The tests want the build with `debugtime`, so that they need not wait; it needs libevent-dev.
+/// They start `memcached-debug`, which is ours.
+const MEMCACHED: &str = "
+    ./configure --quiet
+    make --silent memcached-debug timedrun
+    mv memcached-debug memcached-real";
+
+/// What the command line asked for.
+#[derive(Default)]
+struct Request {
+    write: bool,
+    program: Option<PathBuf>,
+    /// Empty: all.
+    names: Vec<String>,
+}
+
+pub fn run(arguments: &[String]) -> Outcome {
+    if let [inside, rest @ ..] = arguments
+        && inside == stage::INSIDE
+    {
+        return stage::inside(rest);
+    }
+    let request = parse(arguments)?;
+    match run_all(&request)? {
+        Count { failed: 0, .. } => Ok(()),
+        Count { failed, .. } => Err(format!("{failed} suites failed; what is above says why")),
+    }
+}
+
+/// The step of `cargo xtask test`: a suite counts as one test.
+pub fn step() -> (Count, Outcome) {
+    match run_all(&Request::default()) {
+        Ok(count) if count.failed == 0 => (count, Ok(())),
+        Ok(count) => (count, Err(format!("{} suites failed", count.failed))),
+        Err(why) => (Count::default(), Err(why)),
+    }
+}
+
+fn parse(arguments: &[String]) -> Result<Request, String> {
+    let mut request = Request::default();
+    let mut rest = arguments.iter();
+    while let Some(word) = rest.next() {
+        match word.as_str() {
+            "--write" => request.write = true,
+            "--program" => request.program = rest.next().map(PathBuf::from),
+            name if SUITES.iter().any(|suite| suite.name == name) => {
+                request.names.push(name.to_string());
+            }
+            other => {
+                let names: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
+                return Err(format!("{other:?}? {USAGE}; suites: {}", names.join(" ")));
+            }
+        }
+    }
+    Ok(request)
+}
+
+fn run_all(request: &Request) -> Result<Count, String> {
+    let program = match &request.program {
+        Some(program) => std::path::absolute(program).map_err(|error| error.to_string())?,
+        None => build()?,
+    };
+    let mut count = Count::default();
+    let mut table = String::from(
+        "| suite | version | run directly | passed directly | run through | passed through |\n\
+         |---|---|---|---|---|---|\n",
+    );
+    for suite in SUITES.iter().filter(|suite| request.takes(suite)) {
+        println!("== {} {}", suite.name, suite.version);
+        match run_one(suite, &program, request.write) {
+            Ok(row) => {
+                table.push_str(&row);
+                count.passed += 1;
+            }
+            Err(why) => {
+                println!("FAILED: {why}");
+                table.push_str(&format!("| {} | {} | failed |\n", suite.name, suite.version));
+                count.failed += 1;
+            }
+        }
+    }
+    println!("\n{table}");
+    Ok(count)
+}
+
+impl Request {
+    fn takes(&self, suite: &Suite) -> bool {
+        self.names.is_empty() || self.names.iter().any(|name| name == suite.name)
+    }
+}
+
+fn build() -> Result<PathBuf, String> {
+    cargo::run(&mut cargo::command(&["build", "--release", "--locked", "--package", "quickack"]))?;
+    Ok(root().join("target/release/quickack"))
+}
+
+/// Both runs of one suite, compared with each other and with its list; the table's row.
+fn run_one(suite: &Suite, program: &Path, write: bool) -> Result<String, String> {
+    let folder = fetch::fetch(suite)?;
+    let list = root().join(FOLDER).join(format!("{}.txt", suite.name));
+    let play = |program| {
+        Ok::<_, String>(said::read(&suite.runner, &stage::play(suite, &folder, program)?))
+    };
+    let direct = play(None)?;
+    let mut through = play(Some(program))?;
+    if !list::missing(&list, &passed(&through)).is_empty() {
+        println!("a test of the list failed: once more, since some measure milliseconds");
+        through.extend(play(Some(program))?.into_iter().filter(|(_, said)| said.passed()));
+    }
+    let row = format!(
+        "| {} | {} | {} | {} | {} | {} |\n",
+        suite.name,
+        suite.version,
+        direct.len(),
+        passed(&direct).len(),
+        through.len(),
+        passed(&through).len()
+    );
+    print!("{row}");
+    let lost: BTreeSet<String> = passed(&direct).difference(&passed(&through)).cloned().collect();
+    for line in list::fold(&lost) {
+        println!("directly only: {line}");
+    }
+    for (name, said) in through.iter().filter(|(name, _)| lost.contains(*name)).take(TOLD_MAX) {
+        println!("    {name}: {}", said.told());
+    }
+    list::compare(&list, &passed(&through), write)?;
+    Ok(row)
+}
+
+/// The names of the tests that passed.
+fn passed(tests: &BTreeMap<String, Said>) -> BTreeSet<String> {
+    tests.iter().filter(|(_, said)| said.passed()).map(|(name, _)| name.clone()).collect()
+}
+
+/// So many failed tests are told in their own words.
+const TOLD_MAX: usize = 200;

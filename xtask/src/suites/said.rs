@@ -1,0 +1,147 @@
+//! The output of a suite's runner, read: each test by its name, and whether it passed.
+
+use std::collections::BTreeMap;
+
+use super::Runner;
+
+/// The end of one test. One that was skipped has none.
+pub enum Said {
+    Passed,
+    /// And the runner's words for it, if it had any.
+    Failed(String),
+}
+
+impl Said {
+    pub fn passed(&self) -> bool {
+        matches!(self, Said::Passed)
+    }
+
+    pub fn told(&self) -> &str {
+        match self {
+            Said::Passed => "passed",
+            Said::Failed(words) => words,
+        }
+    }
+}
+
+type Tests = BTreeMap<String, Said>;
+
+pub fn read(runner: &Runner, output: &str) -> Tests {
+    match runner {
+        Runner::Pytest(_) => pytest(output),
+        Runner::Phpt => phpt(output),
+        Runner::Tap => tap(output),
+    }
+}
+
+/// `PASSED name`, `FAILED name - words`, in its summary.
+fn pytest(output: &str) -> Tests {
+    let mut tests = Tests::new();
+    for line in output.lines() {
+        if let Some(name) = line.strip_prefix("PASSED ") {
+            tests.entry(name.to_string()).or_insert(Said::Passed);
+        } else if let Some(rest) =
+            line.strip_prefix("FAILED ").or_else(|| line.strip_prefix("ERROR "))
+            && rest.contains("::")
+        {
+            let (name, words) = rest.split_once(" - ").unwrap_or((rest, ""));
+            // One that passed and could not be cleared away has not passed.
+            tests.insert(name.to_string(), Said::Failed(words.to_string()));
+        }
+    }
+    tests
+}
+
+/// `PASS words [tests/name.phpt]`, after a line that this one overwrites on a terminal.
+fn phpt(output: &str) -> Tests {
+    let mut tests = Tests::new();
+    for line in output.lines() {
+        let line = line.rsplit('\r').next().unwrap_or(line);
+        let said = match line.split(' ').next() {
+            // WARN passed too: at its second attempt, or against what is expected of it.
+            Some("PASS" | "WARN") => Said::Passed,
+            Some("FAIL" | "LEAK" | "BORK") => Said::Failed(line.to_string()),
+            _ => continue,
+        };
+        let name = line.rsplit_once('[').and_then(|(_, rest)| rest.split_once(']'));
+        if let Some((name, _)) = name {
+            tests.insert(name.to_string(), said);
+        }
+    }
+    tests
+}
+
+/// `ok 7 - words` after a line that names the file.
+fn tap(output: &str) -> Tests {
+    let mut tests = Tests::new();
+    let mut file = "";
+    for line in output.lines() {
+        if let Some(name) = line.strip_prefix(FILE) {
+            file = name;
+            continue;
+        }
+        if UNCOUNTED.contains(&file) {
+            match line {
+                ENDED_WELL => tests.insert(file.to_string(), Said::Passed),
+                _ if line.starts_with("# ended") => {
+                    tests.insert(file.to_string(), Said::Failed(line.to_string()))
+                }
+                _ => continue,
+            };
+            continue;
+        }
+        let (failed, rest) = match (line.strip_prefix("ok "), line.strip_prefix("not ok ")) {
+            (Some(rest), _) => (false, rest),
+            (_, Some(rest)) => (true, rest),
+            _ => continue,
+        };
+        let (number, words) = rest.split_once(' ').unwrap_or((rest, ""));
+        if number.parse::<usize>().is_err() || words.starts_with("# skip") {
+            continue;
+        }
+        let said = if failed { Said::Failed(words.to_string()) } else { Said::Passed };
+        tests.insert(format!("{file} {number}"), said);
+    }
+    tests
+}
+
+/// Begins the line that names a file of TAP.
+pub const FILE: &str = "== ";
+
+/// Ends what a file said, if all of it passed.
+pub const ENDED_WELL: &str = "# ended: exit status: 0";
+
+/// These assert more or less often as time goes, so each is one test.
+const UNCOUNTED: &[&str] = &["t/binary-extstore.t", "t/maxconns.t"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(runner: Runner, output: &str, passed: &[&str], failed: &[(&str, &str)]) {
+        let tests = read(&runner, output);
+        let passes = tests.iter().filter(|(_, said)| said.passed()).map(|(name, _)| name.as_str());
+        assert_eq!(passes.collect::<Vec<_>>(), passed);
+        let fails = tests.iter().filter(|(_, said)| !said.passed());
+        assert_eq!(fails.map(|(name, said)| (&**name, said.told())).collect::<Vec<_>>(), failed);
+    }
+
+    #[test]
+    fn each_runner_says_it_its_own_way() {
+        let output = "PASSED a.py::b[x y]\nPASSED a.py::c\nERROR a.py::c - KeyError: 'z'\n\
+                      FAILED a.py::d\nERROR: no such file\nSKIPPED [1] a.py:3: why\n";
+        let failed = [("a.py::c", "KeyError: 'z'"), ("a.py::d", "")];
+        check(Runner::Pytest(&[]), output, &["a.py::b[x y]"], &failed);
+
+        let output = "TEST 1/3 [tests/a.phpt]\rPASS a [b] [tests/a.phpt] \n\
+                      FAIL Stats [tests/b.phpt] \nSKIP c [tests/c.phpt] reason: old\n";
+        let failed = [("tests/b.phpt", "FAIL Stats [tests/b.phpt] ")];
+        check(Runner::Phpt, output, &["tests/a.phpt"], &failed);
+
+        let output = "== t/a.t\n1..4\nok 1 - set\nok 2\nok 3 # skip no TLS\nnot ok 4 - get\n# no\n\
+                      == t/b.t\nok 1\n# ended: exit status: 0\n\
+                      == t/maxconns.t\nok 1\nok 2\n# ended: exit status: 0\n";
+        let passed = ["t/a.t 1", "t/a.t 2", "t/b.t 1", "t/maxconns.t"];
+        check(Runner::Tap, output, &passed, &[("t/a.t 4", "- get")]);
+    }
+}
