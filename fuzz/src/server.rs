@@ -67,8 +67,12 @@ pub fn check(bytes: &[u8], write: Write<'_>) {
     if matches!(request.class, Class::Refuse(_) | Class::Local(_)) {
         return;
     }
-    let Reading::Forwarded(said) = naive::read(bytes) else {
-        panic!("forwarded, and naively {:?}", naive::read(bytes));
+    let said = match naive::read(bytes) {
+        Reading::Forwarded(said) => said,
+        Reading::Perhaps(said) => {
+            return check_administrative(&said, (protocol, bytes, &request), write);
+        }
+        other => panic!("forwarded, and naively {other:?}"),
     };
     let head = &bytes[..request.head as usize];
     let bound = protocol.upstream().fetch_max(Ask { command: request.command });
@@ -96,6 +100,21 @@ pub fn check(bytes: &[u8], write: Write<'_>) {
             "no shorter message is to be had, and the server may hang up on it"
         );
     }
+}
+
+/// An administrative command passes as it is, but for `noreply`; of what servers do not look at, as
+/// much as one likes may be left out.
+pub fn check_administrative(
+    said: &Said,
+    (protocol, bytes, request): (&'static dyn Protocol, &[u8], &Request),
+    write: Write<'_>,
+) {
+    let head = &bytes[..request.head as usize];
+    let written = write(protocol, request, head, &[], true);
+    let (read, used) = read(&written).expect("the server knows the word");
+    assert_eq!(used, written.len(), "the server sees another command in it");
+    assert_eq!((&read.word, read.quiet), (&said.word, false));
+    assert!(said.options.starts_with(&read.options), "the server was sent {read:?}");
 }
 
 /// How long the server waits for this line's end.
@@ -204,6 +223,12 @@ pub fn read(sent: &[u8]) -> Option<(Said, usize)> {
             let count = rest.len() - usize::from(said.quiet);
             said.numbers =
                 rest[..count.min(1)].iter().map(|text| signed(text)).collect::<Option<_>>()?;
+        }
+        b"cache_memlimit" | b"debugtime" | b"extstore" | b"lru" | b"lru_crawler" | b"slabs"
+        | b"stats" => {
+            said.quiet = *word != b"stats" && rest.last() == Some(&&b"noreply"[..]);
+            let count = rest.len() - usize::from(said.quiet);
+            said.options = rest[..count].iter().map(|option| option.to_vec()).collect();
         }
         b"mg" | b"ms" | b"md" | b"ma" | b"me" => {
             said.keys = keys(rest.get(..1)?)?;
