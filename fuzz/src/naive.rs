@@ -3,7 +3,7 @@
 
 use proto::{Class, PROTOCOLS, Parsed, Quiet, Request, Resume, Span};
 
-use crate::{meta, mutate};
+use crate::{meta, mutate, server};
 
 /// What a request says, in plain values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,8 +90,7 @@ pub fn read(input: &[u8]) -> Reading {
     let kept = Reading::Kept { body: None };
     let Some((word, rest)) = words.split_first() else { return kept };
     match *word {
-        b"cache_memlimit" | b"debugtime" | b"extstore" | b"lru" | b"lru_crawler" | b"slabs"
-        | b"stats" => administrative(word, rest),
+        _ if server::is_administrative(word) => administrative(word, rest),
         b"get" | b"gets" => fetch(word, &[], rest),
         b"gat" | b"gats" => match rest.split_first() {
             Some((time, keys)) if exptime(time).is_some() => fetch(word, &[time], keys),
@@ -135,14 +134,9 @@ fn fetch(word: &[u8], numbers: &[&[u8]], keys: &[&[u8]]) -> Reading {
 
 /// A word and any others. Statistics are always answered.
 fn administrative(word: &[u8], rest: &[&[u8]]) -> Reading {
-    let quiet = word != b"stats" && rest.last() == Some(&&b"noreply"[..]);
-    let rest = &rest[..rest.len() - usize::from(quiet)];
-    Reading::Perhaps(Said {
-        word: String::from_utf8_lossy(word).into_owned(),
-        options: rest.iter().map(|text| text.to_vec()).collect(),
-        quiet,
-        ..Said::default()
-    })
+    let (quiet, options) = server::arguments(word, rest);
+    let word = String::from_utf8_lossy(word).into_owned();
+    Reading::Perhaps(Said { word, options, quiet, ..Said::default() })
 }
 
 /// `count` arguments, of which the fourth is the length, and perhaps another: only `noreply` says

@@ -224,12 +224,6 @@ pub fn read(sent: &[u8]) -> Option<(Said, usize)> {
             said.numbers =
                 rest[..count.min(1)].iter().map(|text| signed(text)).collect::<Option<_>>()?;
         }
-        b"cache_memlimit" | b"debugtime" | b"extstore" | b"lru" | b"lru_crawler" | b"slabs"
-        | b"stats" => {
-            said.quiet = *word != b"stats" && rest.last() == Some(&&b"noreply"[..]);
-            let count = rest.len() - usize::from(said.quiet);
-            said.options = rest[..count].iter().map(|option| option.to_vec()).collect();
-        }
         b"mg" | b"ms" | b"md" | b"ma" | b"me" => {
             said.keys = keys(rest.get(..1)?)?;
             let mut options = &rest[1..];
@@ -239,16 +233,34 @@ pub fn read(sent: &[u8]) -> Option<(Said, usize)> {
             }
             // The first letter decides; with `q` there may be no answer.
             said.quiet = *word != b"me" && options.iter().any(|option| option[0] == b'q');
-            said.options = options.iter().map(|option| option.to_vec()).collect();
+            said.options = texts(options);
         }
+        _ if is_administrative(word) => (said.quiet, said.options) = arguments(word, rest),
         _ => return None,
     }
     Some((said, end + 1))
 }
 
+/// Its arguments are the server's affair.
+pub fn is_administrative(word: &[u8]) -> bool {
+    const WORDS: &[&[u8]] =
+        &[b"cache_memlimit", b"debugtime", b"extstore", b"lru", b"lru_crawler", b"slabs", b"stats"];
+    WORDS.contains(&word)
+}
+
+/// Whether an administrative command is silenced, and its arguments without that.
+pub fn arguments(word: &[u8], rest: &[&[u8]]) -> (bool, Vec<Vec<u8>>) {
+    let silenced = word != b"stats" && rest.last() == Some(&&b"noreply"[..]);
+    (silenced, texts(&rest[..rest.len() - usize::from(silenced)]))
+}
+
+fn texts(words: &[&[u8]]) -> Vec<Vec<u8>> {
+    words.iter().map(|word| word.to_vec()).collect()
+}
+
 fn keys(tokens: &[&[u8]]) -> Option<Vec<Vec<u8>>> {
     let good = !tokens.is_empty() && tokens.iter().all(|token| token.len() <= 250);
-    good.then(|| tokens.iter().map(|token| token.to_vec()).collect())
+    good.then(|| texts(tokens))
 }
 
 /// As `strtol` reads it, with what the server accepts after it.
