@@ -315,51 +315,6 @@ fn gets_that_wait_for_company_wait_no_longer_than_the_queue_deadline() {
     assert_eq!(stage.turn(link), "get late\r\n");
 }
 
-/// The pause before a probe grows while a server stays away, and is short again once it is back.
-#[test]
-fn a_server_that_was_back_is_probed_as_soon_as_the_first_time() {
-    let (mut stage, link) = Stage::of_one();
-    let client = stage.client();
-    let pauses = |stage: &mut Stage| {
-        let mut pauses = Vec::new();
-        for _ in 0..4 {
-            let mut waited = 0;
-            while stage.connects.is_empty() {
-                stage.passes(1_000);
-                waited += 1;
-            }
-            pauses.push(waited);
-            let (probe, _) = stage.connects.remove(0);
-            stage.closes(probe, Closed::Reset);
-        }
-        pauses
-    };
-    stage.closes(link, Closed::Reset);
-    // The link had answered nothing but the greeting: its loss counts as a failure of the server.
-    stage.says(client, "get x\r\n");
-    stage.end_turn();
-    if let Some((again, _)) = stage.connects.pop() {
-        stage.closes(again, Closed::Reset);
-    }
-    let first = pauses(&mut stage);
-    assert!(first[3] > 2 * first[0], "the pause grows: {first:?}");
-    stage.passes(10 * SECOND);
-    let probe = stage.connect(0);
-    // A request is answered: the server is well.
-    stage.hears(client);
-    stage.says(client, "get x\r\n");
-    assert_eq!(stage.turn(probe), "get x\r\n");
-    stage.says(probe, "END\r\n");
-    stage.closes(probe, Closed::Reset);
-    stage.says(client, "get x\r\n");
-    stage.end_turn();
-    if let Some((again, _)) = stage.connects.pop() {
-        stage.closes(again, Closed::Reset);
-    }
-    let second = pauses(&mut stage);
-    assert!(second[0] < 2 * first[0], "first {first:?}, then {second:?}");
-}
-
 /// An answer to a probe may get lost on the way to whoever decides about ejections, so an ejected
 /// server is probed until it is back in the ring.
 #[test]
