@@ -126,7 +126,7 @@ impl Proxy {
     pub(super) fn prove(&mut self, pool: usize, server: usize, ask: Ask) {
         let upstream = self.desk.pools[pool].upstream;
         let entry = &mut self.desk.pools[pool].servers[server];
-        if entry.proof != Proof::Proven && upstream.needs(ask) != Skills::default() {
+        if entry.proof != Proof::Proven && !Skills::default().include(upstream.needs(ask)) {
             entry.proof = Proof::Proven;
         }
     }
@@ -140,7 +140,7 @@ impl Proxy {
         let entry = &mut pool.servers[link.server as usize];
         let Proof::Open(times) = entry.proof else { return };
         let mut sent = link.flights.iter().take_while(|flight| flight.end <= link.sent);
-        if !sent.any(|flight| upstream.needs(flight.ask) != Skills::default()) {
+        if !sent.any(|flight| !Skills::default().include(upstream.needs(flight.ask))) {
             return;
         }
         entry.proof = Proof::Open(times + 1);

@@ -85,6 +85,7 @@ impl Proxy {
     }
 
     /// A server that had failed answered a request.
+    #[cold]
     pub(super) fn request_answered(&mut self, pool: usize, server: usize) {
         let entry = &mut self.desk.pools[pool].servers[server];
         entry.failures = 0;

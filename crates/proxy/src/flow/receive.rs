@@ -271,6 +271,7 @@ impl Proxy {
     }
 
     /// A request waits for what is not known yet: it will be read again, as it was the first time.
+    #[cold]
     fn read_later(&mut self, id: ConnId, used: usize, muted: Muted) -> usize {
         let client = self.desk.clients.find_mut(id).expect("it waits");
         client.session.muted = muted;
@@ -288,6 +289,7 @@ impl Proxy {
     }
 
     /// What can never become a request ends the conversation.
+    #[cold]
     fn turn_off(&mut self, id: ConnId, bytes: &[u8], why: &'static str) -> usize {
         let client = self.desk.clients.find(id).expect("the caller found it");
         self.desk.pools[client.pool as usize].counters.add(Counter::Refused, 1);
@@ -303,6 +305,7 @@ impl Proxy {
     }
 
     /// A request is refused of which the head has been read; what follows of it is passed over.
+    #[cold]
     fn refuse_read(
         &mut self,
         id: ConnId,
@@ -317,6 +320,7 @@ impl Proxy {
     }
 
     /// What the protocol cannot answer by itself, since no server can be asked what it can do.
+    #[cold]
     fn fail_unasked(
         &mut self,
         id: ConnId,

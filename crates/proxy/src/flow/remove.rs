@@ -34,6 +34,7 @@ pub(super) enum Removal {
 
 impl Proxy {
     /// Refuses a request whose data there is no room for, if that removes its key.
+    #[cold]
     pub(super) fn remove(
         &mut self,
         id: ConnId,
