@@ -22,7 +22,8 @@ const BAD_EXPTIME: &str = "invalid exptime argument";
 /// What a request of the binary protocol begins with. It has no line's end to wait for.
 const BINARY_MAGIC: u8 = 0x80;
 const NOT_BINARY: &str = "binary is spoken from a connection's first byte on, or not at all";
-const NOT_HTTP: &str = "this is no HTTP server";
+/// Nothing is said, as in memcached: whoever speaks it may have been sent here by a hostile page.
+const NOT_HTTP: &str = "";
 pub(super) const ONE_SERVER: &str = "these statistics are a server's own: ask the server itself";
 const LINE_TOO_LONG: &str = "line too long";
 /// Most words of an administrative command after its name: `lru tune` has four numbers.

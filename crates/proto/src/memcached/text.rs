@@ -27,6 +27,9 @@ of all workers; `pid` and `uptime` are the master's. The others are summed over 
 are asked each time; `quickack_servers_down` names those that did not answer. What means nothing of
 several servers (`libevent`, `hash_power_level`) is left out.
 
+A line of HTTP, told by its last word and a first word that is no command, ends the connection
+without an answer, as in memcached: a hostile page may have sent a browser here.
+
 Flags of newer versions (`E`, `S`, `x`) pass on; a letter that nobody knows is refused. `k` of a
 base64 key whose bytes a line cannot hold is told from the request: the server could send such a
 key as it is.
