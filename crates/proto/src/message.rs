@@ -100,6 +100,8 @@ pub enum Reach {
     Survey,
     /// The one server that all its keys belong to.
     Keys,
+    /// The only server of the pool: several answers could not be made one.
+    Sole,
 }
 
 /// What the proxy answers by itself.
