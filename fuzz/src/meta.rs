@@ -14,8 +14,8 @@ pub fn read(word: &[u8], rest: &[&[u8]]) -> Reading {
     let Some((key, mut options)) = rest.split_first() else { return Reading::Kept { body: None } };
     let mut body = None;
     if word == b"ms" {
-        let length = options.first().and_then(|text| unsigned(text, 2_147_483_645));
-        let Some(length) = length else { return Reading::Hopeless };
+        let Some(length) = options.first() else { return Reading::Kept { body: None } };
+        let Some(length) = unsigned(length, 2_147_483_645) else { return Reading::Hopeless };
         body = Some(length as u64);
         options = &options[1..];
     }

@@ -3,7 +3,7 @@
 
 use proto::{Class, PROTOCOLS, Parsed, Quiet, Request, Resume, Span};
 
-use crate::{meta, mutate};
+use crate::{meta, mutate, server};
 
 /// What a request says, in plain values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +27,9 @@ pub enum Reading {
         body: Option<u64>,
     },
     Forwarded(Said),
+    /// An administrative command: forwarded as it stands, or refused. Which of them servers know is
+    /// theirs to say.
+    Perhaps(Said),
 }
 
 pub fn run(seed: u64, budget: usize) {
@@ -56,6 +59,14 @@ fn agree(bytes: &[u8], parsed: &Parsed<Request>, keys: &[Span], naive: &Reading)
             let texts: Vec<&[u8]> = keys.iter().map(|key| key.of(bytes)).collect();
             assert_eq!(texts, said.keys);
         }
+        (Parsed::Complete(request), Reading::Perhaps(said)) => {
+            let name = PROTOCOLS[0].commands()[usize::from(request.command)].name;
+            assert_eq!(name.split(' ').next(), Some(&said.word[..]));
+            if let Class::Broadcast { .. } = request.class {
+                assert_eq!(request.quiet != Quiet::Loud, said.quiet);
+            }
+            assert!(request.body == 0 && keys.is_empty(), "{request:?}");
+        }
         _ => panic!("{parsed:?} and naively {naive:?}"),
     }
 }
@@ -79,6 +90,7 @@ pub fn read(input: &[u8]) -> Reading {
     let kept = Reading::Kept { body: None };
     let Some((word, rest)) = words.split_first() else { return kept };
     match *word {
+        _ if server::is_administrative(word) => administrative(word, rest),
         b"get" | b"gets" => fetch(word, &[], rest),
         b"gat" | b"gats" => match rest.split_first() {
             Some((time, keys)) if exptime(time).is_some() => fetch(word, &[time], keys),
@@ -120,21 +132,29 @@ fn fetch(word: &[u8], numbers: &[&[u8]], keys: &[&[u8]]) -> Reading {
     })
 }
 
-/// `count` arguments, of which the fourth is the length, and perhaps `noreply`.
+/// A word and any others. Statistics are always answered.
+fn administrative(word: &[u8], rest: &[&[u8]]) -> Reading {
+    let (quiet, options) = server::arguments(word, rest);
+    let word = String::from_utf8_lossy(word).into_owned();
+    Reading::Perhaps(Said { word, options, quiet, ..Said::default() })
+}
+
+/// `count` arguments, of which the fourth is the length, and perhaps another: only `noreply` says
+/// something.
 fn store(word: &[u8], rest: &[&[u8]], count: usize) -> Reading {
     if rest.len() != count && rest.len() != count + 1 {
         return Reading::Kept { body: None };
     }
     let Some(body) = unsigned(rest[3], 2_147_483_645) else { return Reading::Hopeless };
     let body = Some(body as u64);
-    let quiet = rest.len() == count + 1;
+    let quiet = rest.len() == count + 1 && rest[count] == b"noreply";
     let numbers = [
         unsigned(rest[1], u64::from(u32::MAX)),
         exptime(rest[2]),
         if count == 5 { unsigned(rest[4], u64::MAX) } else { Some(0) },
     ];
-    let good = clean(rest[0]) && numbers.iter().all(Option::is_some);
-    if !good || (quiet && rest[count] != b"noreply") {
+    let good = clean(rest[0]) && are_printable(rest) && numbers.iter().all(Option::is_some);
+    if !good {
         return Reading::Kept { body };
     }
     let Reading::Forwarded(mut said) = update(word, rest[0], &[], quiet) else {
@@ -148,7 +168,7 @@ fn store(word: &[u8], rest: &[&[u8]], count: usize) -> Reading {
 fn keyed_number(word: &[u8], rest: &[&[u8]], number: fn(&[u8]) -> Option<i128>) -> Reading {
     let (key, text, quiet) = match rest {
         [key, text] => (key, text, false),
-        [key, text, b"noreply"] => (key, text, true),
+        [key, text, last] if are_printable(rest) => (key, text, *last == b"noreply"),
         _ => return Reading::Kept { body: None },
     };
     match number(text) {
@@ -162,15 +182,23 @@ fn flush(rest: &[&[u8]]) -> Reading {
         [] => (None, false),
         [b"noreply"] => (None, true),
         [delay] => (Some(delay), false),
-        [delay, b"noreply"] => (Some(delay), true),
+        [delay, last] => (Some(delay), *last == b"noreply"),
         _ => return Reading::Kept { body: None },
     };
-    let number = delay.map(|text| unsigned(text, i32::MAX as u64));
-    if number == Some(None) {
+    let number = delay.map(|text| match text.strip_prefix(b"-") {
+        Some(digits) => unsigned(digits, i32::MAX as u64 + 1).map(|number| -number),
+        None => unsigned(text, i32::MAX as u64),
+    });
+    if number == Some(None) || number.is_some() && !are_printable(rest) {
         return Reading::Kept { body: None };
     }
-    let numbers = number.flatten().into_iter().collect();
+    // A time that has passed is now.
+    let numbers = number.flatten().into_iter().filter(|_| !is_past(delay)).collect();
     Reading::Forwarded(Said { word: "flush_all".into(), numbers, quiet, ..Said::default() })
+}
+
+fn is_past(delay: Option<&&[u8]>) -> bool {
+    delay.is_some_and(|text| text.starts_with(b"-"))
 }
 
 fn update(word: &[u8], key: &[u8], numbers: &[i128], quiet: bool) -> Reading {
@@ -184,6 +212,11 @@ fn update(word: &[u8], key: &[u8], numbers: &[i128], quiet: bool) -> Reading {
         quiet,
         ..Said::default()
     })
+}
+
+/// Words that servers pass over must not hide anything from us.
+fn are_printable(words: &[&[u8]]) -> bool {
+    words.iter().all(|text| text.iter().all(|byte| !matches!(byte, 0..=32 | 127)))
 }
 
 pub fn clean(key: &[u8]) -> bool {

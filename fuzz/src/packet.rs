@@ -79,6 +79,13 @@ fn check(bytes: &[u8]) {
                 judge(request, bytes, &keys, meta, expected);
             }
         }
+        (Parsed::Complete(request), Reading::Perhaps(said)) => {
+            if let Class::Broadcast { .. } = request.class {
+                let write = server::written;
+                let said = Said { word: "stats".to_string(), ..said.clone() };
+                server::check_administrative(&said, (binary(), bytes, request), &write);
+            }
+        }
         _ => panic!("{parsed:?} and naively {naive:?}"),
     }
 }
@@ -134,12 +141,16 @@ fn read(bytes: &[u8]) -> Reading {
     }
     let Some(rest) = bytes.get(24..24 + extras + key) else { return Reading::Incomplete };
     let body = has_value.then_some(value as u64);
-    if matches!(name, "Quit" | "Noop" | "Version" | "Stat" | "QuitQ") || name.starts_with("SASL") {
+    if matches!(name, "Quit" | "Noop" | "Version" | "QuitQ") || name.starts_with("SASL") {
         return Reading::Kept { body };
     }
     let text = rest[extras..].to_vec();
     if has_key && !clean(&text) && meta::encode(&text).len() > 250 {
         return Reading::Kept { body };
+    }
+    if name == "Stat" {
+        let options = if key > 0 { vec![text] } else { vec![] };
+        return Reading::Perhaps(Said { word: name.to_string(), options, ..Said::default() });
     }
     let mut numbers = vec![number(16, 8) as i128];
     let widths: &[usize] = match extras {

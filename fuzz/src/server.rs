@@ -67,8 +67,12 @@ pub fn check(bytes: &[u8], write: Write<'_>) {
     if matches!(request.class, Class::Refuse(_) | Class::Local(_)) {
         return;
     }
-    let Reading::Forwarded(said) = naive::read(bytes) else {
-        panic!("forwarded, and naively {:?}", naive::read(bytes));
+    let said = match naive::read(bytes) {
+        Reading::Forwarded(said) => said,
+        Reading::Perhaps(said) => {
+            return check_administrative(&said, (protocol, bytes, &request), write);
+        }
+        other => panic!("forwarded, and naively {other:?}"),
     };
     let head = &bytes[..request.head as usize];
     let bound = protocol.upstream().fetch_max(Ask { command: request.command });
@@ -96,6 +100,21 @@ pub fn check(bytes: &[u8], write: Write<'_>) {
             "no shorter message is to be had, and the server may hang up on it"
         );
     }
+}
+
+/// An administrative command passes as it is, but for `noreply`; of what servers do not look at, as
+/// much as one likes may be left out.
+pub fn check_administrative(
+    said: &Said,
+    (protocol, bytes, request): (&'static dyn Protocol, &[u8], &Request),
+    write: Write<'_>,
+) {
+    let head = &bytes[..request.head as usize];
+    let written = write(protocol, request, head, &[], true);
+    let (read, used) = read(&written).expect("the server knows the word");
+    assert_eq!(used, written.len(), "the server sees another command in it");
+    assert_eq!((&read.word, read.quiet), (&said.word, false));
+    assert!(said.options.starts_with(&read.options), "the server was sent {read:?}");
 }
 
 /// How long the server waits for this line's end.
@@ -214,16 +233,34 @@ pub fn read(sent: &[u8]) -> Option<(Said, usize)> {
             }
             // The first letter decides; with `q` there may be no answer.
             said.quiet = *word != b"me" && options.iter().any(|option| option[0] == b'q');
-            said.options = options.iter().map(|option| option.to_vec()).collect();
+            said.options = texts(options);
         }
+        _ if is_administrative(word) => (said.quiet, said.options) = arguments(word, rest),
         _ => return None,
     }
     Some((said, end + 1))
 }
 
+/// Its arguments are the server's affair.
+pub fn is_administrative(word: &[u8]) -> bool {
+    const WORDS: &[&[u8]] =
+        &[b"cache_memlimit", b"debugtime", b"extstore", b"lru", b"lru_crawler", b"slabs", b"stats"];
+    WORDS.contains(&word)
+}
+
+/// Whether an administrative command is silenced, and its arguments without that.
+pub fn arguments(word: &[u8], rest: &[&[u8]]) -> (bool, Vec<Vec<u8>>) {
+    let silenced = word != b"stats" && rest.last() == Some(&&b"noreply"[..]);
+    (silenced, texts(&rest[..rest.len() - usize::from(silenced)]))
+}
+
+fn texts(words: &[&[u8]]) -> Vec<Vec<u8>> {
+    words.iter().map(|word| word.to_vec()).collect()
+}
+
 fn keys(tokens: &[&[u8]]) -> Option<Vec<Vec<u8>>> {
     let good = !tokens.is_empty() && tokens.iter().all(|token| token.len() <= 250);
-    good.then(|| tokens.iter().map(|token| token.to_vec()).collect())
+    good.then(|| texts(tokens))
 }
 
 /// As `strtol` reads it, with what the server accepts after it.

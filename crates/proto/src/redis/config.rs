@@ -22,11 +22,17 @@ const DATABASES: &str = "databases";
 /// The name under which servers are told of that have not answered.
 const UNANSWERED: &str = "quickack-unanswered";
 
+/// A setting, and the value that each server has.
+struct Setting<'a> {
+    name: &'a [u8],
+    values: Vec<(&'a str, &'a [u8])>,
+}
+
 /// The answer, if a server gave one to be made of.
 pub(super) fn gather(parts: &[Part<'_>], ours: &dyn Ours, out: &mut Vec<u8>) -> Option<()> {
     let first = parts.iter().find_map(Part::reply)?;
     let dialect = if first.starts_with(b"%") { 3 } else { 2 };
-    let mut settings: Vec<(&[u8], Vec<(&str, &[u8])>)> = Vec::new();
+    let mut settings: Vec<Setting<'_>> = Vec::new();
     let mut unanswered: Vec<String> = Vec::new();
     for part in parts {
         match part.said {
@@ -39,9 +45,9 @@ pub(super) fn gather(parts: &[Part<'_>], ours: &dyn Ours, out: &mut Vec<u8>) -> 
         }
     }
     let is = |name: &[u8], other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-    settings.retain(|(name, _)| !SECRETS.iter().any(|secret| is(name, secret)));
+    settings.retain(|one| !SECRETS.iter().any(|secret| is(one.name, secret)));
     words::open_map(settings.len() + usize::from(!unanswered.is_empty()), dialect, out);
-    for (name, values) in settings {
+    for Setting { name, values } in settings {
         words::bulk(name, out);
         let common = values[0].1;
         if is(name, DATABASES) {
@@ -66,17 +72,13 @@ pub(super) fn gather(parts: &[Part<'_>], ours: &dyn Ours, out: &mut Vec<u8>) -> 
 }
 
 /// Adds what one server says; none, if that is no list of names and values.
-fn read<'a>(
-    server: &'a str,
-    reply: &'a [u8],
-    settings: &mut Vec<(&'a [u8], Vec<(&'a str, &'a [u8])>)>,
-) -> Option<()> {
+fn read<'a>(server: &'a str, reply: &'a [u8], settings: &mut Vec<Setting<'a>>) -> Option<()> {
     let mut walk = Walk::new(reply);
     for _ in 0..walk.open()? / 2 {
         let (name, value) = (walk.text()?, walk.text()?);
-        match settings.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
-            Some((_, values)) => values.push((server, value)),
-            None => settings.push((name, vec![(server, value)])),
+        match settings.iter_mut().find(|known| known.name.eq_ignore_ascii_case(name)) {
+            Some(known) => known.values.push((server, value)),
+            None => settings.push(Setting { name, values: vec![(server, value)] }),
         }
     }
     Some(())

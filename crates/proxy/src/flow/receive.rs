@@ -6,7 +6,7 @@ use proto::{Answer, Class, Local, Marks, Muted, Parsed, Quiet, Refusal, Request,
 use super::remove::Removal;
 use super::way::Way;
 use crate::buffer::{Outbox, Source, has_trailer};
-use crate::client::{Body, Client, End, Intake, State};
+use crate::client::{Client, Intake, State};
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::plan::QuickAck;
@@ -21,6 +21,13 @@ pub(super) enum Data<'a> {
 /// What a key of a read takes until it is answered: its place in the request, in its row and in a
 /// link's queue.
 const KEY_HELD: usize = 48;
+
+/// What a client had said about its answers before a request of its was read.
+#[derive(Clone, Copy)]
+struct Before {
+    muted: Muted,
+    is_void: bool,
+}
 
 const VOID: &str = "it belongs to a transaction that was refused, of which nothing is carried out";
 /// A client that wants no answer gets none.
@@ -202,6 +209,20 @@ impl Proxy {
         if request.quiet == Quiet::Sparing && rest.bytes.len() > request.head as usize {
             self.join(id, &mut request, rest.bytes);
         }
+        self.take_request(id, request, rest, Before { muted, is_void }, now)
+    }
+
+    /// Sees to a request whose head has been understood; how many of the bytes are used.
+    #[inline(always)]
+    fn take_request(
+        &mut self,
+        id: ConnId,
+        request: Request,
+        rest: Source<'_>,
+        before: Before,
+        now: Time,
+    ) -> usize {
+        let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
         let head = request.head as usize;
         let tail = request.len() - u64::from(request.head);
         let text = &rest.bytes[..head];
@@ -213,11 +234,11 @@ impl Proxy {
             match way {
                 Some(Way::Wait(server)) => {
                     let used = self.await_skills(id, server);
-                    return self.read_later(id, used, muted);
+                    return self.read_later(id, used, before.muted);
                 }
                 Some(Way::Locate) => {
                     let used = self.await_ends(id);
-                    return self.read_later(id, used, muted);
+                    return self.read_later(id, used, before.muted);
                 }
                 Some(Way::Refused(refusal)) => refused = Some(Answer::Refused(refusal)),
                 Some(Way::Fault(server, fault)) if is_own => {
@@ -232,7 +253,7 @@ impl Proxy {
                 Removal::Asked => head,
                 Removal::Waits(server) => {
                     let used = self.await_skills(id, server);
-                    self.read_later(id, used, muted)
+                    self.read_later(id, used, before.muted)
                 }
             };
         }
@@ -240,7 +261,7 @@ impl Proxy {
             Ok(whole) if whole <= rest.bytes.len() => {
                 let data = Data::Flat(rest.part(head, whole));
                 self.admit(id, &request, text, data, way, now);
-                self.end_void(id, !is_void && whole == rest.bytes.len());
+                self.end_void(id, !before.is_void && whole == rest.bytes.len());
                 whole
             }
             _ => {
@@ -343,67 +364,8 @@ impl Proxy {
         None
     }
 
-    fn begin_body(&mut self, id: ConnId, request: Request, head: &[u8], left: u64) {
-        let mut kept = self.desk.spares.take();
-        kept.extend_from_slice(head);
-        let body = Body { request, head: kept, data: Outbox::default(), left, end: End::default() };
-        if let Some(client) = self.desk.clients.find_mut(id) {
-            client.intake = Intake::Body(Box::new(body));
-            // At once: the next body that begins must see that this one has its place.
-            let held = client.measure();
-            self.desk.memory.change(&mut client.held, held);
-        }
-    }
-
-    /// More of a body; the request is admitted with its last byte.
-    fn consume_body(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> usize {
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
-        let Intake::Body(body) = &mut client.intake else { unreachable!("the caller looked") };
-        let used = rest.bytes.len().min(usize::try_from(body.left).unwrap_or(usize::MAX));
-        let part = rest.part(0, used);
-        body.end.feed(part.bytes);
-        body.data.open(&mut self.desk.spares);
-        body.data.keep(part);
-        body.left -= used as u64;
-        if body.left > 0 {
-            return used;
-        }
-        let Intake::Body(body) = std::mem::replace(&mut client.intake, Intake::Head) else {
-            unreachable!("it was a body a moment ago")
-        };
-        // The head was understood before its body came; its keys are found again.
-        let again =
-            client.protocol.parse_request(&body.head, &mut Resume::default(), &mut self.keys);
-        let Parsed::Complete(again) = again else { unreachable!("it was a request before") };
-        let again = Request { quiet: body.request.quiet, ..again };
-        assert_eq!(again, body.request, "the same bytes are the same request");
-        if body.end.is(body.request.trailer) {
-            let way = self.way(id, &body.request, &body.head, now);
-            if let Some(Way::Wait(server)) = way {
-                self.put_back(id, *body, server);
-                return used;
-            }
-            self.admit(id, &body.request, &body.head, Data::Held(body.data), way, now);
-        } else {
-            self.refuse_data(id, &body.request, &body.head);
-        }
-        self.desk.spares.give(body.head);
-        used
-    }
-
-    /// A request whose data has come belongs, by now, to a server of which nothing is known: it is
-    /// read again when something is.
-    fn put_back(&mut self, id: ConnId, mut body: Body, server: usize) {
-        let mut whole = std::mem::take(&mut body.head);
-        body.data.drain_into(&mut whole);
-        body.data.close(&mut self.desk.spares);
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
-        client.partial = whole;
-        self.await_skills(id, server);
-    }
-
     /// A whole request: judged by its class.
-    fn admit(
+    pub(super) fn admit(
         &mut self,
         id: ConnId,
         request: &Request,
@@ -445,7 +407,7 @@ impl Proxy {
     }
 
     /// The data block does not end where its head said.
-    fn refuse_data(&mut self, id: ConnId, request: &Request, head: &[u8]) {
+    pub(super) fn refuse_data(&mut self, id: ConnId, request: &Request, head: &[u8]) {
         let answer = Answer::Refused(Refusal::Bad("bad data chunk"));
         self.desk.answer(id, request, head, &answer);
         self.pause_if_full(id);

@@ -62,7 +62,7 @@ fn stats_before_memcached_have_its_names_and_tell_of_the_pool() {
         ("evictions", 0),
         ("curr_connections", 2),
         ("total_connections", 2),
-        ("threads", 1),
+        ("threads", quickack.workers().len() as u64),
         ("pointer_size", 64),
         ("auth_cmds", 0),
     ] {

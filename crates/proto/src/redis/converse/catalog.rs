@@ -195,9 +195,9 @@ impl Talk<'_> {
     /// `arguments`, as servers tell of them.
     fn told_arguments(&mut self, arguments: Arguments) {
         words::bulk(b"arguments", self.out);
-        words::open_array(arguments.clone().count(), self.out);
+        words::open_array(arguments.count(), self.out);
         for argument in arguments {
-            let is_made_of_others = argument.below.clone().next().is_some();
+            let is_made_of_others = { argument.below }.next().is_some();
             let count = 2 + argument.more().count() + usize::from(is_made_of_others);
             words::open_map(count, self.dialect(), self.out);
             let named = [("name", argument.name), ("type", argument.kind)];

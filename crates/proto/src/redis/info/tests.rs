@@ -27,8 +27,7 @@ fn told(head: &str, said: &[Said<'_>]) -> String {
     let parts: Vec<Part<'_>> = parts(said).collect();
     let mut out = Vec::new();
     gather(&asked, &parts, &Nothing, &mut out).expect("somebody has answered");
-    let text = text(&out).expect("a bulk").replace("\r\n", "\n");
-    text
+    text(&out).expect("a bulk").replace("\r\n", "\n")
 }
 
 /// One field of servers with these values.

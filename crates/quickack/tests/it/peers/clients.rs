@@ -157,7 +157,7 @@ fn pymemcache_reads_our_stats() {
     let mut command = Command::new(root().join(".venv/bin/python"));
     let script = "import sys; from pymemcache.client.base import Client\n\
                   c = Client(('127.0.0.1', int(sys.argv[1])))\n\
-                  s = c.stats(); assert s[b'curr_items'] == 0 and s[b'threads'] == 1, s\n\
+                  s = c.stats(); assert s[b'curr_items'] == 0 and s[b'threads'] >= 1, s\n\
                   print(s, c.stats('settings'))";
     command.args(["-c", script, &quickack.address().port().to_string()]);
     check_stats(command, &[STATS, &["maxbytes"]].concat());
