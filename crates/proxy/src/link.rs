@@ -234,13 +234,18 @@ impl Link {
         flight
     }
 
+    #[cold]
+    fn forget_errand(&mut self, print: u64) {
+        self.errands.retain(|one| *one != print);
+    }
+
     fn forget_cargo(&mut self, flight: &Flight) {
         match &flight.cargo {
             Cargo::Fetch(batch) => {
                 self.fetches -= 1;
                 self.fetches_held -= batch.held();
             }
-            Cargo::Errand(print) => self.errands.retain(|one| one != print),
+            Cargo::Errand(print) => self.forget_errand(*print),
             Cargo::Single(..) => {}
         }
     }

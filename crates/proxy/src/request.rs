@@ -170,14 +170,20 @@ impl Question {
         self.keep = request.keep;
         (self.gathers, self.each, self.elements) = (false, false, None);
         self.next = None;
-        let is_short = head.len() <= limits::REPEAT_MAX;
-        let may_repeat = request.repeat && request.body == 0 && is_short;
-        self.repeats = may_repeat.then_some(0);
-        self.remedied = false;
         self.no_room = None;
-        // What it says is needed to make one answer; and, whatever its length, to learn from it.
+        self.remedied = false;
+        self.repeats = None;
+        // Of a broadcast it is needed to make one answer; and, whatever its length, to learn from.
         let is_asked_of_all = matches!(request.class, Class::Broadcast { .. });
-        if request.keep || may_repeat || is_asked_of_all && (is_short || request.repeat) {
+        if !request.keep && !request.repeat && !is_asked_of_all {
+            return;
+        }
+        let is_short = head.len() <= limits::REPEAT_MAX;
+        if request.repeat && request.body == 0 && is_short {
+            self.repeats = Some(0);
+        }
+        let is_needed = is_asked_of_all && (is_short || request.repeat);
+        if request.keep || self.repeats.is_some() || is_needed {
             if head.len() > ROW_KEEP_MAX {
                 self.head = spares.take();
             }

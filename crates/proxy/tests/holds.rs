@@ -140,6 +140,23 @@ fn a_noreply_of_a_client_that_has_left_is_sent() {
     }
 }
 
+/// Quiet changes behind the last request whose answer is waited for are sent as `noreply` is: their
+/// client did not wait for them.
+#[test]
+fn a_quiet_meta_change_behind_the_last_loud_request_is_sent() {
+    for how in [Closed::Eof, Closed::Reset] {
+        let (mut stage, link) = silent();
+        let client = stage.client();
+        stage.says(client, "ms x 1\r\nX\r\nms y 1 q\r\nY\r\n");
+        assert_eq!(stage.turn(link), "");
+        stage.closes(client, how);
+        stage.passes(HOLD_AFTER);
+        stage.says(link, "5\r\n");
+        assert_eq!(stage.turn(link), "ms y 1\r\nY\r\n");
+        stage.expect_count(Server::Dropped, 1);
+    }
+}
+
 #[test]
 fn a_client_that_says_quit_is_not_one_that_gives_up() {
     let (mut stage, link) = silent();

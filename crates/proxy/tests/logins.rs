@@ -149,6 +149,34 @@ fn what_is_too_long_for_a_login_is_not_kept() {
     assert_eq!(stage.connects, []);
 }
 
+/// SASL PLAIN in the binary protocol.
+fn sasl(name: &str, password: &str) -> Vec<u8> {
+    let text = format!("PLAIN\0{name}\0{password}");
+    let header = [0x80, 0x21, 0, 5, 0, 0, 0, 0, 0, 0, 0, text.len() as u8];
+    [&header[..], &[0; 12], text.as_bytes()].concat()
+}
+
+/// memcached does the same: a client whose second login fails is nobody.
+#[test]
+fn a_failed_login_takes_an_earlier_one_away() {
+    const GET: &[u8] = b"\x80\x00\x00\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0x";
+    let status = |bytes: Vec<u8>| u16::from_be_bytes([bytes[6], bytes[7]]);
+    let mut stage = guarded();
+    let client = stage.client();
+    stage.says_bytes(client, &sasl("anna", "new"));
+    assert_eq!(status(stage.hears_bytes(client)), 0);
+    stage.says_bytes(client, GET);
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), "gets x\r\n");
+    stage.says(link, "END\r\n");
+    assert_eq!(status(stage.hears_bytes(client)), 1, "not found");
+    stage.says_bytes(client, &sasl("anna", "odd"));
+    assert_eq!(status(stage.hears_bytes(client)), 0x20, "authentication error");
+    stage.says_bytes(client, GET);
+    assert_eq!(status(stage.hears_bytes(client)), 0x20, "and nobody any more");
+    assert_eq!(stage.turn(link), "");
+}
+
 #[test]
 fn who_leaves_before_a_login_is_told_nothing() {
     let mut stage = guarded();

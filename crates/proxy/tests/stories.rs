@@ -271,6 +271,64 @@ fn a_connect_that_waits_for_its_turn_is_not_late() {
     assert_eq!(stage.closed, [link], "from here on it has a second");
 }
 
+/// The reply clock measures a server's silence. While the kernel still takes the request, the
+/// server cannot answer yet.
+#[test]
+fn a_long_set_that_the_kernel_takes_slowly_is_not_a_silent_server() {
+    let (mut stage, link) = Stage::of_one();
+    let client = stage.client();
+    let set = format!("set x 0 0 100000\r\n{}\r\n", "x".repeat(100_000));
+    stage.says(client, &set);
+    stage.end_turn();
+    let mut taken = 0;
+    while taken < set.len() {
+        taken += stage.hears_some(link, 10_000).len();
+        stage.passes(SECOND - 1);
+        assert_eq!(stage.closed, [], "after {taken} bytes");
+    }
+    stage.passes(1);
+    assert_eq!(stage.closed, [link], "from the last byte on, the server owes an answer");
+    let unknown = "SERVER_ERROR s0: no reply in time, outcome unknown\r\n";
+    assert_eq!(stage.hears(client), unknown);
+}
+
+/// Gets that wait for others to share a message with are sent when the queue deadline has come,
+/// whatever else is on its way.
+#[test]
+fn gets_that_wait_for_company_wait_no_longer_than_the_queue_deadline() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.preconnect = true;
+        pool.hold_after = None;
+        pool.timeouts.reply = 10 * SECOND;
+    });
+    let link = stage.connect(0);
+    let client = stage.client();
+    for _ in 0..FETCHES_IN_FLIGHT_MAX {
+        stage.says(client, "get x\r\n");
+        assert_eq!(stage.turn(link), "get x\r\n");
+    }
+    stage.says(client, "get late\r\n");
+    assert_eq!(stage.turn(link), "");
+    stage.passes(SECOND - 1);
+    assert_eq!(stage.turn(link), "");
+    stage.passes(1);
+    assert_eq!(stage.turn(link), "get late\r\n");
+}
+
+/// An answer to a probe may get lost on the way to whoever decides about ejections, so an ejected
+/// server is probed until it is back in the ring.
+#[test]
+fn an_ejected_server_that_answers_its_probe_is_probed_again() {
+    let mut stage = Stage::new(&["s0", "s1"], |_| {});
+    stage.set_ejected(S0, true);
+    for nth in 0..3 {
+        stage.passes(60 * SECOND);
+        let (probe, _) = stage.connects.pop().unwrap_or_else(|| panic!("no probe {nth}"));
+        stage.comes_up(probe);
+        assert_eq!(stage.reports.last(), Some(&Report::Answered { server: S0, probe: true }));
+    }
+}
+
 #[test]
 fn a_server_that_falls_silent_is_down_until_a_probe_is_answered() {
     let (mut stage, link) = Stage::of_one();

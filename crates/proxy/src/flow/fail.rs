@@ -141,19 +141,25 @@ impl Proxy {
     /// Gets that have waited for company as long as a request may wait are sent without it.
     fn end_gathering(&mut self, id: ConnId, queue: u64, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
-        if link.batch.as_ref().is_some_and(|batch| now >= batch.since.after(queue)) {
-            let pool = &mut self.desk.pools[link.pool as usize];
-            let server = &pool.servers[link.server as usize];
-            match server.silence.hold {
-                Hold::On => return self.expire_batch(id, queue, Fault::Held, now),
-                _ if link.state == State::Greeting => {
-                    return self.expire_batch(id, queue, Fault::QueueTimeout, now);
-                }
-                Hold::Off | Hold::Ending => {}
-            }
-            close(link, pool);
-            self.mark_dirty(id);
+        if link.batch.as_ref().is_none_or(|batch| now < batch.since.after(queue)) {
+            return;
         }
+        let pool = &mut self.desk.pools[link.pool as usize];
+        let server = &pool.servers[link.server as usize];
+        match server.silence.hold {
+            Hold::On => return self.expire_batch(id, queue, Fault::Held, now),
+            _ if link.state == State::Greeting => {
+                return self.expire_batch(id, queue, Fault::QueueTimeout, now);
+            }
+            Hold::Off | Hold::Ending => {}
+        }
+        if let Some(batch) = &mut link.batch {
+            // From here on it waits for the kernel. With the time at which its last key came, it
+            // would be late at once and answered with an error.
+            batch.latest = now;
+        }
+        close(link, pool);
+        self.mark_dirty(id);
     }
 
     /// Keys that gather for a server to which nothing is sent wait no longer than a message.

@@ -133,7 +133,8 @@ impl Proxy {
             return Ok(Step::Used(line.len()));
         }
         let (entry, unit) = whose(flight, &item, rest.bytes, &self.desk.rows, upstream)?;
-        if unit == Unit::Single {
+        let is_told = unit != Unit::Errand && self.desk.rows[entry.row].question.is_told(asked);
+        if is_told && unit == Unit::Single {
             self.desk.note_found(entry.row, &item, &rest.bytes[..item.head as usize]);
         }
         let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
@@ -149,7 +150,6 @@ impl Proxy {
             return Err("a value that does not end where its head says");
         }
         let whole = rest.part(0, len);
-        let is_told = unit != Unit::Errand && self.desk.rows[entry.row].question.is_told(asked);
         let value = match is_told {
             false => Value::Flat(whole),
             true => Value::Foreign(&item, whole),

@@ -209,20 +209,19 @@ impl Proxy {
         if request.quiet == Quiet::Sparing && rest.bytes.len() > request.head as usize {
             self.join(id, &mut request, rest.bytes);
         }
-        self.take_request(id, request, rest, Before { muted, is_void }, now)
+        self.take_request((id, pool), request, rest, Before { muted, is_void }, now)
     }
 
     /// Sees to a request whose head has been understood; how many of the bytes are used.
     #[inline(always)]
     fn take_request(
         &mut self,
-        id: ConnId,
+        (id, pool): (ConnId, usize),
         request: Request,
         rest: Source<'_>,
         before: Before,
         now: Time,
     ) -> usize {
-        let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
         let head = request.head as usize;
         let tail = request.len() - u64::from(request.head);
         let text = &rest.bytes[..head];
