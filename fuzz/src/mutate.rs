@@ -70,6 +70,8 @@ const SHAPES: &[&str] = &[
     "verbosity NUMBER [noreply]",
     "version",
     "stats items",
+    "stats detail dump",
+    "stats cachedump 1 0",
     "mg KEY FLAGS",
     "mg KEY v FLAGS",
     "mg CODED b FLAGS",

@@ -149,7 +149,8 @@ fn read(bytes: &[u8]) -> Reading {
         return Reading::Kept { body };
     }
     if name == "Stat" {
-        let options = if key > 0 { vec![text] } else { vec![] };
+        let words = text.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+        let options = words.map(<[u8]>::to_vec).collect();
         return Reading::Perhaps(Said { word: name.to_string(), options, ..Said::default() });
     }
     let mut numbers = vec![number(16, 8) as i128];

@@ -30,7 +30,8 @@ fn check(ask: Ask, bytes: &[u8], dice: &mut Dice) {
     let cut = dice.below(bytes.len() + 1);
     let early = protocol.upstream().parse_reply(ask, &mut Progress::default(), &bytes[..cut]);
     let row = protocol.commands().get(usize::from(ask.command));
-    let may_come_in_pieces = row.is_some_and(|row| row.name == "stats");
+    let lists = ["stats", "stats detail dump", "stats cachedump"];
+    let may_come_in_pieces = row.is_some_and(|row| lists.contains(&row.name));
     let is_piece = matches!(early, Parsed::Complete(Item { kind: ItemKind::Part, .. }));
     assert!(
         early == Parsed::Incomplete || early == whole || may_come_in_pieces && is_piece,

@@ -48,7 +48,8 @@ pub enum Parsed<T> {
     /// The head is not whole yet.
     Incomplete,
     /// This can never become a message. For a request the text is the refusal; the connection
-    /// cannot be read further. For a reply the text is the reason why the link is closed.
+    /// cannot be read further; without a text it speaks another protocol, perhaps against its
+    /// user's will, and is told nothing. For a reply the text is the reason why the link is closed.
     Malformed(&'static str),
 }
 
@@ -99,6 +100,8 @@ pub enum Reach {
     Survey,
     /// The one server that all its keys belong to.
     Keys,
+    /// The only server of the pool: several answers could not be made one.
+    Sole,
 }
 
 /// What the proxy answers by itself.

@@ -41,6 +41,11 @@ const fn admin(command: u16) -> Class {
     Class::Broadcast { ask: Ask { command }, gated: true, writes: true, reach: Reach::All }
 }
 
+/// Asked of the only server: its answer is no list of facts, of which several could be one.
+const fn sole(command: u16) -> Class {
+    Class::Broadcast { ask: Ask { command }, gated: false, writes: false, reach: Reach::Sole }
+}
+
 /// Asked of every server; those that do not answer are named.
 pub(super) const STATISTICS: Class = Class::Broadcast {
     ask: Ask { command: STATS },
@@ -107,8 +112,7 @@ pub(super) static TABLE: &[Command] = &[
         STATISTICS,
         "memcached's names, of the pool: see above; `settings items slabs sizes conns extstore` \
          are the servers' own, and of several each name begins with its server; `proxy`: the \
-         proxy's own counters, per pool and server; `detail`, `cachedump` and `sizes_enable` are \
-         refused",
+         proxy's own counters, per pool and server; for the others see below",
     ),
     row("quit", Class::Local(Local::Quit), "closes after the answers to what came before"),
     row("shutdown", SERVER_ONLY, ""),
@@ -131,6 +135,19 @@ pub(super) static TABLE: &[Command] = &[
     row("misbehave", SERVER_ONLY, ""),
     row("debugtime", admin(DEBUGTIME), "as slabs; only debug builds of memcached have it"),
     row("stats reset", admin(STATS_RESET), "as slabs"),
+    row("stats detail", admin(STATS_DETAIL), "`on` and `off`: as slabs"),
+    row("stats sizes_enable", admin(SIZES_ENABLE), "as slabs"),
+    row("stats sizes_disable", admin(SIZES_DISABLE), "as slabs"),
+    row(
+        "stats detail dump",
+        sole(DETAIL_DUMP),
+        "only in a pool of one server; over binary one value, `detailed`",
+    ),
+    row(
+        "stats cachedump",
+        sole(CACHEDUMP),
+        "only in a pool of one server; not over binary, as in memcached",
+    ),
     meta(
         "mg",
         Class::Single { writes: false },
@@ -207,17 +224,22 @@ pub(super) const LRU_CRAWLER: u16 = 22;
 pub(super) const CACHE_MEMLIMIT: u16 = 24;
 pub(super) const EXTSTORE: u16 = 25;
 pub(super) const DEBUGTIME: u16 = 28;
-/// No word of a line is named so.
+/// No word of a line is named so, nor as those that follow.
 pub(super) const STATS_RESET: u16 = 29;
-pub(super) const MG: u16 = 30;
-pub(super) const MS: u16 = 31;
-pub(super) const MD: u16 = 32;
-pub(super) const MA: u16 = 33;
-pub(super) const MN: u16 = 34;
-pub(super) const ME: u16 = 35;
+pub(super) const STATS_DETAIL: u16 = 30;
+pub(super) const SIZES_ENABLE: u16 = 31;
+pub(super) const SIZES_DISABLE: u16 = 32;
+pub(super) const DETAIL_DUMP: u16 = 33;
+pub(super) const CACHEDUMP: u16 = 34;
+pub(super) const MG: u16 = 35;
+pub(super) const MS: u16 = 36;
+pub(super) const MD: u16 = 37;
+pub(super) const MA: u16 = 38;
+pub(super) const MN: u16 = 39;
+pub(super) const ME: u16 = 40;
 /// What no client says: a read of one key that is answered by one item, its `END` included.
-pub(super) const GETS_ONE: u16 = 36;
-pub(super) const GATS_ONE: u16 = 37;
+pub(super) const GETS_ONE: u16 = 41;
+pub(super) const GATS_ONE: u16 = 42;
 
 /// The row of a word. The words of nearly all traffic are asked first.
 pub(super) fn lookup(word: &[u8]) -> Option<u16> {
@@ -275,6 +297,11 @@ mod tests {
             (EXTSTORE, "extstore"),
             (DEBUGTIME, "debugtime"),
             (STATS_RESET, "stats reset"),
+            (STATS_DETAIL, "stats detail"),
+            (SIZES_ENABLE, "stats sizes_enable"),
+            (SIZES_DISABLE, "stats sizes_disable"),
+            (DETAIL_DUMP, "stats detail dump"),
+            (CACHEDUMP, "stats cachedump"),
             (MG, "mg"),
             (MS, "ms"),
             (MD, "md"),

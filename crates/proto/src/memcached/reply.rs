@@ -3,8 +3,8 @@
 //! values.
 
 use super::commands::{
-    CAS, DECR, DELETE, FLUSH_ALL, GATS, GATS_ONE, GETS, GETS_ONE, INCR, ME, MG, SET, SLABS, STATS,
-    STATS_RESET, TOUCH, VERSION,
+    CACHEDUMP, CAS, DECR, DELETE, DETAIL_DUMP, FLUSH_ALL, GATS, GATS_ONE, GETS, GETS_ONE, INCR, ME,
+    MG, SET, SIZES_DISABLE, SIZES_ENABLE, SLABS, STATS, TOUCH, VERSION,
 };
 use super::meta;
 use crate::scan;
@@ -50,9 +50,12 @@ pub(super) fn parse(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<I
         return item(ItemKind::Status, len);
     }
     match ask.command {
-        STATS => list(progress, input),
+        STATS => list(b"STAT ", progress, input),
+        DETAIL_DUMP => list(b"PREFIX ", progress, input),
+        CACHEDUMP => list(b"ITEM ", progress, input),
+        SIZES_ENABLE | SIZES_DISABLE if text == b"STAT sizes_status error" => sizes(input, len),
         // Of such a command the word may be followed by a reason.
-        SLABS..=STATS_RESET if text.starts_with(b"ERROR ") => item(ItemKind::Error, len),
+        SLABS..=SIZES_DISABLE if text.starts_with(b"ERROR ") => item(ItemKind::Error, len),
         _ => error_or_malformed(text, len),
     }
 }
@@ -75,9 +78,21 @@ fn is_admins(text: &[u8]) -> bool {
     }
 }
 
-/// Lines up to `END`, or one other line in their place. An item has as many whole lines as there
-/// are; `Progress::left` is 1 while more must follow.
-fn list(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
+/// Servers end this list of one line, or of two where there is an error, by nothing.
+fn sizes(input: &[u8], first: usize) -> Parsed<Item> {
+    let rest = &input[first..input.len().min(first + LINE_MAX)];
+    match scan::line_len(rest, &mut Resume::default()) {
+        Some(len) if rest[..len].starts_with(b"STAT sizes_error ") => {
+            item(ItemKind::Status, first + len)
+        }
+        Some(_) => Parsed::Malformed(NO_ANSWER),
+        None => unfinished(rest),
+    }
+}
+
+/// Lines that begin so up to `END`, or one other line in their place. An item has as many whole
+/// lines as there are; `Progress::left` is 1 while more must follow.
+fn list(word: &[u8], progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
     let mut at = 0;
     loop {
         let rest = &input[at..];
@@ -99,7 +114,7 @@ fn list(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
                 progress.left = 0;
                 return item(ItemKind::Status, at);
             }
-            [b'S', b'T', b'A', b'T', b' ', ..] => {}
+            _ if text.starts_with(word) => {}
             b"OK" | b"RESET" if is_first => return item(ItemKind::Status, len),
             _ if is_first => return error_or_malformed(text, len),
             _ => return Parsed::Malformed(NO_ANSWER),
@@ -261,11 +276,13 @@ fn answers(command: u16, text: &[u8]) -> bool {
         INCR | DECR => text == b"NOT_FOUND" || scan::decimal(text, u64::MAX).is_some(),
         TOUCH => matches!(text, b"TOUCHED" | b"NOT_FOUND"),
         FLUSH_ALL => text == b"OK",
-        SLABS..=STATS_RESET => is_admins(text),
+        SIZES_ENABLE => text == b"STAT sizes_status enabled",
+        SIZES_DISABLE => text == b"STAT sizes_status disabled",
+        SLABS..SIZES_ENABLE => is_admins(text),
         VERSION => text.starts_with(b"VERSION "),
         GETS_ONE | GATS_ONE => text == b"END",
         // A list, which `list` reads.
-        STATS => false,
+        STATS | DETAIL_DUMP | CACHEDUMP => false,
         _ => unreachable!("row {command} is never sent"),
     }
 }
@@ -320,6 +337,25 @@ mod tests {
             assert_eq!(list("RESET\r\n", cut), Ok("Status RESET\r\n".to_string()));
             assert_eq!(list("ERROR\r\n", cut), Ok("Error ERROR\r\n".to_string()));
         }
+    }
+
+    #[test]
+    fn the_list_of_a_switch_ends_without_an_end() {
+        let check = |said: &str, expected: Parsed<Item>| {
+            let ask = Ask { command: SIZES_ENABLE };
+            assert_eq!(parse(ask, &mut Progress::default(), said.as_bytes()), expected, "{said}");
+        };
+        let enabled = "STAT sizes_status enabled\r\n";
+        check(&format!("{enabled}STORED\r\n"), item(ItemKind::Status, enabled.len()));
+        let first = "STAT sizes_status error\r\n";
+        let error = format!("{first}STAT sizes_error no_memory\r\n");
+        for len in first.len()..error.len() {
+            check(&error[..len], Parsed::Incomplete);
+        }
+        check(&error, item(ItemKind::Status, error.len()));
+        check(&format!("{first}STORED\r\n"), Parsed::Malformed(NO_ANSWER));
+        check("STAT sizes_status disabled\r\n", Parsed::Malformed(NO_ANSWER));
+        check("ERROR\r\n", item(ItemKind::Error, 7));
     }
 
     #[test]

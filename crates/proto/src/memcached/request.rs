@@ -22,8 +22,10 @@ const BAD_EXPTIME: &str = "invalid exptime argument";
 /// What a request of the binary protocol begins with. It has no line's end to wait for.
 const BINARY_MAGIC: u8 = 0x80;
 const NOT_BINARY: &str = "binary is spoken from a connection's first byte on, or not at all";
-const NOT_HTTP: &str = "this is no HTTP server";
-pub(super) const ONE_SERVER: &str = "these statistics are a server's own: ask the server itself";
+/// Nothing is said, as in memcached: whoever speaks it may have been sent here by a hostile page.
+const NOT_HTTP: &str = "";
+const BAD_STATS: &str = "bad command line";
+const BAD_DETAIL: &str = "usage: stats detail on|off|dump";
 const LINE_TOO_LONG: &str = "line too long";
 /// Most words of an administrative command after its name: `lru tune` has four numbers.
 const ADMIN_MAX: usize = 7;
@@ -61,7 +63,9 @@ pub(super) fn write_head(request: &Request, head: &[u8], keys: &[Span], out: &mu
         Shape::Flush if is_now(head) => 1,
         Shape::Flush => 2,
         Shape::Stats => 2,
-        _ if request.command == commands::STATS_RESET => 2,
+        _ if (commands::STATS_RESET..=commands::CACHEDUMP).contains(&request.command) => {
+            stats_words(request.command)
+        }
         _ if request.quiet == Quiet::Loud => usize::MAX,
         _ => Tokens::new(head).count() - 1,
     };
@@ -82,9 +86,31 @@ pub(super) fn is_list(word: &[u8]) -> bool {
     matches!(word, b"settings" | b"items" | b"slabs" | b"sizes" | b"conns" | b"extstore")
 }
 
-/// Whether `stats` knows this argument, and what it does is about one server.
-pub(super) fn is_servers_own(word: &[u8]) -> bool {
-    matches!(word, b"detail" | b"cachedump" | b"sizes_enable" | b"sizes_disable")
+/// The row of what `stats` is asked by these words, if that is no list of facts.
+pub(super) fn stats_row(word: &[u8], next: &[u8]) -> Option<u16> {
+    match (word, next) {
+        (b"reset", _) => Some(commands::STATS_RESET),
+        (b"detail", b"dump") => Some(commands::DETAIL_DUMP),
+        (b"detail", _) => Some(commands::STATS_DETAIL),
+        (b"sizes_enable", _) => Some(commands::SIZES_ENABLE),
+        (b"sizes_disable", _) => Some(commands::SIZES_DISABLE),
+        (b"cachedump", _) => Some(commands::CACHEDUMP),
+        _ => None,
+    }
+}
+
+/// What `stats detail` takes besides `dump`.
+pub(super) fn is_switch(word: &[u8]) -> bool {
+    matches!(word, b"on" | b"off")
+}
+
+/// How many words of the line servers look at, for such a row.
+pub(super) fn stats_words(command: u16) -> usize {
+    match command {
+        commands::STATS_DETAIL | commands::DETAIL_DUMP => 3,
+        commands::CACHEDUMP => 4,
+        _ => 2,
+    }
 }
 
 /// Whether a `flush_all` has no time, or one that has passed: servers flush at once.
@@ -274,33 +300,37 @@ impl Line<'_> {
         }
     }
 
+    /// Servers pass over what stands behind the words that they look at, `noreply` too.
     fn read_stats(&mut self) -> Option<Parsed<Request>> {
-        match self.tokens.next().map(|token| self.tokens.text(token)) {
-            None => None,
-            Some(b"noreply") => self.refuse(Refusal::Unknown),
-            Some(b"reset") => {
-                self.request.command = commands::STATS_RESET;
-                self.request.class = commands::TABLE[usize::from(commands::STATS_RESET)].class;
-                // What follows says nothing, and is not passed on.
-                self.tokens.by_ref().for_each(drop);
-                match self.tokens.are_clean() {
-                    true => None,
-                    false => self.refuse(Refusal::Unknown),
-                }
-            }
-            Some(b"proxy") => {
+        let tokens = self.collect::<4>();
+        self.tokens.by_ref().for_each(drop);
+        let text = |at: usize| tokens[at].map_or(&b""[..], |token| self.tokens.text(token));
+        let is_number = |text: &[u8]| scan::decimal(text, u64::from(u32::MAX)).is_some();
+        let row = stats_row(text(0), text(1));
+        if let Some(row) = row {
+            self.request.command = row;
+            self.request.class = commands::TABLE[usize::from(row)].class;
+        }
+        if !self.tokens.are_clean() {
+            return self.refuse(Refusal::Unknown);
+        }
+        match (text(0), row) {
+            (b"proxy", _) => {
                 self.request.class = Class::Local(Local::Stats);
                 None
             }
-            Some(word) if is_list(word) => {
-                self.tokens.by_ref().for_each(drop);
-                match self.tokens.are_clean() {
-                    true => None,
-                    false => self.refuse(Refusal::Unknown),
-                }
+            (_, Some(commands::STATS_DETAIL)) if !is_switch(text(1)) => {
+                self.refuse(Refusal::Bad(BAD_DETAIL))
             }
-            Some(word) if is_servers_own(word) => self.refuse(Refusal::ByName(ONE_SERVER)),
-            Some(_) => self.refuse(Refusal::Unknown),
+            (_, Some(commands::CACHEDUMP)) if tokens[2].is_none() => {
+                self.refuse(Refusal::Bad(BAD_STATS))
+            }
+            (_, Some(commands::CACHEDUMP)) if !is_number(text(1)) || !is_number(text(2)) => {
+                self.refuse(Refusal::Bad(BAD_LINE))
+            }
+            (_, Some(_)) | (b"", None) => None,
+            (word, None) if is_list(word) => None,
+            _ => self.refuse(Refusal::Unknown),
         }
     }
 

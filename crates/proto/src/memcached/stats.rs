@@ -1,8 +1,8 @@
 //! `stats`, in memcached's own names and order, of a pool as if it were one memcached.
 //!
 //! What the proxy sees is its own to tell: connections, bytes, reads and stores of the pool, the
-//! process. What only servers know is summed over those that answer. Those that do not are named,
-//! in a line of their own.
+//! process. Names that only servers know have one value of those that answer: mostly the sum. Those
+//! that do not are named, in a line of their own.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,21 @@ use super::version;
 use crate::part::{Ours, Part, Process, Totals};
 use crate::{Answer, Asked, Protocol, scan};
 
-/// Where the value of a name comes from.
-enum From {
+/// Where the value of a name comes from. Names that no server has are left out, but for ours.
+#[derive(Clone, Copy)]
+enum Figure {
     /// What the proxy knows.
     Ours(fn(&Known) -> String),
-    /// The servers' values together. Left out where none of them has the name.
+    /// The servers' values together.
     Sum,
+    /// Of a switch, or of a size that grows: the most or least of any server.
+    Most,
+    Least,
+    /// What all servers say; left out where they differ.
+    Common,
 }
 
-use From::{Ours as Own, Sum};
+use Figure::{Common, Least, Most, Ours as Own, Sum};
 
 struct Known {
     version: String,
@@ -26,12 +32,13 @@ struct Known {
     totals: Totals,
 }
 
-/// The names, in memcached's order.
-static NAMES: &[(&str, From)] = &[
+/// The names, in memcached's order. Any other that servers tell is a `Sum`.
+static NAMES: &[(&str, Figure)] = &[
     ("pid", Own(|known| known.process.pid.to_string())),
     ("uptime", Own(|known| known.process.uptime_s.to_string())),
     ("time", Own(|known| known.process.time_s.to_string())),
     ("version", Own(|known| known.version.clone())),
+    ("libevent", Common),
     ("pointer_size", Own(|_| usize::BITS.to_string())),
     ("rusage_user", Own(|known| seconds(known.process.user_us))),
     ("rusage_system", Own(|known| seconds(known.process.system_us))),
@@ -39,6 +46,15 @@ static NAMES: &[(&str, From)] = &[
     ("curr_connections", Own(|known| known.totals.clients.to_string())),
     ("total_connections", Own(|known| known.totals.clients_ever.to_string())),
     ("rejected_connections", Own(|known| known.totals.clients_refused.to_string())),
+    ("connection_structures", Sum),
+    ("response_obj_oom", Sum),
+    ("response_obj_count", Sum),
+    ("response_obj_bytes", Sum),
+    ("read_buf_count", Sum),
+    ("read_buf_bytes", Sum),
+    ("read_buf_bytes_free", Sum),
+    ("read_buf_oom", Sum),
+    ("reserved_fds", Sum),
     ("cmd_get", Own(|known| known.totals.hits.wrapping_add(known.totals.misses).to_string())),
     ("cmd_set", Own(|known| known.totals.stores.to_string())),
     ("cmd_flush", Sum),
@@ -48,6 +64,12 @@ static NAMES: &[(&str, From)] = &[
     ("get_misses", Own(|known| known.totals.misses.to_string())),
     ("get_expired", Sum),
     ("get_flushed", Sum),
+    ("get_extstore", Sum),
+    ("get_aborted_extstore", Sum),
+    ("get_oom_extstore", Sum),
+    ("recache_from_extstore", Sum),
+    ("miss_from_extstore", Sum),
+    ("badcrc_from_extstore", Sum),
     ("delete_misses", Sum),
     ("delete_hits", Sum),
     ("incr_misses", Sum),
@@ -63,13 +85,59 @@ static NAMES: &[(&str, From)] = &[
     ("store_no_memory", Sum),
     ("auth_cmds", Own(|known| (known.totals.logins + known.totals.logins_failed).to_string())),
     ("auth_errors", Own(|known| known.totals.logins_failed.to_string())),
+    ("idle_kicks", Sum),
     ("bytes_read", Own(|known| known.totals.client_bytes_received.to_string())),
     ("bytes_written", Own(|known| known.totals.client_bytes_sent.to_string())),
     ("limit_maxbytes", Sum),
+    ("accepting_conns", Least),
+    ("listen_disabled_num", Sum),
+    ("time_in_listen_disabled_us", Sum),
     ("threads", Own(|known| known.process.workers.to_string())),
+    ("conn_yields", Sum),
+    ("hash_power_level", Most),
     ("hash_bytes", Sum),
+    ("hash_is_expanding", Most),
+    ("slab_reassign_rescues", Sum),
+    ("slab_reassign_chunk_rescues", Sum),
+    ("slab_reassign_evictions_nomem", Sum),
+    ("slab_reassign_inline_reclaim", Sum),
+    ("slab_reassign_busy_items", Sum),
+    ("slab_reassign_busy_deletes", Sum),
+    ("slab_reassign_running", Most),
     ("slabs_moved", Sum),
+    ("lru_crawler_running", Most),
+    ("lru_crawler_starts", Sum),
+    ("lru_maintainer_juggles", Sum),
     ("malloc_fails", Sum),
+    ("log_worker_dropped", Sum),
+    ("log_worker_written", Sum),
+    ("log_watcher_skipped", Sum),
+    ("log_watcher_sent", Sum),
+    ("log_watchers", Sum),
+    ("extstore_compact_lost", Sum),
+    ("extstore_compact_rescues", Sum),
+    ("extstore_compact_skipped", Sum),
+    ("extstore_page_allocs", Sum),
+    ("extstore_page_evictions", Sum),
+    ("extstore_page_reclaims", Sum),
+    ("extstore_pages_free", Sum),
+    ("extstore_pages_used", Sum),
+    ("extstore_objects_evicted", Sum),
+    ("extstore_objects_read", Sum),
+    ("extstore_objects_written", Sum),
+    ("extstore_objects_used", Sum),
+    ("extstore_bytes_evicted", Sum),
+    ("extstore_bytes_written", Sum),
+    ("extstore_bytes_read", Sum),
+    ("extstore_bytes_used", Sum),
+    ("extstore_bytes_fragmented", Sum),
+    ("extstore_limit_maxbytes", Sum),
+    ("extstore_io_queue", Sum),
+    ("ssl_new_sessions", Sum),
+    ("ssl_handshake_errors", Sum),
+    ("time_since_server_cert_refresh", Most),
+    ("unexpected_napi_ids", Sum),
+    ("round_robin_fallback", Sum),
     ("bytes", Sum),
     ("curr_items", Sum),
     ("total_items", Sum),
@@ -86,6 +154,7 @@ static NAMES: &[(&str, From)] = &[
     ("moves_to_warm", Sum),
     ("moves_within_lru", Sum),
     ("direct_reclaims", Sum),
+    ("lru_bumps_dropped", Sum),
 ];
 
 /// The line that names servers that did not answer; their figures are in no sum.
@@ -99,13 +168,10 @@ pub(super) fn gather(
     ours: &dyn Ours,
     out: &mut Vec<u8>,
 ) {
-    let mut sums: BTreeMap<&[u8], u64> = BTreeMap::new();
+    let mut told: BTreeMap<&[u8], Vec<&[u8]>> = BTreeMap::new();
     for reply in parts.iter().filter_map(Part::reply) {
         for (name, value) in lines(reply) {
-            if let Some(value) = scan::decimal(value, u64::MAX) {
-                let sum = sums.entry(name).or_default();
-                *sum = sum.saturating_add(value);
-            }
+            told.entry(name).or_default().push(value);
         }
     }
     let known = Known {
@@ -113,16 +179,40 @@ pub(super) fn gather(
         process: ours.process(),
         totals: ours.totals(),
     };
-    for (name, from) in NAMES {
-        let value = match from {
-            Own(tell) => Some(tell(&known)),
-            Sum => sums.get(name.as_bytes()).map(u64::to_string),
-        };
+    let mut tell = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             protocol.answer(asked, &Answer::Stat(name, &value), out);
         }
+    };
+    for (name, figure) in NAMES {
+        let values = told.remove(name.as_bytes()).unwrap_or_default();
+        match figure {
+            Own(of) => tell(name, Some(of(&known))),
+            figure => tell(name, merge(*figure, &values)),
+        }
+    }
+    for (name, values) in &told {
+        tell(&String::from_utf8_lossy(name), merge(Sum, values));
     }
     end(protocol, asked, parts, out);
+}
+
+/// The one value of what the servers say; of one server it is the value as it came.
+fn merge(figure: Figure, values: &[&[u8]]) -> Option<String> {
+    let first = *values.first()?;
+    let mut numbers = values.iter().map_while(|value| scan::decimal(value, u64::MAX));
+    let merged = match figure {
+        // What is no number does not add up either.
+        _ if values.len() == 1 || numbers.clone().count() < values.len() => {
+            let all_agree = values.iter().all(|value| *value == first);
+            return all_agree.then(|| String::from_utf8_lossy(first).into_owned());
+        }
+        Common => numbers.next().filter(|one| numbers.all(|other| other == *one)),
+        Most => numbers.max(),
+        Least => numbers.min(),
+        Sum | Own(_) => Some(numbers.fold(0, u64::saturating_add)),
+    };
+    merged.map(|number| number.to_string())
 }
 
 /// Answers `stats` with an argument by what the servers say: of several, each name begins with its
@@ -161,7 +251,7 @@ fn end(protocol: &dyn Protocol, asked: &Asked<'_>, parts: &[Part<'_>], out: &mut
 }
 
 /// Each name and its value.
-fn lines(reply: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+pub(super) fn lines(reply: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     reply.split(|&byte| byte == b'\n').filter_map(|line| {
         let text = line.strip_suffix(b"\r")?.strip_prefix(b"STAT ")?;
         let end = memchr::memchr(b' ', text).unwrap_or(text.len());
@@ -188,7 +278,7 @@ mod tests {
     use super::super::{Binary, Text};
     use crate::part::Said;
     use crate::part::tests::{Nothing, fault, parts};
-    use crate::{Ask, Asked, Protocol, Quiet};
+    use crate::{Ask, Asked, Class, Parsed, Protocol, Quiet, Resume};
 
     const ONE: Said<'_> =
         Said::Reply(b"STAT pid 7\r\nSTAT curr_items 3\r\nSTAT version 1.6.18\r\nEND\r\n");
@@ -219,9 +309,34 @@ mod tests {
             assert!(all.contains(line), "{line}: {all}");
         }
         assert!(!all.contains("limit_maxbytes"), "nobody has told it: {all}");
+        assert!(!all.contains("STAT rusage_user 0.5"), "{all}");
         let none = told("stats\r\n", &[fault("down", false), fault("down", false)]);
         assert!(none.ends_with("STAT quickack_servers_down s0,s1\r\nEND\r\n"), "{none}");
         assert!(none.starts_with("STAT pid 0\r\n"), "{none}");
+    }
+
+    #[test]
+    fn names_that_the_proxy_has_no_figure_for_pass_and_of_several_servers_have_one_value() {
+        let one = "STAT libevent 2.1\r\nSTAT conn_yields 1\r\nSTAT hash_power_level 16\r\n\
+                   STAT accepting_conns 1\r\nSTAT new_name 5\r\nSTAT new_word on\r\nEND\r\n";
+        let other = "STAT libevent 2.0\r\nSTAT conn_yields 2\r\nSTAT hash_power_level 20\r\n\
+                     STAT accepting_conns 0\r\nSTAT new_name 6\r\nSTAT new_word on\r\nEND\r\n";
+        let [one, other] = [one, other].map(|text| Said::Reply(text.as_bytes()));
+        let alone = told("stats\r\n", &[one]);
+        for line in ["libevent 2.1", "conn_yields 1", "hash_power_level 16", "new_name 5"] {
+            assert!(alone.contains(&format!("STAT {line}\r\n")), "{line}: {alone}");
+        }
+        let both = told("stats\r\n", &[one, other]);
+        for line in [
+            "conn_yields 3",
+            "hash_power_level 20",
+            "accepting_conns 0",
+            "new_name 11",
+            "new_word on",
+        ] {
+            assert!(both.contains(&format!("STAT {line}\r\n")), "{line}: {both}");
+        }
+        assert!(!both.contains("libevent"), "they differ: {both}");
     }
 
     #[test]
@@ -258,5 +373,40 @@ mod tests {
         assert_eq!(out.len(), 24 + 2 + 24);
         assert_eq!((out[1], out[3], out[11], out[15], &out[24..26]), (0x10, 1, 2, 9, &b"a1"[..]));
         assert_eq!((out[27], out[29], out[37]), (0x10, 0, 0));
+    }
+
+    /// As memcached's own: all of `detail dump` is one value.
+    #[test]
+    fn binary_clients_read_a_dump_as_one_value_and_a_switch_as_a_list() {
+        let check = |key: &str, said: &str, expected: &[&str]| {
+            let (mut keys, len) = (Vec::new(), key.len() as u8);
+            let mut packet = vec![0; 24];
+            (packet[0], packet[1], packet[3], packet[11]) = (0x80, 0x10, len, len);
+            packet.extend_from_slice(key.as_bytes());
+            let parsed = Binary.parse_request(&packet, &mut Resume::default(), &mut keys);
+            let Parsed::Complete(request) = parsed else { panic!("{key}: {parsed:?}") };
+            let Class::Broadcast { ask, .. } = request.class else { panic!("{request:?}") };
+            let mut line = Vec::new();
+            Binary.write_head(&request, &packet, &keys, ask, &mut line);
+            assert_eq!(String::from_utf8_lossy(&line), format!("stats {key}\r\n"));
+            let (command, head) = (request.command, &packet[..]);
+            let asked = Asked { command, quiet: Quiet::Loud, ask, head, at: 0, next: None };
+            let mut out = Vec::new();
+            let said = [Said::Reply(said.as_bytes())];
+            Binary.gather(&asked, &mut parts(&said), &Nothing, &mut out);
+            let mut packets = Vec::new();
+            while !out.is_empty() {
+                let rest = out.split_off(24 + usize::from(out[11]));
+                packets.push(String::from_utf8_lossy(&out[24..]).into_owned());
+                out = rest;
+            }
+            assert_eq!(packets, expected, "{key}");
+        };
+        let dump = "PREFIX a get 1 hit 0 set 0 del 0\r\nEND\r\n";
+        check("detail dump", dump, &[&format!("detailed{dump}"), ""]);
+        check("detail on", "OK\r\n", &[""]);
+        let enabled = "STAT sizes_status enabled\r\n";
+        check("sizes_enable", enabled, &["sizes_statusenabled", ""]);
+        check("reset", "RESET\r\n", &[""]);
     }
 }

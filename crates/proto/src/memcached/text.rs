@@ -23,9 +23,19 @@ classic words where those mean exactly the same. What memcached 1.6.18 takes and
 
 `stats` has memcached's names, as if the pool were one memcached. Connections, bytes, logins, reads
 (`cmd_get`, `get_hits`, `get_misses`), `cmd_set` and what is said of the process are the proxy's,
-of all workers; `pid` and `uptime` are the master's. The others are summed over the servers, which
-are asked each time; `quickack_servers_down` names those that did not answer. What means nothing of
-several servers (`libevent`, `hash_power_level`) is left out.
+of all workers; `pid` and `uptime` are the master's. The others are the servers', which are asked
+each time: of one server as it tells them, of several the sum; `accepting_conns` is the least,
+`hash_power_level` and what is 0 or 1 the most of any, and `libevent` is told where all agree.
+`quickack_servers_down` names servers that did not answer.
+
+Every other `stats` of 1.6.18 passes where the pool has one server. What changes something there
+(`detail on` and `off`, `sizes_enable`, `sizes_disable`, `reset`) does so, with any number of
+servers, only where `allow:` names it. `stats detail dump` and `stats cachedump` are no lists of
+facts: with several servers they are refused by a `CLIENT_ERROR`, as memcached refuses a
+`cachedump` that its operator has not allowed. A word that 1.6.18 does not know is an `ERROR`.
+
+A line of HTTP, told by its last word and a first word that is no command, ends the connection
+without an answer, as in memcached: a hostile page may have sent a browser here.
 
 Flags of newer versions (`E`, `S`, `x`) pass on; a letter that nobody knows is refused. `k` of a
 base64 key whose bytes a line cannot hold is told from the request: the server could send such a

@@ -16,7 +16,8 @@ use super::refusal::BAD_ARGUMENT;
 use super::{inline, keys, scan, split};
 use crate::{Class, Extra, Local, Marks, Parsed, Place, Quiet, Refusal, Request, Resume, Span};
 
-const NOT_HTTP: &str = "Protocol error: this is no HTTP server";
+/// Nothing is said, as in Redis.
+const NOT_HTTP: &str = "";
 /// `%` stands for the command.
 pub(super) const ARITY: &str = "wrong number of arguments for '%' command";
 const BAD_CURSOR: &str = "invalid cursor";

@@ -218,6 +218,7 @@ pub fn own_words(protocol: &dyn Protocol, row: &Row) -> Option<(Vec<u8>, bool)> 
     for (outcome, _) in frames(protocol, &row.request) {
         let request = match outcome {
             Parsed::Complete(request) => request,
+            Parsed::Malformed("") => return Some((said, true)),
             Parsed::Malformed(why) => {
                 let nobody = Asked { head: rest, ..Asked::nobody() };
                 said.extend(words(protocol, &nobody, &Answer::Refused(Refusal::Bad(why))));
@@ -373,6 +374,7 @@ pub fn frames(protocol: &dyn Protocol, stream: &[u8]) -> Vec<(Parsed<Request>, S
         let outcome = protocol.parse_request(rest, &mut Resume::default(), &mut keys);
         let Parsed::Complete(request) = outcome else {
             let text = match outcome {
+                Parsed::Malformed("") => "malformed, and hung up on".to_string(),
                 Parsed::Malformed(why) => format!("malformed: {why}"),
                 _ => "incomplete".to_string(),
             };

@@ -1,7 +1,7 @@
 //! A client comes: through a listener, or from another worker.
 
 use metrics::{Pool as Counter, Worker};
-use proto::{Answer, Asked};
+use proto::{Answer, Asked, Muted, Refusal, Request};
 
 use crate::client::Client;
 use crate::id::ConnId;
@@ -10,6 +10,8 @@ use crate::{Action, Event, Passed, Proxy};
 
 /// How often it is told that clients are refused, microseconds.
 const REFUSED_TELL_US: u64 = 1_000_000;
+const FOREIGN: &str = "one sent HTTP, as a browser does that a hostile page has sent here; it was \
+                       closed, and nothing after that was read";
 
 impl Proxy {
     /// `new`: the client is not one that another worker has counted already.
@@ -24,13 +26,9 @@ impl Proxy {
             worker.add(Worker::AcceptsRefused, 1);
             let mut refusal = Vec::new();
             let why = if is_leaving { "shutting down" } else { "too many client connections" };
-            let now = self.desk.now;
-            if entry.refused_told.is_none_or(|told| now.since(told) >= REFUSED_TELL_US) {
-                entry.refused_told = Some(now);
-                self.desk.actions.push_back(Action::Log(Event::ClientsRefused { pool: row, why }));
-            }
+            self.tell_refused(pool, why);
             let nobody = Asked::nobody();
-            entry.plan.protocol.answer(&nobody, &Answer::Failed(why), &mut refusal);
+            self.desk.pools[pool].plan.protocol.answer(&nobody, &Answer::Failed(why), &mut refusal);
             return Err(refusal);
         }
         entry.clients += 1;
@@ -62,6 +60,34 @@ impl Proxy {
         client.lane = lane;
         client.take_over(passed);
         Ok(())
+    }
+
+    /// What can never become a request ends the conversation.
+    pub(super) fn turn_off(&mut self, id: ConnId, bytes: &[u8], why: &'static str) -> usize {
+        let client = self.desk.clients.find(id).expect("the caller found it");
+        let (pool, muted) = (client.pool as usize, client.session.muted);
+        self.desk.pools[pool].counters.add(Counter::Refused, 1);
+        let answer = match self.must_log_in(id) {
+            true => Answer::LoginFirst,
+            false => Answer::Refused(Refusal::Bad(why)),
+        };
+        if why.is_empty() {
+            self.tell_refused(pool, FOREIGN);
+        } else if muted == Muted::No {
+            self.desk.answer(id, &Request::nobody(), bytes, &answer);
+        }
+        self.desk.leave(id);
+        bytes.len()
+    }
+
+    /// The log hears that clients are refused, but not of each.
+    pub(super) fn tell_refused(&mut self, pool: usize, why: &'static str) {
+        let (entry, now) = (&mut self.desk.pools[pool], self.desk.now);
+        if entry.refused_told.is_none_or(|told| now.since(told) >= REFUSED_TELL_US) {
+            entry.refused_told = Some(now);
+            let event = Event::ClientsRefused { pool: entry.plan.row, why };
+            self.desk.actions.push_back(Action::Log(event));
+        }
     }
 
     /// Whether one client more is too many. Two limits are of all workers together, and workers

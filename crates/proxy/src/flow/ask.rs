@@ -231,15 +231,13 @@ impl Proxy {
     /// A change goes to none of them if one cannot be asked now: nothing would undo what the others
     /// did.
     pub(super) fn ask_broadcast(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) {
-        let Class::Broadcast { ask, gated, writes, reach } = request.class else {
+        let Class::Broadcast { ask, writes, reach, .. } = request.class else {
             unreachable!("judged by its class")
         };
         let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
-        let plan = &self.desk.pools[pool].plan;
-        let name = plan.protocol.commands()[usize::from(ask.command)].name;
-        if gated && !plan.allow.iter().any(|allowed| allowed == name) {
+        if let Some(why) = self.why_not_of_all(pool, &request.class) {
             self.desk.pools[pool].counters.add(Counter::Refused, 1);
-            let answer = Answer::Refused(Refusal::ByName(NOT_ALLOWED));
+            let answer = Answer::Refused(Refusal::ByName(why));
             return self.desk.answer(id, request, head, &answer);
         }
         if reach == Reach::Keys {
@@ -494,5 +492,3 @@ fn launch(link: &mut Link, batch: Box<Batch>, pool: &mut crate::pool::Pool) {
     }
     link.launch_batch(batch, pool.upstream);
 }
-
-const NOT_ALLOWED: &str = "refused by the proxy: the pool's `allow:` does not name it";

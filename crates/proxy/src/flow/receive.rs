@@ -288,22 +288,6 @@ impl Proxy {
         }
     }
 
-    /// What can never become a request ends the conversation.
-    #[cold]
-    fn turn_off(&mut self, id: ConnId, bytes: &[u8], why: &'static str) -> usize {
-        let client = self.desk.clients.find(id).expect("the caller found it");
-        self.desk.pools[client.pool as usize].counters.add(Counter::Refused, 1);
-        let answer = match self.must_log_in(id) {
-            true => Answer::LoginFirst,
-            false => Answer::Refused(Refusal::Bad(why)),
-        };
-        if client.session.muted == Muted::No {
-            self.desk.answer(id, &Request::nobody(), bytes, &answer);
-        }
-        self.desk.leave(id);
-        bytes.len()
-    }
-
     /// A request is refused of which the head has been read; what follows of it is passed over.
     #[cold]
     fn refuse_read(

@@ -8,7 +8,7 @@
 //! ```
 
 use metrics::Pool as Counter;
-use proto::{Answer, Ask, Carry, Class, Marks, Place, Refusal, Request, Skills, Span};
+use proto::{Answer, Ask, Carry, Class, Marks, Place, Reach, Refusal, Request, Skills, Span};
 use shard::Distribution;
 
 use crate::fault::Fault;
@@ -43,6 +43,8 @@ pub(super) struct Apart {
 /// A request whose keys cannot be told from it, in a pool where they may be anywhere.
 const NOT_SOLE: &str =
     "it may touch keys that cannot be told from it: only in a pool of one server";
+const NOT_ONE: &str = "refused by the proxy: each server has its own; ask the server itself";
+const NOT_ALLOWED: &str = "refused by the proxy: the pool's `allow:` does not name it";
 const NO_PLACE: &str = "invalid cursor";
 const NO_SPACE: &str = "DB index is out of range";
 
@@ -126,6 +128,18 @@ impl Proxy {
             Some(server) => Way::Go { ask, server: Some(server) },
             None => Way::Fault(None, Fault::NoServer),
         }
+    }
+
+    /// Why what goes to every server is not asked in this pool, if it is not.
+    pub(super) fn why_not_of_all(&self, pool: usize, class: &Class) -> Option<&'static str> {
+        let Class::Broadcast { ask, gated, reach, .. } = *class else { return None };
+        let entry = &self.desk.pools[pool];
+        let plan = &entry.plan;
+        let name = plan.protocol.commands()[usize::from(ask.command)].name;
+        if gated && !plan.allow.iter().any(|allowed| allowed == name) {
+            return Some(NOT_ALLOWED);
+        }
+        (reach == Reach::Sole && entry.planned() > 1).then_some(NOT_ONE)
     }
 
     /// The one server that all keys of a request belong to; none if the ring is empty.

@@ -72,6 +72,7 @@ fn class(class: Class) -> &'static str {
         Class::Broadcast { reach: Reach::Keys, .. } => {
             "the server of its keys, if the pool allows it"
         }
+        Class::Broadcast { reach: Reach::Sole, .. } => "one server, in a pool that has no other",
         Class::Broadcast { gated: true, .. } => "every server of the pool, if the pool allows it",
         Class::Broadcast { reach: Reach::Survey, .. } => "every server that is up, gathered",
         Class::Broadcast { .. } => "every server of the pool, gathered",

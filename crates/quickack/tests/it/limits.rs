@@ -256,3 +256,23 @@ fn what_memcached_might_read_otherwise_never_leaves_us() {
         assert_eq!(memcached.stat(counter), 0, "{counter}");
     }
 }
+
+/// A hostile page may have sent a browser here, whose body would be commands.
+#[test]
+fn a_line_of_http_is_hung_up_on_and_nothing_after_it_reaches_memcached() {
+    let memcached = Memcached::start();
+    let mut quickack = quickack(&[memcached.address], &[]);
+    let hung_up_on = |mut client: Client, line: &str| {
+        client.send(format!("get a\r\n{line}\r\nHost: x\r\n\r\nset a 0 0 1\r\n1\r\n"));
+        let mut heard = Vec::new();
+        // Whoever hangs up before it has read everything resets.
+        let _ = client.stream.read_to_end(&mut heard);
+        assert_eq!(String::from_utf8_lossy(&heard), "END\r\n", "{line}");
+    };
+    for line in ["GET / HTTP/1.0", "PUT /asdf HTTP/1.1", "POST / HTTP/1.1", "DELETE HTTP/1.1"] {
+        hung_up_on(memcached.client(), line);
+        hung_up_on(quickack.client(), line);
+    }
+    assert_eq!(memcached.stat("cmd_set"), 0);
+    quickack.process.wait_for("HTTP", |said| said.contains("one sent HTTP").then_some(()));
+}

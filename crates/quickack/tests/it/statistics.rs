@@ -83,6 +83,68 @@ fn stats_before_memcached_have_its_names_and_tell_of_the_pool() {
     assert!(places.by_ref().is_sorted());
 }
 
+/// Those of the proxy among them, and in their order.
+#[test]
+fn stats_before_one_memcached_have_all_its_names_and_no_others() {
+    let memcached = Memcached::start();
+    let quickack = quickack(&[memcached.address], &[]);
+    let names = |mut client| lines(&mut client, "").into_iter().map(|one| one.0).collect();
+    let (theirs, ours): (Vec<_>, Vec<String>) =
+        (names(memcached.client()), names(quickack.client()));
+    assert_eq!(ours, theirs);
+    assert_eq!(
+        facts(&quickack)["hash_power_level"],
+        memcached.stat("hash_power_level").to_string()
+    );
+}
+
+#[test]
+fn words_of_stats_before_one_memcached_pass_and_before_two_do_not_make_a_client_wait() {
+    let memcacheds = [Memcached::start(), Memcached::start()];
+    let addresses = memcacheds.each_ref().map(|one| one.address);
+    let (one, two) = (quickack(&addresses[..1], &[]), quickack(&addresses, &[]));
+    let mut client = one.client();
+    memcacheds[0].client().ask("stats detail on\r\n", "OK\r\n");
+    client.ask("set shop:a 0 0 1\r\n1\r\n", "STORED\r\n");
+    let dump = "PREFIX shop get 0 hit 0 set 1 del 0\r\nEND\r\n";
+    client.ask("stats detail dump\r\n", dump);
+    let empty = "END\r\n";
+    client.ask("stats cachedump 2 10\r\nstats cachedump 1 0 x\r\n", &empty.repeat(2));
+    client.ask("stats cachedump 999 1\r\n", "CLIENT_ERROR Illegal slab id\r\n");
+    memcacheds[0].client().ask("stats detail dump\r\n", dump);
+    // What changes something there is not allowed.
+    let refused = "CLIENT_ERROR refused by the proxy: the pool's `allow:` does not name it\r\n";
+    for word in ["detail on", "detail off", "sizes_enable", "sizes_disable", "reset"] {
+        client.ask(&format!("stats {word}\r\n"), refused);
+    }
+    client.ask("stats sizes\r\n", "STAT sizes_status disabled\r\nEND\r\n");
+    let refused = "CLIENT_ERROR refused by the proxy: each server has its own; ask the server \
+                   itself\r\n";
+    let mut client = two.client();
+    client.ask("stats detail dump\r\n", refused);
+    client.ask("stats cachedump 1 1\r\n", refused);
+    client.ask("stats nonsense\r\n", "ERROR\r\n");
+}
+
+#[test]
+fn words_of_stats_that_change_something_reach_every_memcached_where_they_are_allowed() {
+    let memcacheds = [Memcached::start(), Memcached::start()];
+    let addresses = memcacheds.each_ref().map(|one| one.address);
+    let allow = "allow: [stats detail, stats sizes_enable, stats sizes_disable]";
+    let quickack = quickack(&addresses, &[allow]);
+    let mut client = quickack.client();
+    client.ask("stats detail on\r\n", "OK\r\n");
+    client.ask("stats sizes_enable\r\nget a\r\n", "STAT sizes_status enabled\r\nEND\r\n");
+    for memcached in &memcacheds {
+        memcached.client().ask("get shop:a\r\n", "END\r\n");
+        let dump = "PREFIX shop get 1 hit 0 set 0 del 0\r\nEND\r\n";
+        memcached.client().ask("stats detail dump\r\n", dump);
+        memcached.client().ask("stats sizes\r\n", "END\r\n");
+    }
+    client.ask("stats sizes_disable\r\n", "STAT sizes_status disabled\r\n");
+    client.ask("stats detail off\r\n", "OK\r\n");
+}
+
 #[test]
 fn stats_before_memcached_name_a_server_that_is_down() {
     let memcacheds = [Memcached::start(), Memcached::start()];

@@ -13,8 +13,9 @@ use testkit::process::{Client, Memcached};
 
 use super::quickack;
 
-const ALLOW: &str =
-    "allow: [flush_all, cache_memlimit, lru_crawler, lru, slabs, extstore, debugtime, stats reset]";
+const ALLOW: &str = "allow: [flush_all, cache_memlimit, lru_crawler, lru, slabs, extstore, \
+                     debugtime, stats reset, stats detail, stats sizes_enable, \
+                     stats sizes_disable]";
 const RECORDED: &str = "VERSION 1.6.18\r\n";
 const NEXT: &str = "get nobody-has-this\r\n";
 const NEXT_ANSWER: &str = "END\r\n";

@@ -1,7 +1,7 @@
 //! What a client is told: a server's words, and ours, as packets.
 
-use super::super::commands::{FLUSH_ALL, MA, MG};
-use super::super::{reply, version};
+use super::super::commands::{DETAIL_DUMP, FLUSH_ALL, MA, MG, SIZES_DISABLE, SIZES_ENABLE};
+use super::super::{reply, stats, version};
 use super::header::{self, Header, Reply};
 use super::opcodes::{self, Mode, Shape};
 use crate::scan;
@@ -130,6 +130,17 @@ impl<'a> To<'a> {
 
 /// Tells a server's line, which is no error, and is the whole answer to what was asked of several.
 pub(super) fn pass(asked: &Asked<'_>, line: &[u8], out: &mut Vec<u8>) {
+    if asked.ask.command == DETAIL_DUMP {
+        answer(asked, &Answer::Stat("detailed", &String::from_utf8_lossy(line)), out);
+        return answer(asked, &Answer::End, out);
+    }
+    if matches!(asked.ask.command, SIZES_ENABLE | SIZES_DISABLE) {
+        for (name, value) in stats::lines(line) {
+            let [name, value] = [name, value].map(String::from_utf8_lossy);
+            answer(asked, &Answer::Stat(&name, &value), out);
+        }
+        return answer(asked, &Answer::End, out);
+    }
     let kind = ItemKind::Status;
     let (head, key) = (line.len() as u32, Span::default());
     translate(asked, &Item { kind, head, body: 0, trailer: b"", key }, line, out);

@@ -2,11 +2,12 @@
 //! exactly the same on every server, else in meta's where the server has them.
 
 use super::super::commands::{
-    self, ADD, APPEND, CAS, DECR, DELETE, FLUSH_ALL, GATS_ONE, INCR, MA, MD, MG, MS, PREPEND,
-    REPLACE, SET, STATS, STATS_RESET,
+    self, ADD, APPEND, CACHEDUMP, CAS, DECR, DELETE, FLUSH_ALL, GATS_ONE, INCR, MA, MD, MG, MS,
+    PREPEND, REPLACE, SET, STATS, STATS_RESET,
 };
 use super::super::is_plain;
 use super::super::meta::base64;
+use super::super::request::stats_words;
 use super::header::{self, Header};
 use super::opcodes::{self, Mode, Shape};
 use crate::scan::push_decimal;
@@ -35,7 +36,7 @@ pub(super) fn write_head(request: &Request, head: &[u8], ask: Ask, out: &mut Vec
     let len = request.body;
     match ask.command {
         FLUSH_ALL => said.write_flush(out),
-        STATS | STATS_RESET => said.write_stats(out),
+        STATS | STATS_RESET..=CACHEDUMP => said.write_stats(ask.command, out),
         MS => said.write_ms(len, out),
         MD | MG | MA => said.write_meta(ask.command, out),
         _ => said.write_classic(ask.command, len, out),
@@ -135,12 +136,13 @@ impl<'a> Said<'a> {
         }
     }
 
-    /// Of several words servers look at the first.
-    fn write_stats(&self, out: &mut Vec<u8>) {
+    /// No more words than servers look at.
+    fn write_stats(&self, command: u16, out: &mut Vec<u8>) {
         out.extend_from_slice(b"stats");
-        if !self.key.is_empty() {
+        let words = self.key.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+        for word in words.take(stats_words(command) - 1) {
             out.push(b' ');
-            out.extend(self.key.iter().take_while(|&&byte| byte != b' '));
+            out.extend_from_slice(word);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::super::commands;
 use super::super::meta::base64;
-use super::super::request::{ONE_SERVER, is_list, is_servers_own};
+use super::super::request::{is_list, is_switch, stats_row};
 use super::super::{KEY_MAX, is_plain};
 use super::header::{self, Header};
 use super::opcodes::{self, Shape};
@@ -97,15 +97,19 @@ fn fits(shape: Shape, header: &Header, value: usize) -> bool {
     }
 }
 
-/// What a `Stat` with this argument asks for. Of several words servers look at the first.
+/// What a `Stat` with this argument asks for. Servers pass over the words behind those they look
+/// at.
 fn with_argument(class: Class, argument: &[u8]) -> Class {
-    let word = argument.split(|&byte| byte == b' ').next().unwrap_or_default();
-    match word {
-        b"" if argument.is_empty() => class,
-        b"proxy" => Class::Local(Local::Stats),
-        b"reset" => commands::TABLE[usize::from(commands::STATS_RESET)].class,
-        word if is_list(word) => class,
-        word if is_servers_own(word) => Class::Refuse(Refusal::ByName(ONE_SERVER)),
+    let mut words = argument.split(|&byte| byte == b' ');
+    let mut word = || words.next().unwrap_or_default();
+    let (word, next) = (word(), word());
+    match (word, stats_row(word, next)) {
+        (b"", _) if argument.is_empty() => class,
+        (b"proxy", _) => Class::Local(Local::Stats),
+        (_, Some(commands::CACHEDUMP)) => Class::Refuse(Refusal::Unknown),
+        (_, Some(commands::STATS_DETAIL)) if !is_switch(next) => Class::Refuse(Refusal::Unknown),
+        (_, Some(row)) => commands::TABLE[usize::from(row)].class,
+        _ if is_list(word) => class,
         _ => Class::Refuse(Refusal::Unknown),
     }
 }

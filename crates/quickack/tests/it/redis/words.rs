@@ -88,6 +88,7 @@ fn ours(stream: &[u8]) -> (Vec<u8>, bool) {
     loop {
         match redis.parse_request(rest, &mut Resume::default(), &mut keys) {
             Parsed::Incomplete => return (said, false),
+            Parsed::Malformed("") => return (said, true),
             Parsed::Malformed(why) => {
                 refuse(
                     redis,
