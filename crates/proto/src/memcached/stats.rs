@@ -157,8 +157,8 @@ static NAMES: &[(&str, Figure)] = &[
     ("lru_bumps_dropped", Sum),
 ];
 
-/// The line that names servers that did not answer; their figures are in no sum.
-const DOWN: &str = "quickack_servers_down";
+/// The line that names servers that are down or answered no list; their figures are in no sum.
+const MISSING: &str = "quickack_servers_missing";
 
 /// Answers `stats` without an argument.
 pub(super) fn gather(
@@ -169,7 +169,7 @@ pub(super) fn gather(
     out: &mut Vec<u8>,
 ) {
     let mut told: BTreeMap<&[u8], Vec<&[u8]>> = BTreeMap::new();
-    for reply in parts.iter().filter_map(Part::reply) {
+    for reply in parts.iter().filter_map(list) {
         for (name, value) in lines(reply) {
             told.entry(name).or_default().push(value);
         }
@@ -223,9 +223,9 @@ pub(super) fn gather_lists(
     parts: &[Part<'_>],
     out: &mut Vec<u8>,
 ) -> Option<()> {
-    parts.iter().find_map(Part::reply)?;
+    parts.iter().find_map(list)?;
     for part in parts {
-        let Some(reply) = part.reply() else { continue };
+        let Some(reply) = list(part) else { continue };
         for (name, value) in lines(reply) {
             let name = String::from_utf8_lossy(name);
             let value = String::from_utf8_lossy(value);
@@ -240,14 +240,23 @@ pub(super) fn gather_lists(
     Some(())
 }
 
-/// Names those that did not answer, and ends the list.
+/// Names the servers that gave no list, and ends this one.
 fn end(protocol: &dyn Protocol, asked: &Asked<'_>, parts: &[Part<'_>], out: &mut Vec<u8>) {
-    let down = parts.iter().filter(|part| part.reply().is_none());
-    let down: Vec<String> = down.take(NAMED_MAX).map(|part| word(part.server)).collect();
-    if !down.is_empty() {
-        protocol.answer(asked, &Answer::Stat(DOWN, &down.join(",")), out);
+    let missing: Vec<&Part<'_>> = parts.iter().filter(|part| list(part).is_none()).collect();
+    if !missing.is_empty() {
+        let mut names: Vec<String> =
+            missing.iter().take(NAMED_MAX).map(|part| word(part.server)).collect();
+        if missing.len() > NAMED_MAX {
+            names.push(format!("and_{}_more", missing.len() - NAMED_MAX));
+        }
+        protocol.answer(asked, &Answer::Stat(MISSING, &names.join(",")), out);
     }
     protocol.answer(asked, &Answer::End, out);
+}
+
+/// The list that a server gave: an `OK` is none.
+fn list<'a>(part: &Part<'a>) -> Option<&'a [u8]> {
+    part.reply().filter(|reply| reply.ends_with(b"END\r\n"))
 }
 
 /// Each name and its value.
@@ -276,14 +285,16 @@ const NAMED_MAX: usize = 30;
 mod tests {
     use super::super::commands::STATS;
     use super::super::{Binary, Text};
-    use crate::part::Said;
     use crate::part::tests::{Nothing, fault, parts};
+    use crate::part::{Part, Said};
     use crate::{Ask, Asked, Class, Parsed, Protocol, Quiet, Resume};
 
     const ONE: Said<'_> =
         Said::Reply(b"STAT pid 7\r\nSTAT curr_items 3\r\nSTAT version 1.6.18\r\nEND\r\n");
     const OTHER: Said<'_> =
         Said::Reply(b"STAT curr_items 4\r\nSTAT evictions 1\r\nSTAT rusage_user 0.5\r\nEND\r\n");
+
+    const OK: Said<'_> = Said::Reply(b"OK\r\n");
 
     fn told(head: &str, said: &[Said<'_>]) -> String {
         let ask = Ask { command: STATS };
@@ -304,15 +315,31 @@ mod tests {
             "STAT cmd_get 0\r\n",
             "STAT curr_items 7\r\n",
             "STAT evictions 1\r\n",
-            "STAT quickack_servers_down s2\r\nEND\r\n",
+            "STAT quickack_servers_missing s2\r\nEND\r\n",
         ] {
             assert!(all.contains(line), "{line}: {all}");
         }
         assert!(!all.contains("limit_maxbytes"), "nobody has told it: {all}");
         assert!(!all.contains("STAT rusage_user 0.5"), "{all}");
         let none = told("stats\r\n", &[fault("down", false), fault("down", false)]);
-        assert!(none.ends_with("STAT quickack_servers_down s0,s1\r\nEND\r\n"), "{none}");
+        assert!(none.ends_with("STAT quickack_servers_missing s0,s1\r\nEND\r\n"), "{none}");
         assert!(none.starts_with("STAT pid 0\r\n"), "{none}");
+    }
+
+    #[test]
+    fn a_server_that_answers_no_list_is_named_and_counts_in_no_sum() {
+        let all = told("stats\r\n", &[Said::Reply(b"STAT bytes 5\r\nEND\r\n"), OK]);
+        assert!(all.contains("STAT bytes 5\r\n"), "{all}");
+        assert!(all.ends_with("STAT quickack_servers_missing s1\r\nEND\r\n"), "{all}");
+        assert_eq!(told("stats detail on\r\n", &[OK, OK]), "OK\r\n");
+        let part = Part { server: "s", place: None, said: OK };
+        let mut out = Vec::new();
+        let ask = Ask { command: STATS };
+        let (command, quiet) = (STATS, Quiet::Loud);
+        let asked = Asked { command, quiet, ask, head: b"stats\r\n", at: 0, next: None };
+        Text.gather(&asked, &mut std::iter::repeat_n(part, 40), &Nothing, &mut out);
+        let text = String::from_utf8_lossy(&out);
+        assert!(text.contains(",s,and_10_more\r\n"), "{text}");
     }
 
     #[test]
@@ -348,7 +375,7 @@ mod tests {
         );
         assert_eq!(
             told("stats items\r\n", &[one, fault("down", false), Said::Reply(b"END\r\n")]),
-            "STAT s0:items:1:number 5\r\nSTAT s0:a b c\r\nSTAT quickack_servers_down s1\r\nEND\r\n"
+            "STAT s0:items:1:number 5\r\nSTAT s0:a b c\r\nSTAT quickack_servers_missing s1\r\nEND\r\n"
         );
         let error = Said::Error(b"ERROR\r\n");
         assert_eq!(told("stats items\r\n", &[error]), "ERROR\r\n");

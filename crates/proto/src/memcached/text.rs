@@ -26,7 +26,7 @@ classic words where those mean exactly the same. What memcached 1.6.18 takes and
 of all workers; `pid` and `uptime` are the master's. The others are the servers', which are asked
 each time: of one server as it tells them, of several the sum; `accepting_conns` is the least,
 `hash_power_level` and what is 0 or 1 the most of any, and `libevent` is told where all agree.
-`quickack_servers_down` names servers that did not answer.
+`quickack_servers_missing` names servers that did not answer.
 
 Every other `stats` of 1.6.18 passes where the pool has one server. What changes something there
 (`detail on` and `off`, `sizes_enable`, `sizes_disable`, `reset`) does so, with any number of

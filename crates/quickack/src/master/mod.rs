@@ -247,12 +247,16 @@ impl Master {
     /// Tells the workers what their clients may ask about the proxy as a whole.
     pub(super) fn tell_process(&self) {
         let unix_s = Now::read().unix_us / 1_000_000;
+        let process = &self.running.config.process;
+        // As memcached's own, a number that an `int` can hold.
+        let descriptors = sys::process::descriptors_max().min(i32::MAX as usize);
+        let room = descriptors.saturating_mul(process.worker_count());
         self.board.book().tell_process(metrics::Process {
             pid: std::process::id().into(),
             started_s: unix_s - self.started.elapsed().as_secs().min(unix_s),
             told_s: unix_s,
-            workers: self.running.config.process.worker_count() as u64,
-            clients_max: self.running.config.plan.clients_max as u64,
+            workers: process.worker_count() as u64,
+            clients_max: self.running.config.plan.clients_max.min(room) as u64,
         });
     }
 

@@ -155,10 +155,10 @@ fn stats_before_memcached_name_a_server_that_is_down() {
     let left = first.stat("curr_items");
     drop(second);
     let ours = facts(&quickack);
-    assert_eq!(ours["quickack_servers_down"], addresses[1].to_string());
+    assert_eq!(ours["quickack_servers_missing"], addresses[1].to_string());
     assert_eq!((number(&ours, "curr_items"), number(&ours, "cmd_set")), (left, 40));
     let lists = lines(&mut quickack.client(), " settings");
-    let down = ("quickack_servers_down".to_string(), addresses[1].to_string());
+    let down = ("quickack_servers_missing".to_string(), addresses[1].to_string());
     assert_eq!(lists.last(), Some(&down));
     assert!(lists[0].0.starts_with(&format!("{}:", addresses[0])), "{lists:?}");
 }
