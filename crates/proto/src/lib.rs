@@ -23,6 +23,8 @@ pub mod redis;
 pub mod scan;
 mod session;
 
+use std::borrow::Cow;
+
 pub use message::{
     Answer, Ask, Asked, Carry, Class, Command, Excuse, Extra, Heard, Item, ItemKind, Lane, Local,
     Make, Marks, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Skills,
@@ -166,7 +168,7 @@ pub trait Protocol: Sync {
     }
 
     /// What the answer to a broadcast teaches: a name, and the text that it stands for.
-    fn learn<'a>(&self, _asked: &Asked<'a>, _reply: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+    fn learn<'a>(&self, _asked: &Asked<'a>, _reply: &'a [u8]) -> Option<(&'a [u8], Cow<'a, [u8]>)> {
         None
     }
 

@@ -11,6 +11,7 @@
 //! it says so: nothing undoes that.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use super::commands::{self, id};
 use super::reply::Walk;
@@ -180,9 +181,30 @@ fn differ(parts: &[Part<'_>], out: &mut Vec<u8>) {
     words::error(&[b"ERR ", told.as_bytes()], out);
 }
 
+/// A text as it is; of an aggregate the texts that it holds, with blanks between, as far as there
+/// is room.
 fn show(said: &[u8]) -> String {
-    let text = words::beginning(Walk::new(said).text().unwrap_or(said));
-    String::from_utf8_lossy(text).into_owned()
+    let mut walk = Walk::new(said);
+    let mut texts: Vec<&[u8]> = Vec::new();
+    let mut len = 0;
+    while len < words::ECHO_MAX && walk.at() < said.len() {
+        let at = walk.at();
+        let text = match walk.text() {
+            Some(text) => words::beginning(text),
+            None if is_null(&said[at..walk.at()]) => b"nil",
+            // The head of an aggregate.
+            None if walk.at() > at => continue,
+            None => break,
+        };
+        len += text.len() + 1;
+        texts.push(text);
+    }
+    let shown = match (said.first(), texts.is_empty()) {
+        (Some(b'*' | b'~' | b'%'), true) => b"(empty)".to_vec(),
+        (_, true) => said.to_vec(),
+        (_, false) => texts.join(&b' '),
+    };
+    String::from_utf8_lossy(words::beginning(&shown)).into_owned()
 }
 
 fn is_null(reply: &[u8]) -> bool {
@@ -269,15 +291,19 @@ fn least(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
 }
 
 fn shared(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
-    let mut lists: Vec<Vec<&[u8]>> = Vec::new();
+    let mut all: Option<Vec<&[u8]>> = None;
     for reply in replies {
         let mut walk = array(reply)?;
-        let count = walk.open()?;
-        lists.push((0..count).map(|_| walk.value()).collect::<Option<_>>()?);
+        let values = (0..walk.open()?).map(|_| walk.value()).collect::<Option<Vec<_>>>()?;
+        match &mut all {
+            None => all = Some(values),
+            Some(all) => {
+                let values: HashSet<&[u8]> = values.into_iter().collect();
+                all.retain(|one| values.contains(one));
+            }
+        }
     }
-    let (first, others) = lists.split_first()?;
-    let is_shared = |one: &&&[u8]| others.iter().all(|other| other.contains(one));
-    let all: Vec<&&[u8]> = first.iter().filter(is_shared).collect();
+    let all = all?;
     words::open_array(all.len(), out);
     all.into_iter().for_each(|one| out.extend_from_slice(one));
     Some(())
@@ -399,7 +425,7 @@ mod tests {
     fn a_script_exists_where_all_have_it() {
         let replies = ["*3\r\n:1\r\n:1\r\n:0\r\n", "*3\r\n:1\r\n:0\r\n:0\r\n"];
         check(id::SCRIPT_EXISTS, &replies, "*3\r\n:1\r\n:0\r\n:0\r\n");
-        let differ = "-ERR the servers do not agree: s0 says '*1  :1  '; s1 says '*0  '\r\n";
+        let differ = "-ERR the servers do not agree: s0 says '1'; s1 says '(empty)'\r\n";
         check(id::SCRIPT_EXISTS, &["*1\r\n:1\r\n", "*0\r\n"], differ);
     }
 
@@ -464,6 +490,32 @@ mod tests {
         let unknown = "-ERR unknown command\r\n";
         check(id::COMMANDLOG_LEN, &[unknown, unknown], unknown);
         check(id::ACL_GENPASS, &["$2\r\nab\r\n", "$2\r\nab\r\n"], "$2\r\nab\r\n");
+    }
+
+    #[test]
+    fn a_disagreement_shows_what_lists_hold_and_not_how_they_are_written() {
+        let text = "*4\r\n$14\r\nrunning_script\r\n*-1\r\n$7\r\nengines\r\n*1\r\n:2\r\n";
+        let differ = "-ERR the servers do not agree: s0 says 'running_script nil engines 2'; \
+            s1 says '(empty)'; s2 says ''\r\n";
+        check(id::CONFIG_SET, &[text, "%0\r\n", "$0\r\n\r\n"], differ);
+        let long = format!("*{}\r\n{}", 1000, "+ab\r\n".repeat(1000));
+        assert_eq!(show(long.as_bytes()).len(), words::ECHO_MAX);
+        // Whatever it is.
+        assert_eq!(show(b"no RESP"), "no RESP");
+        assert_eq!(show(b""), "");
+    }
+
+    /// It is one worker's time that this takes.
+    #[test]
+    fn as_many_modules_as_a_server_likes_are_compared_at_once() {
+        let list = |start: u32| {
+            let names: String = (start..start + 50_000).map(|n| format!(":{n}\r\n")).collect();
+            format!("*50000\r\n{names}")
+        };
+        let start = std::time::Instant::now();
+        check(id::MODULE_LIST, &[&list(0), &list(100_000)], "*0\r\n");
+        check(id::MODULE_LIST, &[&list(0), &list(0)], &list(0));
+        assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
     }
 
     #[test]

@@ -14,6 +14,7 @@
 mod number;
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -52,7 +53,7 @@ enum Rule {
     Parts,
     /// Lines that are counted: those of all servers, counted anew.
     Counted,
-    /// Lines with the same name: those of all servers, each once.
+    /// Lines with the same name: those that every server has, each once, as MODULE LIST.
     Each,
     /// What clients are told who speak to the proxy, whatever the servers are.
     Is(&'static str),
@@ -71,7 +72,9 @@ const RULES: &[(&str, Rule)] = &[
     ("valkey_version", All(&Oldest)),
     ("valkey_release_stage", All(&Same)),
     ("redis_mode", Is("standalone")),
-    ("server_mode", Is("standalone")),
+    ("server_mode", All(&Is("standalone"))),
+    ("availability_zone", All(&Same)),
+    ("listener#", All(&Same)),
     ("cluster_enabled", Is("0")),
     ("uptime_in_*", Least),
     ("server_time_usec", Greatest),
@@ -196,8 +199,11 @@ struct Section<'a> {
 
 struct Field<'a> {
     name: &'a str,
-    /// What each server says that has it.
+    rule: Rule,
+    /// What each server says that has it: once, unless lines may have the same name.
     values: Vec<(&'a str, &'a str)>,
+    /// Which server said the last of these.
+    last: usize,
 }
 
 /// The answer, if a server gave one to be made of.
@@ -212,7 +218,7 @@ pub(super) fn gather(
     let first = parts.iter().find_map(Part::reply)?;
     let dialect = if first.starts_with(b"=") { 3 } else { 2 };
     let sections = sections(&texts);
-    let mut told = Told { sections: &sections, servers: texts.len(), ours, out: String::new() };
+    let mut told = Told::new(&sections, texts.len(), ours);
     told.servers();
     if texts.len() < parts.len() || wants_ours(asked) {
         told.ourselves(parts);
@@ -241,23 +247,28 @@ fn text(reply: &[u8]) -> Option<Cow<'_, str>> {
 /// The sections and fields of all servers, in the order of the first that has them.
 fn sections<'a>(texts: &'a [(&'a str, Cow<'a, str>)]) -> Vec<Section<'a>> {
     let mut sections: Vec<Section<'a>> = Vec::new();
+    let mut known: HashMap<&str, usize> = HashMap::new();
     let mut places: HashMap<(usize, &str), usize> = HashMap::new();
-    for (server, text) in texts {
+    for (nth, (server, text)) in texts.iter().enumerate() {
         let mut open = None;
         for line in text.lines().map(str::trim_end) {
             if let Some(name) = line.strip_prefix("# ") {
-                let known = sections.iter().position(|section| section.name == name);
-                open = Some(known.unwrap_or(sections.len()));
-                if known.is_none() {
+                let place = *known.entry(name).or_insert(sections.len());
+                open = Some(place);
+                if place == sections.len() {
                     sections.push(Section { name, fields: Vec::new() });
                 }
             } else if let (Some((name, value)), Some(open)) = (line.split_once(':'), open) {
                 let fields = &mut sections[open].fields;
                 let place = *places.entry((open, name)).or_insert(fields.len());
                 if place == fields.len() {
-                    fields.push(Field { name, values: Vec::new() });
+                    fields.push(Field { name, rule: rule(name), values: Vec::new(), last: nth });
                 }
-                fields[place].values.push((server, value));
+                let field = &mut fields[place];
+                if field.values.is_empty() || field.last != nth || field.rule == Each {
+                    field.values.push((server, value));
+                    field.last = nth;
+                }
             }
         }
     }
@@ -267,6 +278,10 @@ fn sections<'a>(texts: &'a [(&'a str, Cow<'a, str>)]) -> Vec<Section<'a>> {
 /// What is told, as far as it is written.
 struct Told<'a> {
     sections: &'a [Section<'a>],
+    /// By name, whichever section it is in: the first.
+    fields: HashMap<&'a str, &'a Field<'a>>,
+    /// Those that have been added up: each is once, however many fields are made of it.
+    totals: RefCell<HashMap<&'a str, Option<Number>>>,
     /// How many have answered.
     servers: usize,
     ours: &'a dyn Ours,
@@ -274,6 +289,15 @@ struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
+    fn new(sections: &'a [Section<'a>], servers: usize, ours: &'a dyn Ours) -> Told<'a> {
+        let mut fields = HashMap::new();
+        for field in sections.iter().flat_map(|section| &section.fields) {
+            fields.entry(field.name).or_insert(field);
+        }
+        let (totals, out) = (RefCell::default(), String::new());
+        Told { sections, fields, totals, servers, ours, out }
+    }
+
     fn servers(&mut self) {
         for section in self.sections {
             self.open(section.name);
@@ -296,8 +320,8 @@ impl<'a> Told<'a> {
     }
 
     /// Writes one field. `counted`: lines that are counted, as far as they are written.
-    fn field(&mut self, Field { name, values }: &Field<'_>, counted: &mut u32) {
-        match rule(name) {
+    fn field(&mut self, Field { name, rule, values, .. }: &Field<'a>, counted: &mut u32) {
+        match *rule {
             Counted => {
                 let start = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
                 for (_, value) in values {
@@ -306,9 +330,7 @@ impl<'a> Told<'a> {
                 }
             }
             Each => {
-                let mut told: Vec<&str> = Vec::new();
-                values.iter().for_each(|(_, value)| push_new(&mut told, value));
-                told.into_iter().for_each(|value| self.line(name, value));
+                self.shared(values).into_iter().for_each(|value| self.line(name, value));
             }
             rule => {
                 if let Some(value) = self.combine(rule, name, values) {
@@ -318,6 +340,22 @@ impl<'a> Told<'a> {
         }
     }
 
+    /// The values that every server has.
+    fn shared(&self, values: &[(&'a str, &'a str)]) -> Vec<&'a str> {
+        // How many servers have each, and which of them was the last to say it.
+        let mut counts: HashMap<&str, (usize, &str)> = HashMap::new();
+        for (server, value) in values {
+            let (count, last) = counts.entry(value).or_insert((0, ""));
+            if *count == 0 || last != server {
+                (*count, *last) = (*count + 1, server);
+            }
+        }
+        let is_new_and_shared = |(_, value): &&(&'a str, &'a str)| {
+            counts.remove(value).is_some_and(|(count, _)| count == self.servers)
+        };
+        values.iter().filter(is_new_and_shared).map(|(_, value)| *value).collect()
+    }
+
     fn combine(&self, rule: Rule, name: &str, values: &[(&str, &str)]) -> Option<String> {
         match rule {
             Is(value) => return Some(value.to_string()),
@@ -325,6 +363,8 @@ impl<'a> Told<'a> {
             ClientsEver => return Some(self.ours.totals().clients_ever.to_string()),
             All(_) if values.len() < self.servers => return None,
             All(rule) => return self.combine(*rule, name, values),
+            // What others do not say is not what all of them are like.
+            Same if values.len() < self.servers => return Some(named(values)),
             _ => {}
         }
         if let [(_, value)] = values {
@@ -343,11 +383,7 @@ impl<'a> Told<'a> {
                 Some(into(bad.map_or(good, |(_, value)| value)))
             }
             Any(word) => values.iter().any(|(_, value)| *value == word).then(|| into(word)),
-            Human => {
-                let base = name.strip_suffix("_human")?;
-                let text = self.combine(self::rule(base), base, self.values(base))?;
-                human(&text)
-            }
+            Human => name.strip_suffix("_human").and_then(|base| self.bytes(base)).and_then(human),
             Ratio(of, by) => self.quotient((of, by, ""), 100),
             Percent(of, by, less) => self.quotient((of, by, less), 100 * 100).map(|it| it + "%"),
             Parts => parts(values),
@@ -358,21 +394,31 @@ impl<'a> Told<'a> {
 
     /// What the servers say of a field, whichever section it is in.
     fn values(&self, name: &str) -> &'a [(&'a str, &'a str)] {
-        let mut fields = self.sections.iter().flat_map(|section| &section.fields);
-        fields.find(|field| field.name == name).map_or(&[], |field| &field.values)
+        self.fields.get(name).map_or(&[], |field| &field.values)
     }
 
     fn total(&self, name: &str) -> Option<Number> {
-        let numbers = self.values(name).iter().map(|(_, value)| Number::read(value));
-        numbers.reduce(|one, other| Some(one?.plus(other?)))?
+        let field = *self.fields.get(name)?;
+        let add = || {
+            let numbers = field.values.iter().map(|(_, value)| Number::read(value));
+            numbers.reduce(|one, other| Some(one?.plus(other?)))?
+        };
+        *self.totals.borrow_mut().entry(field.name).or_insert_with(add)
+    }
+
+    /// What a field of bytes adds up to.
+    fn bytes(&self, name: &str) -> Option<Number> {
+        let is_limit = rule(name) == Limit;
+        let no_limit = is_limit && self.values(name).iter().any(|(_, value)| *value == "0");
+        if no_limit { Some(Number::ZERO) } else { self.total(name) }
     }
 
     /// One total divided by another less a third, with two places; `factor`: 100, for them.
     fn quotient(&self, (of, by, less): (&str, &str, &str), factor: i128) -> Option<String> {
         let (of, by) = (self.total(of)?.value, self.total(by)?.value);
-        let by = by - self.total(less).map_or(0, |less| less.value);
-        let value = (of * factor + by / 2).checked_div(by)?;
-        Some(Number { value: value * ONE / 100, places: 2 }.tell())
+        let by = by.checked_sub(self.total(less).map_or(0, |less| less.value))?;
+        let value = of.checked_mul(factor)?.checked_add(by / 2)?.checked_div(by)?;
+        Some(Number { value: value.checked_mul(ONE)? / 100, places: 2 }.tell())
     }
 
     /// What the proxy knows itself, and what became of each server that was asked.
@@ -425,6 +471,11 @@ pub(super) fn same(values: &[(&str, &str)]) -> String {
     if values.iter().all(|(_, value)| *value == first) {
         return first.to_string();
     }
+    named(values)
+}
+
+/// Each value with its server's name.
+fn named(values: &[(&str, &str)]) -> String {
     let each = values.iter().map(|(server, value)| format!("{}={}", plain(server), plain(value)));
     each.collect::<Vec<_>>().join(",")
 }
@@ -440,54 +491,66 @@ pub(super) fn plain(text: &str) -> String {
     text.trim_end().chars().map(letter).collect()
 }
 
-/// `a=1,b=2` of several servers, part by part; none if one does not look like that.
+/// What several servers say of one of the parts of `a=1,b=2`.
+struct Piece<'a> {
+    name: &'a str,
+    sum: Number,
+    greatest: Number,
+    /// Which server said it last: one that says it again is not heard.
+    last: usize,
+}
+
+/// `a=1,b=2` of several servers, part by part; none if one does not look like that, or if it is
+/// more than can be added up.
 fn parts(values: &[(&str, &str)]) -> Option<String> {
-    let split = |text: &'_ str| -> Option<Vec<(String, Number)>> {
-        let part = |part: &str| {
+    let mut pieces: Vec<Piece<'_>> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    // The times that keys have left, all added up: each server's average is of those that expire.
+    let mut weighed: i128 = 0;
+    for (nth, (_, text)) in values.iter().enumerate() {
+        let (mut ttl, mut expires) = (None, None);
+        for part in text.split(',') {
             let (name, value) = part.split_once('=')?;
-            Some((name.to_string(), Number::read(value)?))
-        };
-        text.split(',').map(part).collect()
-    };
-    let all: Vec<_> = values.iter().map(|(_, value)| split(value)).collect::<Option<_>>()?;
-    let mut names: Vec<&str> = Vec::new();
-    all.iter().flatten().for_each(|(name, _)| push_new(&mut names, name));
-    let of = |list: &[(String, Number)], name: &str| {
-        list.iter().find(|part| part.0 == name).map(|part| part.1)
-    };
-    let sum = |name: &str| {
-        all.iter().filter_map(|list| of(list, name)).reduce(Number::plus).unwrap_or(Number::ZERO)
-    };
-    let told = names.iter().map(|name| {
-        let value = match *name {
-            "usec_per_call" => {
-                let calls = sum("calls").value.max(1);
-                Number { value: sum("usec").value * ONE / calls, places: 2 }
+            let value = Number::read(value)?;
+            match name {
+                "avg_ttl" => _ = ttl.get_or_insert(value.value),
+                "expires" => _ = expires.get_or_insert(value.value / ONE),
+                _ => {}
             }
-            // Of the keys that expire.
+            let place = *places.entry(name).or_insert(pieces.len());
+            match pieces.get_mut(place) {
+                None => pieces.push(Piece { name, sum: value, greatest: value, last: nth }),
+                Some(known) if known.last < nth => {
+                    known.sum = known.sum.plus(value);
+                    known.greatest = known.greatest.max(value);
+                    known.last = nth;
+                }
+                Some(_) => {}
+            }
+        }
+        let weight = ttl.unwrap_or(0).checked_mul(expires.unwrap_or(0))?;
+        weighed = weighed.checked_add(weight)?;
+    }
+    let sum = |name: &str| places.get(name).map_or(0, |place| pieces[*place].sum.value);
+    let told = pieces.iter().map(|piece| {
+        let value = match piece.name {
+            "usec_per_call" => {
+                let value = sum("usec").checked_mul(ONE)?.checked_div(sum("calls").max(1))?;
+                Number { value, places: 2 }
+            }
             "avg_ttl" => {
-                let weigh = |list: &Vec<(String, Number)>| {
-                    of(list, "avg_ttl").map_or(0, |ttl| ttl.value)
-                        * of(list, "expires").map_or(0, |expires| expires.value / ONE)
-                };
-                let expires = (sum("expires").value / ONE).max(1);
-                Number { value: all.iter().map(weigh).sum::<i128>() / expires, places: 0 }
+                let value = weighed.checked_div((sum("expires") / ONE).max(1))?;
+                Number { value, places: 0 }
             }
             // A percentile of all is not above the greatest.
             name if name.strip_prefix('p').is_some_and(|it| it.parse::<f64>().is_ok()) => {
-                all.iter().filter_map(|list| of(list, name)).reduce(Number::max)?
+                piece.greatest
             }
-            name => sum(name),
+            _ => piece.sum,
         };
-        Some(format!("{name}={}", value.tell()))
+        Some(format!("{}={}", piece.name, value.tell()))
     });
     Some(told.collect::<Option<Vec<_>>>()?.join(","))
-}
-
-fn push_new<'a>(names: &mut Vec<&'a str>, name: &'a str) {
-    if !names.contains(&name) {
-        names.push(name);
-    }
 }
 
 fn into(text: &str) -> String {

@@ -30,6 +30,8 @@ mod words;
 
 pub use servers::Servers;
 
+use std::borrow::Cow;
+
 use crate::{
     Answer, Ask, Asked, Carry, Command, Excuse, Extra, Facts, Item, Lane, Login, Ours, Parsed,
     Part, Protocol, Request, Resume, Session, Shown, Skills, Span, Turn, Upstream,
@@ -145,7 +147,7 @@ impl Protocol for Redis {
         request::adopt(request, input, keys, extras)
     }
 
-    fn learn<'a>(&self, asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+    fn learn<'a>(&self, asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8], Cow<'a, [u8]>)> {
         script::learn(asked, reply)
     }
 

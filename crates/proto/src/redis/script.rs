@@ -9,16 +9,12 @@ use super::{request, words};
 use crate::{Ask, Asked, Excuse};
 
 /// The digest that SCRIPT LOAD was answered with, and the script.
-pub(super) fn learn<'a>(asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+pub(super) fn learn<'a>(asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8], Cow<'a, [u8]>)> {
     if asked.command != id::SCRIPT_LOAD {
         return None;
     }
     let digest = Walk::new(reply).text().filter(|digest| is_digest(digest))?;
-    // One of a line with quotes, which stands nowhere as it is, is not remembered.
-    match request::arguments(asked.head).into_iter().nth(2)? {
-        Cow::Borrowed(script) => Some((digest, script)),
-        Cow::Owned(_) => None,
-    }
+    Some((digest, request::arguments(asked.head).into_iter().nth(2)?))
 }
 
 /// Loads the script that a server does not know.
@@ -63,11 +59,26 @@ mod tests {
         let head = "*3\r\n$6\r\nSCRIPT\r\n$4\r\nload\r\n$8\r\nreturn 1\r\n";
         let reply = format!("$40\r\n{DIGEST}\r\n");
         let learnt = learn(&asked(id::SCRIPT_LOAD, head), reply.as_bytes());
-        assert_eq!(learnt, Some((DIGEST.as_bytes(), &b"return 1"[..])));
+        assert_eq!(learnt, Some((DIGEST.as_bytes(), b"return 1"[..].into())));
         let error = "-ERR Error compiling script\r\n";
         assert_eq!(learn(&asked(id::SCRIPT_LOAD, head), error.as_bytes()), None);
         assert_eq!(learn(&asked(id::SCRIPT_LOAD, head), b"$-1\r\n"), None);
         assert_eq!(learn(&asked(id::FUNCTION_LOAD, head), reply.as_bytes()), None);
+    }
+
+    /// It is remembered as the server has understood it.
+    #[test]
+    fn a_script_that_somebody_types_in_a_line_is_remembered_too() {
+        let reply = format!("$40\r\n{DIGEST}\r\n");
+        for (head, script) in [
+            ("script load \"return 1\"\r\n", "return 1"),
+            ("SCRIPT 'LOAD' 'return \\'a\\''\r\n", "return 'a'"),
+            ("SCRIPT LOAD \"return\\n\\x31\"\n", "return\n1"),
+            ("script load return\r\n", "return"),
+        ] {
+            let learnt = learn(&asked(id::SCRIPT_LOAD, head), reply.as_bytes());
+            assert_eq!(learnt, Some((DIGEST.as_bytes(), script.as_bytes().into())), "{head}");
+        }
     }
 
     #[test]

@@ -24,6 +24,16 @@ pub(super) fn open_set(count: usize, dialect: u8, out: &mut Vec<u8>) {
     sized(if dialect > 2 { b'~' } else { b'*' }, count as u64, out);
 }
 
+/// A set of words that are ours.
+pub(super) fn simple_set<'a>(
+    names: impl ExactSizeIterator<Item = &'a str>,
+    dialect: u8,
+    out: &mut Vec<u8>,
+) {
+    open_set(names.len(), dialect, out);
+    names.for_each(|name| simple(name, out));
+}
+
 pub(super) fn bulk(text: &[u8], out: &mut Vec<u8>) {
     sized(b'$', text.len() as u64, out);
     out.extend_from_slice(text);

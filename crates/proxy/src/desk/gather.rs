@@ -84,6 +84,6 @@ pub(super) fn gather(
         // Once more: what was on its way when it was asked may have been learnt since.
         lore.forget();
     } else if let Some((name, text)) = learnt.filter(|_| !bug!(NeverLearn)) {
-        lore.learn(name, text);
+        lore.learn(name, &text);
     }
 }

@@ -49,31 +49,43 @@ fn fault(protocol: &dyn Protocol, name: &str) -> Option<Fault> {
     if rows.iter().any(|row| is_gated(row)) {
         return None;
     }
-    let refused = rows.iter().find_map(|row| match row.class {
+    let reasons = rows.iter().filter_map(|row| match row.class {
         Class::Refuse(Refusal::ByName(why)) => Some(why),
         _ => None,
     });
-    Some(match (rows.is_empty(), refused) {
-        (true, _) => {
-            let message =
-                format!("allow: `{name}` is no command of a pool that speaks {}", protocol.name());
-            Fault::new(message).suggest(nearest(name, names(protocol)))
+    let reasons: Vec<&str> = reasons.collect();
+    if rows.is_empty() {
+        let speaks = protocol.name();
+        let mut message = format!("allow: `{name}` is no command of a pool that speaks {speaks}");
+        if meant(protocol, &name.replace(' ', "|")).next().is_some() {
+            message.push_str("; subcommands are written with `|`");
         }
-        (false, Some(why)) => {
-            let why = why.strip_prefix("refused by the proxy: ").unwrap_or(why);
-            Fault::new(format!("allow: `{name}` cannot be allowed: {why}"))
-        }
-        (false, None) => Fault::new(format!("allow: `{name}` needs no leave; take it out")),
-    })
+        return Some(Fault::new(message).suggest(nearest(&name.to_lowercase(), names(protocol))));
+    }
+    let Some(&why) = reasons.first() else {
+        return Some(Fault::new(format!("allow: `{name}` needs no leave; take it out")));
+    };
+    // One subcommand's reason is not that of others, which pass or have reasons of their own.
+    let is_shared = reasons.iter().all(|other| *other == why) && 2 * reasons.len() > rows.len();
+    Some(Fault::new(if rows.len() == 1 || is_shared {
+        let why = why.strip_prefix("refused by the proxy: ").unwrap_or(why);
+        format!("allow: `{name}` cannot be allowed: {why}")
+    } else {
+        format!(
+            "allow: `{name}` has no subcommand that could be allowed: they need no leave, or are refused"
+        )
+    }))
 }
 
-/// The rows that a name means: one, or those of a container.
+/// The rows that a name means, in any case: one, or those of a container.
 fn meant<'n>(
     protocol: &dyn Protocol,
     name: &'n str,
 ) -> impl Iterator<Item = &'static Command> + 'n {
     let is_it = move |row: &&Command| {
-        row.name == name || row.name.split_once('|').is_some_and(|(above, _)| above == name)
+        let above = row.name.split_once('|').map(|(above, _)| above);
+        row.name.eq_ignore_ascii_case(name)
+            || above.is_some_and(|above| above.eq_ignore_ascii_case(name))
     };
     protocol.commands().iter().filter(is_it)
 }

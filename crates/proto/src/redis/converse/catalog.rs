@@ -1,7 +1,8 @@
 //! COMMAND: the commands that this proxy takes, as a server tells of its own.
 
-use super::super::commands::{self, Arguments, Begin, Find, KeySpec, Row, id};
+use super::super::commands::{self, Begin, Find, KeySpec, Row, id};
 use super::super::words;
+use super::docs::Docs;
 use super::{Talk, glob};
 use crate::Class;
 use crate::scan::decimal;
@@ -29,7 +30,7 @@ fn is_taken(row: &Row) -> bool {
 }
 
 /// The subcommands that are taken.
-fn subs(row: &Row) -> impl Iterator<Item = &'static Row> {
+pub(super) fn subs(row: &Row) -> impl Iterator<Item = &'static Row> {
     let container = row.name;
     commands::rows().iter().filter(move |sub| {
         sub.container() == Some(container) && !matches!(sub.class, Class::Refuse(_))
@@ -37,7 +38,7 @@ fn subs(row: &Row) -> impl Iterator<Item = &'static Row> {
 }
 
 /// What is taken and no subcommand.
-fn tops() -> impl Iterator<Item = &'static Row> {
+pub(super) fn tops() -> impl Iterator<Item = &'static Row> {
     commands::rows().iter().filter(|row| row.container().is_none() && is_taken(row))
 }
 
@@ -47,7 +48,7 @@ fn find(name: &[u8]) -> Option<&'static Row> {
 }
 
 /// Where it stands in the table.
-fn place(name: &[u8]) -> Option<u16> {
+pub(super) fn place(name: &[u8]) -> Option<u16> {
     match name.iter().position(|&byte| byte == b'|') {
         None => commands::lookup(name),
         Some(bar) => commands::lookup(&name[..bar])
@@ -96,8 +97,7 @@ impl Talk<'_> {
     }
 
     fn set_of_words(&mut self, names: &[&str]) {
-        words::open_set(names.len(), self.dialect(), self.out);
-        names.iter().for_each(|name| words::simple(name, self.out));
+        words::simple_set(names.iter().copied(), self.dialect(), self.out);
     }
 
     fn key_spec(&mut self, spec: &KeySpec) {
@@ -153,68 +153,17 @@ impl Talk<'_> {
         if names.len() > NAMES_MAX {
             return self.error(&[MANY_NAMES]);
         }
-        let rows: Vec<&'static Row> = match names {
-            [] => tops().collect(),
-            _ => names.iter().filter_map(|name| find(name)).filter(|row| is_taken(row)).collect(),
-        };
-        words::open_map(rows.len(), self.dialect(), self.out);
-        rows.iter().for_each(|row| self.document(row));
-    }
-
-    /// What it is for, and what it takes.
-    fn document(&mut self, row: &'static Row) {
-        let place = place(row.name.as_bytes()).expect("a row is found by its name");
-        let arguments = commands::arguments(place);
-        let subs: Vec<&'static Row> = subs(row).collect();
-        let texts = [
-            ("summary", row.summary),
-            ("since", row.since),
-            ("group", row.group),
-            ("complexity", row.complexity),
-        ];
-        let texts = texts.iter().filter(|(_, text)| !text.is_empty());
-        words::bulk(row.name.as_bytes(), self.out);
-        let has_arguments = arguments.clone().next().is_some();
-        let count =
-            texts.clone().count() + usize::from(has_arguments) + usize::from(!subs.is_empty());
-        words::open_map(count, self.dialect(), self.out);
-        for (name, text) in texts {
-            words::bulk(name.as_bytes(), self.out);
-            words::bulk(text.as_bytes(), self.out);
+        let docs = Docs::of(self.dialect());
+        if names.is_empty() {
+            words::open_map(tops().count(), self.dialect(), self.out);
+            return self.out.extend_from_slice(&docs.text);
         }
-        if has_arguments {
-            self.told_arguments(arguments);
-        }
-        if !subs.is_empty() {
-            words::bulk(b"subcommands", self.out);
-            words::open_map(subs.len(), self.dialect(), self.out);
-            subs.iter().for_each(|sub| self.document(sub));
-        }
-    }
-
-    /// `arguments`, as servers tell of them.
-    fn told_arguments(&mut self, arguments: Arguments) {
-        words::bulk(b"arguments", self.out);
-        words::open_array(arguments.count(), self.out);
-        for argument in arguments {
-            let is_made_of_others = { argument.below }.next().is_some();
-            let count = 2 + argument.more().count() + usize::from(is_made_of_others);
-            words::open_map(count, self.dialect(), self.out);
-            let named = [("name", argument.name), ("type", argument.kind)];
-            for (name, value) in named.into_iter().chain(argument.more()) {
-                words::bulk(name.as_bytes(), self.out);
-                match (name, value.parse()) {
-                    ("flags", _) => {
-                        let flags: Vec<&str> = value.split(',').collect();
-                        self.set_of_words(&flags);
-                    }
-                    ("key_spec_index", Ok(index)) => words::number(index, self.out),
-                    _ => words::bulk(value.as_bytes(), self.out),
-                }
-            }
-            if is_made_of_others {
-                self.told_arguments(argument.below);
-            }
+        let is_told = |place: &u16| is_taken(&commands::rows()[usize::from(*place)]);
+        let places: Vec<u16> =
+            names.iter().filter_map(|name| place(name)).filter(is_told).collect();
+        words::open_map(places.len(), self.dialect(), self.out);
+        for place in places {
+            self.out.extend_from_slice(&docs.text[docs.places[usize::from(place)].clone()]);
         }
     }
 

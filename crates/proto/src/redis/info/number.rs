@@ -33,10 +33,10 @@ impl Number {
 
     pub fn tell(self) -> String {
         let sign = if self.value < 0 { "-" } else { "" };
-        let value = self.value.abs();
+        let value = self.value.saturating_abs();
         // To the nearest that so many places can tell.
         let step = ONE / 10_i128.pow(self.places as u32);
-        let value = (value + step / 2) / step * step;
+        let value = value.saturating_add(step / 2) / step * step;
         let rest = format!("{:06}", value % ONE);
         match self.places {
             0 => format!("{sign}{}", value / ONE),
@@ -63,8 +63,8 @@ pub(super) fn version(text: &str) -> Vec<u64> {
 }
 
 /// Bytes as servers tell people of them.
-pub(super) fn human(text: &str) -> Option<String> {
-    let bytes: u64 = text.parse().ok()?;
+pub(super) fn human(bytes: Number) -> Option<String> {
+    let bytes: u64 = bytes.tell().parse().ok()?;
     let units = ["B", "K", "M", "G", "T", "P"];
     let (mut size, mut unit) = (bytes as f64, 0);
     while size >= 1024.0 && unit + 1 < units.len() {

@@ -135,6 +135,19 @@ fn names_that_one_kind_of_server_has_are_told_of_no_mixed_pool() {
 }
 
 #[test]
+fn a_field_that_one_server_has_is_not_told_as_everybodys() {
+    let valkey = "# Server\nserver_mode:standalone\navailability_zone:\nlistener0:name=tcp\n\
+        new_one:1\n\n# Modules\nmodule:name=lua\n";
+    assert_eq!(made(SERVER, &[valkey]), valkey);
+    assert_eq!(made(SERVER, &[valkey, valkey]), valkey);
+    let redis = "# Server\n\n# Modules\n";
+    assert_eq!(made(SERVER, &[valkey, redis]), "# Server\nnew_one:s0=1\n\n# Modules\n");
+    // A database that only one has is everybody's.
+    let keys = "# Keyspace\ndb3:keys=1,expires=0,avg_ttl=0\n";
+    assert_eq!(made(SERVER, &[keys, "# Keyspace\n"]), keys);
+}
+
+#[test]
 fn lines_that_stand_side_by_side_stay_so() {
     let text = "# Replication\nslave0:ip=a,port=1\nslave1:ip=b,port=1\n\n# Modules\n\
          module:name=lua\nmodule:name=json\n";
@@ -142,7 +155,7 @@ fn lines_that_stand_side_by_side_stay_so() {
     assert_eq!(
         made(SERVER, &[text, other]),
         "# Replication\nslave0:ip=a,port=1\nslave1:ip=c,port=1\nslave2:ip=b,port=1\n\n# Modules\n\
-         module:name=lua\nmodule:name=json\n\n# New\nx:1\n"
+         module:name=lua\n\n# New\nx:s1=1\n"
     );
 }
 
@@ -190,4 +203,129 @@ fn the_proxy_tells_of_itself_and_of_who_has_not_answered() {
 fn each_version_of_resp_is_answered_in_its_own_words() {
     let said = [Said::Reply(b"=16\r\ntxt:# Keyspace\r\n\r\n")];
     assert_eq!(told(SERVER, &said), "# Keyspace\n");
+}
+
+/// Servers are not ours: each of these held up a worker until its master ended it.
+#[test]
+fn as_long_a_text_as_a_server_likes_is_gathered_at_once() {
+    let lines = |count: usize, line: &dyn Fn(usize) -> String| -> String {
+        (0..count).map(line).collect::<String>()
+    };
+    let parts: Vec<String> = (0..100_000).map(|n| format!("a{n}=1")).collect();
+    let humans =
+        |n| format!("# s{n}\nused_memory_human:1K\nused_memory_peak_perc:1%\nused_memory:1\n");
+    let same = "used_memory:1\n".repeat(60_000) + "used_memory_peak:1\n";
+    let start = std::time::Instant::now();
+    for text in [
+        lines(60_000, &|n| format!("# s{n}\n")),
+        lines(60_000, &|n| format!("# s{n}\nx:{n}\n")),
+        format!("# S\ncmdstat_get:{}\n", parts.join(",")),
+        format!("# S\ncmdstat_get:{}\n", "a=1,".repeat(100_000) + "a=1"),
+        format!("# S\n{}", lines(60_000, &|n| format!("f{n}_human:1\n"))),
+        format!("# S\n{same}{}", lines(30_000, &humans)),
+        format!("# Modules\n{}", lines(60_000, &|n| format!("module:name=m{n}\n"))),
+        format!("# Replication\n{}", lines(60_000, &|n| format!("slave{n}:ip=a\n"))),
+        format!("# S\nx{}:1\n", "_human".repeat(60_000)),
+        format!("# S\nx:1\nx_human:1\n{0}_human:1\n{0}_human_human:1\n", "x".repeat(100_000)),
+    ] {
+        assert!(!made("", &[&text, &text]).is_empty());
+    }
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_line_that_a_server_repeats_is_heard_once() {
+    assert_eq!(
+        made(SERVER, &["# S\nkeyspace_hits:1\nkeyspace_hits:5\n", "# S\n"]),
+        "# S\nkeyspace_hits:1\n"
+    );
+    check("errorstat_ERR", &["count=1,count=7", "count=2"], "count=3");
+}
+
+#[test]
+fn numbers_that_are_too_large_to_weigh_are_told_by_server() {
+    let huge = "keys=1,expires=18446744073709551615,avg_ttl=18446744073709551615";
+    let told = huge.replace('=', ":").replace(',', ";");
+    check(
+        "db0",
+        &[huge, "keys=1,expires=0,avg_ttl=0"],
+        &format!("s0={told},s1=keys:1;expires:0;avg_ttl:0"),
+    );
+    check("db0", &[huge, huge], huge);
+}
+
+/// Whatever servers say, it is gathered.
+#[test]
+fn no_text_of_a_server_is_too_odd() {
+    const PIECES: &[&str] = &[
+        "\n",
+        "\n",
+        "\n",
+        ":",
+        ":",
+        "=",
+        ",",
+        ".",
+        "-",
+        "# ",
+        "# S\n",
+        "# Memory\n",
+        "0",
+        "1",
+        "9",
+        "18446744073709551615",
+        "-18446744073709551615",
+        "0.000001",
+        "18446744073709551615.999999",
+        "99999999999999999999",
+        "1e308",
+        "x",
+        "\u{fffd}",
+        " ",
+        "\t",
+        "db0:",
+        "keys=",
+        "expires=",
+        "avg_ttl=",
+        "calls=",
+        "usec=",
+        "usec_per_call=",
+        "p99=",
+        "cmdstat_x:",
+        "used_memory:",
+        "used_memory_human:",
+        "used_memory_rss:",
+        "used_memory_peak:",
+        "used_memory_peak_perc:",
+        "used_memory_dataset:",
+        "used_memory_dataset_perc:",
+        "used_memory_startup:",
+        "maxmemory:",
+        "maxmemory_human:",
+        "mem_fragmentation_ratio:",
+        "allocator_active:",
+        "allocator_allocated:",
+        "allocator_frag_ratio:",
+        "redis_version:",
+        "slave",
+        "slave0:",
+        "module:",
+        "role:",
+        "_human",
+    ];
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut below = |n: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 33) as usize % n
+    };
+    for _ in 0..20_000 {
+        let texts: Vec<String> = (0..1 + below(3))
+            .map(|_| (0..below(40)).map(|_| PIECES[below(PIECES.len())]).collect())
+            .collect();
+        let texts: Vec<String> = texts.iter().map(|text| format!("# S\n{text}")).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        made("", &texts);
+    }
 }

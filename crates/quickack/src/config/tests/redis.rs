@@ -87,6 +87,16 @@ fn a_name_that_cannot_be_allowed_is_told_where_it_stands_and_why() {
         ),
         ("save, get", "allow: `get` needs no leave; take it out"),
         ("save, config set", "did you mean `config|set`?"),
+        ("save, config set", "speaks redis; subcommands are written with `|`"),
+        ("save, Nosuch cmd", "allow: `Nosuch cmd` is no command of a pool that speaks redis"),
+        ("save, MONITOR", "allow: `MONITOR` cannot be allowed: it would show every client's"),
+        ("save, script", "allow: `script` has no subcommand that could be allowed"),
+        ("save, client", "allow: `client` has no subcommand that could be allowed"),
+        ("save, function", "allow: `function` has no subcommand that could be allowed"),
+        ("save, script|kill", "allow: `script|kill` cannot be allowed: it would wait behind"),
+        ("save, debug|loadaof", "allow: `debug|loadaof` cannot be allowed: it would end the"),
+        ("save, debug|reload", "allow: `debug|reload` cannot be allowed: it would end the server"),
+        ("save, debug|set-disable-deny-scripts", "cannot be allowed: it would end the server"),
         ("save, slowlogs", "did you mean `slowlog`?"),
         ("save, flush_all", "allow: `flush_all` is no command of a pool that speaks redis"),
     ] {
@@ -106,6 +116,28 @@ fn a_name_that_cannot_be_allowed_is_told_where_it_stands_and_why() {
     ] {
         let report = told(POOL_TEXT, names);
         assert!(report.contains(expected), "{names}: {report}");
+    }
+}
+
+#[test]
+fn a_command_may_be_allowed_in_any_case() {
+    let allowed = |names: &str| {
+        let text = format!("{REDIS_TEXT}  allow: [{names}]\n");
+        pool(&config(&text)).allow
+    };
+    assert_eq!(allowed("FLUSHALL, Config|Set, config|SET"), ["flushall", "config|set"]);
+    assert_eq!(allowed("CONFIG"), allowed("config"));
+}
+
+/// They end a server, or let a client's script do it.
+#[test]
+fn the_debug_commands_that_end_a_server_are_not_allowed_with_debug() {
+    let text = format!("{REDIS_TEXT}  allow: [debug]\n");
+    let allowed = pool(&config(&text)).allow;
+    assert!(allowed.iter().any(|name| name == "debug|sleep"), "{allowed:?}");
+    for name in ["loadaof", "reload", "set-disable-deny-scripts", "segfault", "restart"] {
+        let name = format!("debug|{name}");
+        assert!(!allowed.contains(&name), "{allowed:?}");
     }
 }
 

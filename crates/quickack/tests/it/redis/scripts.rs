@@ -105,6 +105,19 @@ fn a_script_that_redis_misses_in_a_pipeline_is_there_for_the_next_call() {
     }
 }
 
+#[test]
+fn a_script_that_was_loaded_in_a_line_is_loaded_again_where_it_is_lost() {
+    let backs = servers(Family::Redis70, 1);
+    let text = format!("{}global:\n  workers: 1\n", config(&addresses(&backs), &[]));
+    let quickack = Quickack::start(super::QUICKACK, &text);
+    let mut client = Speaker::connect(quickack.address());
+    client.send(b"SCRIPT LOAD \"return redis.call('INCR', KEYS[1])\"\r\n");
+    let sha = client.reply().expect("a sum");
+    let sha = String::from_utf8_lossy(sha.bytes().expect("a sum")).into_owned();
+    Speaker::connect(backs[0].address).say("SCRIPT FLUSH");
+    assert_eq!(client.say(&format!("EVALSHA {sha} 1 n")), Reply::Integer(1));
+}
+
 /// A server that answers another question than was asked is not believed, split or not.
 #[test]
 fn a_list_that_is_too_short_before_one_server_ends_the_link() {
