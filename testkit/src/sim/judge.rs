@@ -433,7 +433,16 @@ pub fn is_value(value: &Value, hit: &Hit, bytes: &[u8]) -> bool {
 
 /// Whether an error tells what is known of a server before anything is sent to it.
 pub fn is_known_before(line: &str) -> bool {
-    let faults = [Fault::Down, Fault::QueueFull, Fault::NoServer];
+    let faults = [
+        Fault::Down,
+        Fault::QueueFull,
+        Fault::NoServer,
+        Fault::ConnectFailed,
+        Fault::ConnectTimeout,
+        Fault::LoginRefused,
+        Fault::LaneRefused,
+        Fault::Unable,
+    ];
     faults.iter().any(|fault| line.ends_with(&format!(": {}", fault.row().words)))
 }
 

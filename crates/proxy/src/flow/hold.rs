@@ -121,7 +121,7 @@ impl Proxy {
 
     /// Whether a server that owes nothing must be greeted before anything is sent: it has not been
     /// heard of late, and was found silent, here or by another worker.
-    fn is_suspect(&self, link: &Link) -> bool {
+    pub(super) fn is_suspect(&self, link: &Link) -> bool {
         let pool = &self.desk.pools[link.pool as usize];
         let Some(patience) = pool.plan.hold_after else { return false };
         let server = &pool.servers[link.server as usize];
