@@ -67,6 +67,8 @@ pub(crate) struct Client {
     /// Not read until a link to this server of its pool has come up, or has failed: how what comes
     /// next is sent there, or whether anything of it is sent anywhere, depends on it.
     pub(crate) awaits: Option<u32>,
+    /// The one that it waited for last.
+    pub(crate) awaited: u32,
     /// Since when.
     pub(crate) awaits_since: Time,
     /// It has waited for that as long as a silent server is waited for: see `flow/hold.rs`.
@@ -176,6 +178,7 @@ impl Client {
             deaf: false,
             held_back: false,
             awaits: None,
+            awaited: 0,
             awaits_since: Time(0),
             is_late: false,
             quits: false,

@@ -205,8 +205,7 @@ impl Proxy {
             Way::Wait(server) => {
                 return self.desk.fail_part((row, 0), Some(server as u32), Fault::Down, false);
             }
-            Way::Locate => unreachable!("a request that is asked of a server tells no ends"),
-            Way::Spread => unreachable!("one server is asked"),
+            Way::Locate | Way::Spread => unreachable!("it is asked of one server"),
             Way::Refused(refusal) => return self.desk.refuse(row, refusal),
             Way::Apart(apart) => return self.refuse_apart(row, request, head, apart),
         };

@@ -99,7 +99,9 @@ impl Proxy {
 
     /// The way of a change that goes to every server.
     pub(super) fn way_to_all(&mut self, id: ConnId, request: &Request, now: Time) -> Option<Way> {
-        let Class::Broadcast { writes: true, reach: Reach::All | Reach::Survey, .. } = request.class else {
+        let Class::Broadcast { writes: true, reach: Reach::All | Reach::Survey, .. } =
+            request.class
+        else {
             return None;
         };
         let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;

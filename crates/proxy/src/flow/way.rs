@@ -237,7 +237,7 @@ impl Proxy {
     /// follows it: the client is not read. None of its bytes are used.
     pub(super) fn await_skills(&mut self, id: ConnId, server: usize) -> usize {
         let client = self.desk.clients.find_mut(id).expect("the caller found it");
-        client.awaits = Some(server as u32);
+        (client.awaits, client.awaited) = (Some(server as u32), server as u32);
         // Who has left has waited since before that.
         if !client.has_left || client.awaits_since == Time(0) {
             client.awaits_since = self.desk.now;
