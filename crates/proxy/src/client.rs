@@ -6,7 +6,7 @@
 //!            (partial)   answers leave at the head only
 //! ```
 
-use proto::{Ends, Lane, Protocol, Request, Resume, Session};
+use proto::{Ends, Lane, Protocol, Quiet, Request, Resume, Session};
 
 use crate::buffer::{Outbox, Spares};
 use crate::limits::Limits;
@@ -64,9 +64,11 @@ pub(crate) struct Client {
     pub(crate) deaf: bool,
     /// Not read until nothing is outstanding: what comes next may go another way.
     pub(crate) held_back: bool,
-    /// Not read until the links of this pool's server know what it can do: how what comes next is
-    /// sent there depends on it.
+    /// Not read until a link to this server of its pool has come up, or has failed: how what comes
+    /// next is sent there, or whether anything of it is sent anywhere, depends on it.
     pub(crate) awaits: Option<u32>,
+    /// The one that it waited for last.
+    pub(crate) awaited: u32,
     /// Since when.
     pub(crate) awaits_since: Time,
     /// It has waited for that as long as a silent server is waited for: see `flow/hold.rs`.
@@ -176,6 +178,7 @@ impl Client {
             deaf: false,
             held_back: false,
             awaits: None,
+            awaited: 0,
             awaits_since: Time(0),
             is_late: false,
             quits: false,
@@ -222,6 +225,11 @@ impl Client {
     /// It has left while nothing could be sent: what it had asked is not asked any more.
     pub(crate) fn gave_up(&self) -> bool {
         self.has_left && self.is_late && !bug!(KeepAbandoned)
+    }
+
+    /// What it asks now is not asked any more: it has given up, and had waited for an answer.
+    pub(crate) fn drops(&self, quiet: Quiet) -> bool {
+        self.gave_up() && quiet != Quiet::Silent
     }
 
     /// What it has outstanding is so much that it is not read further.

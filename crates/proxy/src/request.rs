@@ -268,11 +268,9 @@ impl Row {
 
     /// Bad news takes the place of the whole answer, or of a key's where each has its own.
     pub(crate) fn fail(&mut self, slot: u32, answer: &Answer<'_>) {
-        let kept = self.question.no_room.map(NoRoom::answer_kept);
-        let answer = match (&kept, answer) {
-            (Some(kept), answer) if !matches!(answer, Answer::Uncertain(_)) => kept,
-            _ => answer,
-        };
+        let mut text = String::new();
+        let told = self.question.no_room.map(|no_room| no_room.answer_failed(answer, &mut text));
+        let answer = told.as_ref().unwrap_or(answer);
         if self.question.is_joined() {
             let start = self.values.len();
             let asked = self.question.asked_for(slot);

@@ -152,7 +152,8 @@ fn a_removal_that_may_have_been_done_is_not_sent_again() {
     stage.says(client, &format!("set k 0 0 101\r\n{}", data()));
     assert_eq!(stage.turn(link), "delete k\r\n");
     stage.closes(link, Closed::Reset);
-    let unknown = "SERVER_ERROR s0: connection lost, outcome unknown\r\n";
+    let unknown =
+        "SERVER_ERROR object too large for cache; s0: connection lost, outcome unknown\r\n";
     assert_eq!(stage.hears(client), unknown);
     stage.says(client, "get other\r\n");
     stage.end_turn();

@@ -319,6 +319,12 @@ impl Judge<'_> {
         if let Some(number) = text.strip_prefix("injected ") {
             return self.explain_injected(expect, keys, number.parse().expect("a number"));
         }
+        // What became of a removal is not known, but why it was asked.
+        let text = [TOO_LARGE, NO_MEMORY].iter().find_map(|why| {
+            let told = line.strip_prefix(why)?.strip_prefix("; ")?;
+            told.ends_with("outcome unknown").then_some(told)
+        });
+        let text = text.unwrap_or(line.strip_prefix("SERVER_ERROR ").unwrap_or_default());
         if text.starts_with(DISAGREE) || text.contains("; ") {
             return self.explain_each(expect, keys, text.strip_prefix(DISAGREE).unwrap_or(text));
         }
@@ -406,8 +412,10 @@ impl Judge<'_> {
         let patience = self.plan.hold_after.unwrap_or(u64::MAX);
         let greeted = server.silence.greeted_at.since(expect.arrived_at) >= patience;
         let held = server.silence.held_at >= expect.arrived_at;
-        // It may have waited for what another server can do, with all that it had sent.
-        let waited = self.client.has_forms && self.plan.hold_after.is_some();
+        // It may have waited for what another server can do, with all that it had sent;
+        // or for the links of a change that goes to several.
+        let is_spread = self.client.talk.is_some() || !self.plan.allow.is_empty();
+        let waited = (self.client.has_forms || is_spread) && self.plan.hold_after.is_some();
         self.client.is_half_closed && (held || greeted || waited)
     }
 
@@ -433,7 +441,16 @@ pub fn is_value(value: &Value, hit: &Hit, bytes: &[u8]) -> bool {
 
 /// Whether an error tells what is known of a server before anything is sent to it.
 pub fn is_known_before(line: &str) -> bool {
-    let faults = [Fault::Down, Fault::QueueFull, Fault::NoServer];
+    let faults = [
+        Fault::Down,
+        Fault::QueueFull,
+        Fault::NoServer,
+        Fault::ConnectFailed,
+        Fault::ConnectTimeout,
+        Fault::LoginRefused,
+        Fault::LaneRefused,
+        Fault::Unable,
+    ];
     faults.iter().any(|fault| line.ends_with(&format!(": {}", fault.row().words)))
 }
 

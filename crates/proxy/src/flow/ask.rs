@@ -56,7 +56,7 @@ impl Proxy {
         self.desk.rows[row].question.ask = how.ask;
         let client = self.desk.clients.find_mut(id).expect("it has just asked");
         let pool = client.pool as usize;
-        let gave_up = client.gave_up();
+        let gave_up = client.drops(request.quiet);
         if how.merge {
             client.batch_turn = self.turn;
         }
@@ -205,7 +205,7 @@ impl Proxy {
             Way::Wait(server) => {
                 return self.desk.fail_part((row, 0), Some(server as u32), Fault::Down, false);
             }
-            Way::Locate => unreachable!("a request that is asked of a server tells no ends"),
+            Way::Locate | Way::Spread => unreachable!("it is asked of one server"),
             Way::Refused(refusal) => return self.desk.refuse(row, refusal),
             Way::Apart(apart) => return self.refuse_apart(row, request, head, apart),
         };
@@ -230,11 +230,19 @@ impl Proxy {
     /// To every server of the pool, or to that of its keys; some only where the operator allows it.
     /// A change goes to none of them if one cannot be asked now: nothing would undo what the others
     /// did.
-    pub(super) fn ask_broadcast(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) {
+    pub(super) fn ask_broadcast(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        way: Option<Way>,
+        now: Time,
+    ) {
         let Class::Broadcast { ask, writes, reach, .. } = request.class else {
             unreachable!("judged by its class")
         };
-        let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
+        let client = self.desk.clients.find(id).expect("it has just asked");
+        let (pool, is_dropped) = (client.pool as usize, client.drops(request.quiet));
         if let Some(why) = self.why_not_of_all(pool, &request.class) {
             self.desk.pools[pool].counters.add(Counter::Refused, 1);
             let answer = Answer::Refused(Refusal::ByName(why));
@@ -243,17 +251,15 @@ impl Proxy {
         if reach == Reach::Keys {
             return self.ask_of_keys(id, request, head, (ask, writes), now);
         }
+        if writes && is_dropped {
+            return self.drop_unasked(id, request, head);
+        }
+        if let Some(Way::Fault(server, fault)) = way {
+            return self.refuse_unasked(id, request, head, (server, fault));
+        }
         let servers = &self.desk.pools[pool].servers;
         let is_asked = |at: &usize| servers[*at].stage == Stage::Planned;
         let servers: Vec<usize> = (0..servers.len()).filter(is_asked).collect();
-        if writes && !bug!(SendToSome) {
-            let mut out = servers.iter().filter_map(|&server| {
-                Some((Some(server as u32), self.link_for(pool, server, id, now).err()?))
-            });
-            if let Some(out) = out.next() {
-                return self.refuse_unasked(id, request, head, out);
-            }
-        }
         let row = self.desk.enqueue(id, request, head);
         let entry = &mut self.desk.rows[row];
         (entry.question.ask, entry.question.gathers, entry.writes) = (ask, true, writes);

@@ -18,7 +18,7 @@
 //!   (`noreply`, quiet requests without a loud one behind them) nobody asks again: it is sent.
 
 use metrics::Server as Counter;
-use proto::Request;
+use proto::{Class, Reach, Request};
 
 use crate::batch::Batch;
 use crate::fault::Fault;
@@ -121,7 +121,7 @@ impl Proxy {
 
     /// Whether a server that owes nothing must be greeted before anything is sent: it has not been
     /// heard of late, and was found silent, here or by another worker.
-    fn is_suspect(&self, link: &Link) -> bool {
+    pub(super) fn is_suspect(&self, link: &Link) -> bool {
         let pool = &self.desk.pools[link.pool as usize];
         let Some(patience) = pool.plan.hold_after else { return false };
         let server = &pool.servers[link.server as usize];
@@ -171,7 +171,13 @@ impl Proxy {
 
     /// A request of a client that has left while all it had sent waited for a server's greeting.
     pub(super) fn drop_unasked(&mut self, id: ConnId, request: &Request, head: &[u8]) {
-        let server = self.server_for(id, request, head);
+        let server = match request.class {
+            // It goes to several, of which its client has waited for this one.
+            Class::Broadcast { reach: Reach::All | Reach::Survey, .. } => {
+                self.desk.clients.find(id).map(|client| client.awaited as usize)
+            }
+            _ => self.server_for(id, request, head),
+        };
         let row = self.desk.enqueue(id, request, head);
         self.desk.rows[row].left = 1;
         if let Some(server) = server {

@@ -386,7 +386,7 @@ impl Proxy {
         // As many as were joined.
         let asked = if request.keep { self.keys.len().max(1) } else { 1 };
         self.desk.pools[client.pool as usize].counters.add(Counter::Requests, asked as u64);
-        let is_dropped = client.gave_up() && request.quiet != Quiet::Silent;
+        let is_dropped = client.drops(request.quiet);
         match request.class {
             Class::Single { .. } if is_dropped => {
                 self.drop_unasked(id, request, head);
@@ -400,8 +400,11 @@ impl Proxy {
                 let way = way.expect("a single request has a way");
                 self.ask_single(id, request, head, data, (way, writes), now);
             }
-            Class::Split { .. } => self.ask_split(id, request, head, now),
-            Class::Broadcast { .. } => self.ask_broadcast(id, request, head, now),
+            Class::Split { .. } => {
+                let way = way.expect("a request that may be split has a way");
+                self.ask_split(id, request, head, way, now);
+            }
+            Class::Broadcast { .. } => self.ask_broadcast(id, request, head, way, now),
             Class::Local(local) => self.answer_local(id, request, head, local),
             Class::Refuse(_) => unreachable!("refused before its body was waited for"),
         }

@@ -1,16 +1,17 @@
 //! Requests whose keys may belong to several servers, of which each is asked for its own; the
 //! replies are gathered into one answer. Whatever can reach one server alone goes there as it came.
 
-use proto::{Ask, Carry, Class, Request, Skills, Span};
+use proto::{Ask, Carry, Class, Reach, Request, Skills, Span};
 
 use super::ask::How;
 use super::receive::Data;
 use super::way::Way;
 use crate::buffer::Outbox;
-use crate::client::Client;
 use crate::fault::Fault;
 use crate::id::ConnId;
+use crate::link::State;
 use crate::plan::MultiKey;
+use crate::pool::Stage;
 use crate::{Proxy, Time, limits};
 
 /// Bytes by which a key, with what belongs to it, may be longer in a message than in a line.
@@ -18,16 +19,20 @@ const KEY_FRAME_LEN: usize = 8;
 
 impl Proxy {
     /// To one server if it can be, else to each server for its keys.
-    pub(super) fn ask_split(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) {
-        let Class::Split { ask, each, writes, idempotent } = request.class else {
+    pub(super) fn way_of_split(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        now: Time,
+    ) -> Way {
+        let Class::Split { writes, .. } = request.class else {
             unreachable!("judged by its class")
         };
         let client = self.desk.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
-        let gave_up = client.gave_up();
-        let way = match self.meet(id, request, head) {
+        match self.meet(id, request, head) {
             Ok(None) => Way::Fault(None, Fault::NoServer),
-            Ok(_) if gave_up => return self.drop_unasked(id, request, head),
             Ok(server) => match protocol.carry(request, head, Some(Skills::default())) {
                 Carry::Ask(ask) => Way::Go { ask, server },
                 Carry::Refused(refusal) => Way::Refused(refusal),
@@ -36,59 +41,123 @@ impl Proxy {
             Err(apart) if self.desk.pools[pool].plan.multi_key == MultiKey::Refuse => {
                 Way::Apart(apart)
             }
-            Err(_) => {
-                if writes
-                    && !bug!(SendToSome)
-                    && let Some(out) = self.out_of_reach(id, request, head, now)
-                {
-                    return self.refuse_unasked(id, request, head, out);
-                }
-                let row = self.desk.enqueue(id, request, head);
-                let entry = &mut self.desk.rows[row];
-                (entry.writes, entry.question.gathers, entry.question.each) = (writes, true, each);
-                let how = How { ask, merge: false, idempotent, whole: true, sure: writes };
-                return self.ask_keys(id, (request, head), row, how, now);
-            }
-        };
-        let row = self.desk.enqueue(id, request, head);
-        let entry = &mut self.desk.rows[row];
-        (entry.writes, entry.left) = (writes, 1);
-        entry.question.elements = each.then_some(self.keys.len() as u32);
-        self.go(row, request, head, Data::Held(Outbox::default()), way, now);
+            Err(_) if writes => self.way_of_parts(id, request, head, now),
+            Err(_) => Way::Spread,
+        }
     }
 
-    /// The first server that a change cannot be sent to now, and why. Then it is sent to none of
-    /// them: nothing would undo what the others did.
-    fn out_of_reach(
+    /// The same, sent.
+    pub(super) fn ask_split(
         &mut self,
         id: ConnId,
         request: &Request,
         head: &[u8],
+        way: Way,
         now: Time,
-    ) -> Option<(Option<u32>, Fault)> {
-        let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
-        // As many as one link may get of it: so that none finds its queue full when others have
-        // theirs. A message ends with so many keys, or with so many bytes in it and the next.
+    ) {
+        let Class::Split { ask, each, writes, idempotent } = request.class else {
+            unreachable!("judged by its class")
+        };
+        let client = self.desk.clients.find(id).expect("it has just asked");
+        if client.drops(request.quiet) && matches!(way, Way::Go { .. } | Way::Refused(_)) {
+            return self.drop_unasked(id, request, head);
+        }
+        let row = self.desk.enqueue(id, request, head);
+        let entry = &mut self.desk.rows[row];
+        entry.writes = writes;
+        if let Way::Spread = way {
+            (entry.question.gathers, entry.question.each) = (true, each);
+            let how = How { ask, merge: false, idempotent, whole: true, sure: writes };
+            return self.ask_keys(id, (request, head), row, how, now);
+        }
+        entry.left = 1;
+        entry.question.elements = each.then_some(self.keys.len() as u32);
+        self.go(row, request, head, Data::Held(Outbox::default()), way, now);
+    }
+
+    /// The way of a change whose keys are apart. As many messages as one link may get of it must
+    /// fit: so that none finds its queue full when others have theirs.
+    fn way_of_parts(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) -> Way {
+        // A message ends with so many keys, or with so many bytes in it and the next.
         let bytes = head.len() + self.keys.len() * KEY_FRAME_LEN;
         let by_bytes = bytes / (limits::BATCH_BYTES_MAX / 2 - limits::BATCH_KEYS_MAX);
         let messages = 1 + self.keys.len() / limits::BATCH_KEYS_MAX + by_bytes;
-        (0..self.keys.len()).find_map(|at| {
+        let mut waits = None;
+        for at in 0..self.keys.len() {
             let key = self.keys[at];
             let Some(server) = self.server_of(id, request, head, key) else {
-                return Some((None, Fault::NoServer));
+                return Way::Fault(None, Fault::NoServer);
             };
-            let fault = match self.link_for(pool, server, id, now) {
-                Err(fault) => fault,
-                Ok(link) => {
-                    let link = self.links.find(link).expect("the router found it");
-                    if link.has_room_for(messages, &self.desk.limits) {
-                        return None;
-                    }
-                    Fault::QueueFull
-                }
-            };
-            Some((Some(server as u32), fault))
-        })
+            match self.reaches(id, server, messages, now) {
+                Ok(true) => {}
+                Ok(false) => waits = waits.or(Some(server)),
+                Err(fault) => return Way::Fault(Some(server as u32), fault),
+            }
+        }
+        self.spread_or_wait(id, request, waits)
+    }
+
+    /// The way of a change that goes to every server.
+    pub(super) fn way_to_all(&mut self, id: ConnId, request: &Request, now: Time) -> Option<Way> {
+        let Class::Broadcast { writes: true, reach: Reach::All | Reach::Survey, .. } =
+            request.class
+        else {
+            return None;
+        };
+        let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
+        if self.why_not_of_all(pool, &request.class).is_some() {
+            return None;
+        }
+        let mut waits = None;
+        for server in 0..self.desk.pools[pool].servers.len() {
+            if self.desk.pools[pool].servers[server].stage != Stage::Planned {
+                continue;
+            }
+            match self.reaches(id, server, 1, now) {
+                Ok(true) => {}
+                Ok(false) => waits = waits.or(Some(server)),
+                Err(fault) => return Some(Way::Fault(Some(server as u32), fault)),
+            }
+        }
+        Some(self.spread_or_wait(id, request, waits))
+    }
+
+    /// Whether a client's link to a server stands, so that a part of a change can be sent there
+    /// now. If one of the servers cannot be asked, none is: nothing would undo what the others did.
+    /// A link that is on its way may fail yet, and is waited for.
+    fn reaches(
+        &mut self,
+        id: ConnId,
+        server: usize,
+        messages: usize,
+        now: Time,
+    ) -> Result<bool, Fault> {
+        if bug!(SendToSome) {
+            return Ok(true);
+        }
+        let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
+        let id = self.link_for(pool, server, id, now)?;
+        let link = self.links.find(id).expect("the router found it");
+        if !link.has_room_for(messages, &self.desk.limits) {
+            return Err(Fault::QueueFull);
+        }
+        let stands = link.state == State::Up;
+        if stands && !link.is_waiting() && self.is_suspect(link) {
+            // It would be greeted before anything is sent on it.
+            self.greet_again(id);
+            self.mark_dirty(id);
+            return Ok(false);
+        }
+        Ok(stands)
+    }
+
+    /// Who has left and waited for long has given up: his change waits for nothing more.
+    fn spread_or_wait(&self, id: ConnId, request: &Request, waits: Option<usize>) -> Way {
+        let client = self.desk.clients.find(id).expect("it has just asked");
+        match waits {
+            Some(server) if !client.drops(request.quiet) => Way::Wait(server),
+            _ => Way::Spread,
+        }
     }
 
     /// What the operator allows, of the server that all its keys belong to.
@@ -100,7 +169,7 @@ impl Proxy {
         (ask, writes): (Ask, bool),
         now: Time,
     ) {
-        let has_left = self.desk.clients.find(id).is_some_and(Client::gave_up);
+        let has_left = self.desk.clients.find(id).is_some_and(|client| client.drops(request.quiet));
         let way = match self.meet(id, request, head) {
             Ok(None) => Way::Fault(None, Fault::NoServer),
             Ok(_) if has_left => return self.drop_unasked(id, request, head),

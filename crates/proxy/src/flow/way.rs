@@ -23,8 +23,11 @@ pub(super) enum Way {
     Go { ask: Ask, server: Option<usize> },
     /// It is told before it has started that it cannot arrive.
     Fault(Option<u32>, Fault),
-    /// That depends on what this server can do, which is not known yet.
+    /// That depends on this server: on what it can do, which is not known yet, or on whether it can
+    /// be asked at all.
     Wait(usize),
+    /// It goes to several servers.
+    Spread,
     /// The driver has to say first where its client's connection begins and ends.
     Locate,
     /// No form means the same.
@@ -49,7 +52,7 @@ const NO_PLACE: &str = "invalid cursor";
 const NO_SPACE: &str = "DB index is out of range";
 
 impl Proxy {
-    /// The way of a request that one server answers with one item; others have none.
+    /// The way of a request, if it depends on servers and is not a read of single keys.
     pub(super) fn way(
         &mut self,
         id: ConnId,
@@ -58,7 +61,11 @@ impl Proxy {
         now: Time,
     ) -> Option<Way> {
         let Class::Single { .. } = request.class else {
-            return self.way_of_own(id, request, head, now);
+            return match request.class {
+                Class::Split { .. } => Some(self.way_of_split(id, request, head, now)),
+                Class::Broadcast { .. } => self.way_to_all(id, request, now),
+                _ => self.way_of_own(id, request, head, now),
+            };
         };
         if request.space > 0 && !self.has_space(id, request.space) {
             return Some(Way::Refused(Refusal::Bad(NO_SPACE)));
@@ -240,11 +247,11 @@ impl Proxy {
         Ok(skills)
     }
 
-    /// A client's next request waits for what a server can do, and so does what follows it: the
-    /// client is not read. None of its bytes are used.
+    /// A client's next request waits for what a server can do, or for a link to it, and so does what
+    /// follows it: the client is not read. None of its bytes are used.
     pub(super) fn await_skills(&mut self, id: ConnId, server: usize) -> usize {
         let client = self.desk.clients.find_mut(id).expect("the caller found it");
-        client.awaits = Some(server as u32);
+        (client.awaits, client.awaited) = (Some(server as u32), server as u32);
         // Who has left has waited since before that.
         if !client.has_left || client.awaits_since == Time(0) {
             client.awaits_since = self.desk.now;
@@ -257,7 +264,7 @@ impl Proxy {
         0
     }
 
-    /// What a server can do is known, or will not be known soon: who waited for it is read again.
+    /// A link has greeted its server, or is no more: who waited for either is read again.
     pub(super) fn end_awaiting(&mut self, pool: usize, server: usize) {
         if !std::mem::take(&mut self.desk.pools[pool].servers[server].awaited) {
             return;

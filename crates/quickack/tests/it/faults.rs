@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use testkit::process::{Client, DEADLINE, Memcached, free_address};
 
-use super::quickack;
+use super::{crew, quickack};
 
 /// A server of the test's own, which notes every line and does what the test says.
 struct Server {
@@ -397,4 +397,25 @@ fn a_flush_all_is_done_at_no_memcached_if_one_is_down() {
     client.ask("flush_all\r\n", &told);
     client.ask("flush_all 10\r\n", &told);
     direct.ask("get here\r\n", "VALUE here 0 1\r\nX\r\nEND\r\n");
+}
+
+/// A worker that has not met the outage yet has no link to the dead one, or one that only begins.
+#[test]
+fn a_flush_all_on_new_connections_is_done_at_no_memcached_if_one_was_killed() {
+    const FLUSHES: usize = 24;
+    let backs = [Memcached::start(), Memcached::start(), Memcached::start()];
+    let addresses = backs.each_ref().map(|back| back.address);
+    let quickack = crew::start(3, &[], &addresses, &["allow: [flush_all]"]);
+    let [one, other, dead] = backs;
+    let address = dead.address;
+    drop(dead);
+    let mut clients: Vec<Client> = (0..FLUSHES).map(|_| quickack.client()).collect();
+    clients.iter_mut().for_each(|client| client.send("flush_all\r\n"));
+    for client in &mut clients {
+        let told = client.line();
+        assert!(told.starts_with(&format!("SERVER_ERROR {address}: ")), "{told}");
+    }
+    clients.iter_mut().for_each(|client| client.send("flush_all noreply\r\nmn\r\n"));
+    clients.iter_mut().for_each(|client| client.expect("MN\r\n"));
+    assert_eq!([one.stat("cmd_flush"), other.stat("cmd_flush")], [0, 0]);
 }

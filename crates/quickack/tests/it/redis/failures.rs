@@ -273,6 +273,32 @@ fn a_change_at_several_redises_is_done_at_none_of_them_if_one_is_down() {
     assert_eq!(client.say(&format!("DEL {one}")), Reply::Integer(1));
 }
 
+/// A worker that has not met the outage yet has no link to the dead one, or one that only begins.
+#[test]
+fn a_change_on_new_connections_is_done_at_no_redis_if_one_was_killed() {
+    let mut backs = servers(Family::Redis70, 3);
+    let text = super::config(&addresses(&backs), &["allow: [flushall]"]);
+    let quickack = Quickack::start(super::QUICKACK, &format!("global:\n  workers: 3\n{text}"));
+    backs.remove(2);
+    let pairs: Vec<String> = (0..40).map(|n| format!("k{n} v")).collect();
+    let mset = format!("MSET {}", pairs.join(" "));
+    let load: Vec<_> = (0..24)
+        .map(|n| (speak(&quickack), if n % 3 == 2 { "FLUSHALL".into() } else { mset.clone() }))
+        .map(|(mut client, line)| thread::spawn(move || client.say(&line)))
+        .collect();
+    for told in load.into_iter().map(|one| one.join().expect("it is answered")) {
+        let text = told.error();
+        assert!(text.starts_with("ERR s3: ") && !text.contains("carried out"), "{told:?}");
+    }
+    for back in &backs {
+        let mut direct = Speaker::connect(back.address);
+        assert_eq!(direct.say("DBSIZE"), Reply::Integer(0));
+        let stats = direct.say("INFO commandstats");
+        let stats = String::from_utf8_lossy(stats.bytes().unwrap_or_default()).into_owned();
+        assert!(!stats.contains("flushall"), "{stats}");
+    }
+}
+
 /// A server that says it did nothing is asked again, a write as well; each time is counted.
 fn check_asked_again(excuse: &'static str, counter: &str) {
     const TIMES: usize = 3;
