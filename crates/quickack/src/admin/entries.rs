@@ -40,7 +40,9 @@ impl Entry {
         let folder = own_folder();
         make(&folder)?;
         let path = folder.join(name(file));
-        let entry = Entry { lock: lock(&lock_of(&path))?, path };
+        let lock = lock(&lock_of(&path))
+            .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
+        let entry = Entry { lock, path };
         if entry.path.is_symlink() {
             std::fs::remove_file(&entry.path)?;
         }

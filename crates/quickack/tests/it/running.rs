@@ -142,9 +142,13 @@ fn the_name_of_a_proxy_that_runs_is_not_taken_by_another_with_the_same_file() {
         let told = said.contains("another proxy runs with this configuration; running without");
         (told && said.contains("listening on")).then_some(())
     });
-    second.signal(Signal::TERM);
-    second.wait_for_end();
     site.ask(&["workers", "-c", "plain.yml"]).is_of(&first);
+    // It takes the name when that is free.
+    let mut first = first;
+    first.signal(Signal::TERM);
+    first.wait_for_end();
+    second.wait_for("its admin socket", |said| said.contains("admin socket: ").then_some(()));
+    site.ask(&["workers", "-c", "plain.yml"]).is_of(&second);
 }
 
 /// It does not see the socket of the first, and starts and ends beside it again and again. The
@@ -364,24 +368,29 @@ fn a_reload_makes_removed_sockets_again_and_those_who_are_there_stay() {
     // Once more is nothing.
     let again = site.ask(&["reload", "-c", "alpha.yml"]);
     assert!(again.stdout.contains("nothing changed"), "{}{}", again.stdout, again.stderr);
-    // The admin socket, by the signal; and both its names at once.
+    // The admin socket and both its names at once.
     for entry in fs::read_dir(site.path(NAMES)).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
     }
     fs::remove_file(&admin).unwrap();
-    proxy.signal(Signal::HUP);
+    // Nobody can ask for them, so nobody has to.
     wait_until("the admin socket and its name are there again", || {
         admin.exists() && site.names().len() == 2
     });
     site.ask(&["workers"]).is_of(&proxy);
-    // Whoever is at the desk already is told.
-    let mut visitor = unix_client(&admin);
-    fs::remove_file(&admin).unwrap();
-    let mut answer = String::new();
-    std::io::Write::write_all(&mut visitor, b"reload\n").unwrap();
-    std::io::Read::read_to_string(&mut visitor, &mut answer).unwrap();
-    assert!(answer.contains("the admin socket was removed, and is made again"), "{answer}");
     site.ask(&["workers", "-c", "alpha.yml"]).is_of(&proxy);
+    // Another file in the place of the socket is left alone, and is no success.
+    fs::remove_file(&socket).unwrap();
+    fs::write(&socket, "precious").unwrap();
+    let reload = site.ask(&["reload", "-c", "alpha.yml"]);
+    let told = format!("{} is another file now", socket.display());
+    assert!(!reload.ok && reload.stderr.contains(&told), "{}{}", reload.stdout, reload.stderr);
+    assert!(reload.stderr.contains("apart from that: nothing changed"), "{}", reload.stderr);
+    assert_eq!(fs::read_to_string(&socket).unwrap(), "precious");
+    fs::remove_file(&socket).unwrap();
+    let reload = site.ask(&["reload", "-c", "alpha.yml"]);
+    assert!(reload.ok && reload.stdout.contains("is made again"), "{}", reload.stderr);
+    ask(&mut unix_client(&socket), "get k\r\n", "VALUE k 0 1\r\nx\r\nEND\r\n");
 }
 
 /// The log goes to a full disk; then the operator makes room and reloads.
@@ -416,8 +425,10 @@ fn a_reload_reopens_the_log_and_a_full_disk_is_named() {
     // Where it cannot be opened, whoever asked is told.
     fs::remove_file(&log).unwrap();
     fs::create_dir(&log).unwrap();
-    let told = site.ask(&["reload", "-c", "alpha.yml"]).stdout;
-    assert!(told.contains("cannot reopen the log"), "{told}");
+    site.write("alpha.yml", &format!("  log: {}\n  clients_max: 100\n", log.display()));
+    let reload = site.ask(&["reload", "-c", "alpha.yml"]);
+    assert!(!reload.ok && reload.stderr.contains("cannot reopen the log"), "{}", reload.stdout);
+    assert!(reload.stderr.contains("apart from that: epoch 3 applied"), "{}", reload.stderr);
 }
 
 /// What may be changed, or belongs to others, is used, and told of: also to root, who could read
@@ -454,6 +465,16 @@ fn files_that_others_may_change_are_warned_of_as_root_too() {
     // Whoever runs it is told as well.
     let mut proxy = site.run("alpha.yml");
     proxy.wait_for("the warning", |said| said.contains("belongs to user 65534").then_some(()));
+    // A reload tells it again, though nothing else is new.
+    mode(&file, 0o664);
+    let reload = site.ask(&["reload", "-c", "alpha.yml"]);
+    assert!(reload.ok && reload.stdout.contains("nothing changed"), "{}", reload.stderr);
+    assert!(reload.stdout.contains("the mode 0664 of this file"), "{}", reload.stdout);
+    proxy.wait_for("it in the log", |said| {
+        let line = said.lines().find(|line| line.contains("nothing changed"))?;
+        assert!(!line.contains("\\n"), "{line}");
+        Some(())
+    });
 }
 
 /// The memory that all processes share is mapped whole, though little of it is used.
@@ -477,9 +498,27 @@ fn a_limit_on_address_space_is_named_with_a_figure_that_is_enough() {
     }
     let enough = told.split("(`ulimit -v ").nth(2).and_then(|rest| rest.split('`').next());
     let enough = enough.unwrap_or_else(|| panic!("no figure in: {told}"));
-    let proxy = site.run_by(start(enough), "alpha.yml");
-    wait_until("its worker is there", || !facts::children(proxy.id()).is_empty());
+    let mut proxy = site.run_by(start(enough), "alpha.yml");
+    wait_until("its worker and its cache are there", || facts::children(proxy.id()).len() == 2);
     site.ask(&["workers", "-c", "alpha.yml"]).is_of(&proxy);
+    // Memory that is refused later ends a process with ABRT.
+    for (child, _) in facts::children(proxy.id()) {
+        let child = rustix::process::Pid::from_raw(child as i32).unwrap();
+        rustix::process::kill_process(child, Signal::ABORT).unwrap();
+    }
+    for who in ["worker 0 (pid ", "the embedded cache ended"] {
+        proxy.wait_for("the limit by name", |said| {
+            let line =
+                said.lines().find(|line| line.contains(who) && line.contains("RLIMIT_AS"))?;
+            Some(assert!(line.contains("LimitAS=infinity"), "{line}"))
+        });
+    }
+    let mut command = start("900000");
+    command.args(["cache", "--listen", "127.0.0.1:0", "--memory", "2g"]);
+    let mut cache = Process::start("cache", &mut command);
+    cache.wait_for("that 2g are too many", |said| {
+        (said.contains("RLIMIT_AS") && said.contains("2g")).then_some(())
+    });
 }
 
 /// memcached 1.4 has no meta commands. That is told when it is met, and nothing before.
