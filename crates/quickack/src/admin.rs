@@ -131,12 +131,13 @@ fn hear(stream: &mut UnixStream, until: Instant) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Control characters written out: they could tell a terminal anything.
+/// Control characters written out: they could tell a terminal anything. As JSON has them: an answer
+/// may be that.
 fn legible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
-        match character.is_control() && character != '\n' {
-            true => out.extend(character.escape_default()),
+        match character.is_control() && !matches!(character, '\n' | '\t') {
+            true => out.push_str(&format!("\\u{:04x}", u32::from(character))),
             false => out.push(character),
         }
     }

@@ -75,7 +75,8 @@ impl Master {
             }
             Err(error) => {
                 let text = error.to_string();
-                if asker.is_some() || self.admin_trouble != text {
+                // That there is none was told at the start.
+                if asker.is_some() || (had_one && self.admin_trouble != text) {
                     self.fail(asker, &text);
                 }
                 self.admin_trouble = text;
@@ -85,11 +86,14 @@ impl Master {
 
     /// Files of unix sockets that are other files by now: clients do not reach us there.
     pub(super) fn look_at_sockets(&mut self, asker: Option<Visitor>) {
-        let texts: Vec<String> = self.listeners.replaced().map(|path| format!(
-            "{} is another file now, not the socket that is listened on: clients do not reach it; \
-             remove that file and reload",
-            path.display()
-        )).collect();
+        let text = |path: &Path| {
+            format!(
+                "{} is another file now, not the socket that is listened on: clients do not reach \
+                 it; remove that file and reload",
+                path.display()
+            )
+        };
+        let texts: Vec<String> = self.listeners.replaced().map(text).collect();
         for text in texts {
             self.fail(asker, &text);
         }

@@ -147,7 +147,7 @@ fn the_name_of_a_proxy_that_runs_is_not_taken_by_another_with_the_same_file() {
     let mut first = first;
     first.signal(Signal::TERM);
     first.wait_for_end();
-    second.wait_for("its admin socket", |said| said.contains("admin socket: ").then_some(()));
+    wait_until("the second is found", || site.ask(&["workers", "-c", "plain.yml"]).ok);
     site.ask(&["workers", "-c", "plain.yml"]).is_of(&second);
 }
 
@@ -291,7 +291,7 @@ fn what_a_user_has_put_among_the_names_keeps_root_neither_waiting_nor_fooled() {
     });
     let asked = site.ask(&["workers", "--admin", told.to_str().unwrap()]);
     teller.join().unwrap();
-    assert_eq!(asked.stdout, "one\\u{1b}]0;two\\u{7}\\rthree\nfour\n", "{}", asked.stderr);
+    assert_eq!(asked.stdout, "one\\u001b]0;two\\u0007\\u000dthree\nfour\n", "{}", asked.stderr);
 }
 
 /// The writer refuses such a folder too.
