@@ -137,9 +137,12 @@ pub enum Event {
     ServerBack { server: u32 },
     /// A server sent what nobody asked for.
     Poisoned { server: u32, why: &'static str },
-    /// So many logins of clients to a pool have failed since it was last told; that is at most once
-    /// a second. `client` was the last.
-    LoginsFailed { pool: u32, count: u64, client: ConnId },
+    /// A login of this client to a pool has failed. It is told of each, while it is known where
+    /// the client is from, and said with the next `LoginsFailed`.
+    LoginFailed { pool: u32, client: ConnId },
+    /// So many logins to a pool have failed since this was last told: the first at once, the others
+    /// when a second is over.
+    LoginsFailed { pool: u32, count: u64 },
     /// A server lacks what clients may ask for; told when that is learned. `what` is its protocol's
     /// word.
     Lacks { server: u32, what: &'static str },
@@ -381,6 +384,7 @@ impl Proxy {
         for client in self.desk.client_ids() {
             self.desk.finish(client);
         }
+        self.tell_all_logins();
     }
 
     /// The time is `now`, and something is about to move.

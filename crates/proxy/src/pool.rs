@@ -42,8 +42,8 @@ pub(crate) struct Pool {
     pub(crate) clients: usize,
     /// When it was last told that clients are refused.
     pub(crate) refused_told: Option<Time>,
-    /// When it was last told that logins fail, …
-    pub(crate) logins_told: Option<Time>,
+    /// When it is told again how many logins have failed, if it was told within this second, …
+    pub(crate) logins_due: Option<Time>,
     /// … and how many have failed since.
     pub(crate) logins_failed: u64,
     pub(crate) counters: Counters<metrics::Pool>,
@@ -191,7 +191,7 @@ impl Pool {
             retire_at: Time(0),
             clients: 0,
             refused_told: None,
-            logins_told: None,
+            logins_due: None,
             logins_failed: 0,
             counters: sheet.counters(plan.row),
             reads: sheet.recorder(plan.row, Latency::Reads),

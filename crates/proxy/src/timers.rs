@@ -20,6 +20,8 @@ pub(crate) enum Due {
     Again { row: u32 },
     /// The clients of a pool that has left the plan have had their time; by the pool's row.
     Retire { row: u32 },
+    /// Failed logins to a pool are to be told of; by its row.
+    Logins { row: u32 },
     /// What is "now" is to be written into the book.
     Publish,
 }

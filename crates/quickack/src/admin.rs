@@ -8,7 +8,7 @@ mod entries;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use entries::{Entry, Found};
 
@@ -72,7 +72,7 @@ pub fn only(file: Option<&Path>) -> Result<Found, String> {
             entries::places()
         )),
         (_, _) => {
-            let names = found.iter().map(|one| one.path.display().to_string());
+            let names = found.iter().map(|one| legible(&one.path.display().to_string()));
             Err(format!(
                 "several proxies run; say -c FILE or --admin PATH:\n  {}",
                 names.collect::<Vec<String>>().join("\n  ")
@@ -84,26 +84,64 @@ pub fn only(file: Option<&Path>) -> Result<Found, String> {
 /// The proxy whose socket is there.
 pub fn at(socket: &Path) -> Result<Found, String> {
     let path = socket.to_path_buf();
-    let connected = UnixStream::connect(socket).map(|stream| Found { path, stream });
-    connected.map_err(|error| no_answer(socket, &error))
+    let connected = sys::connect::unix_within(socket, ROOM_PATIENCE);
+    let connected = connected.map(|stream| Found { path, stream: stream.into() });
+    connected.map_err(|error| no_answer(socket, &error.into()))
 }
 
 /// Asks one line. The error is what is to be shown.
 pub fn ask(proxy: Found, line: &str) -> Result<String, String> {
     let Found { path, mut stream } = proxy;
-    let mut answer = || -> io::Result<String> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.write_all(line.as_bytes())?;
-        stream.write_all(b"\n")?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        Ok(text)
+    let mut answer = || -> io::Result<Vec<u8>> {
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.write_all(format!("{line}\n").as_bytes())?;
+        hear(&mut stream, Instant::now() + PATIENCE)
     };
-    let text = answer().map_err(|error| no_answer(&path, &error))?;
+    let bytes = answer().map_err(|error| no_answer(&path, &error))?;
+    let text = legible(&String::from_utf8_lossy(&bytes));
     match text.strip_prefix(ERROR) {
         Some(why) => Err(why.trim_end().to_string()),
         None => Ok(text),
     }
+}
+
+/// All that is said until the end of the connection. The limits are for the whole answer: the
+/// other end may be anybody who wants root to wait.
+fn hear(stream: &mut UnixStream, until: Instant) -> io::Result<Vec<u8>> {
+    let (mut bytes, mut chunk) = (Vec::new(), [0; 64 * 1024]);
+    loop {
+        let rest = until.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(rest))?;
+        let len = match stream.read(&mut chunk) {
+            Ok(0) => return Ok(bytes),
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Err(error) => return Err(error),
+        };
+        if bytes.len() + len > ANSWER_LEN_MAX {
+            return Err(io::Error::other("the answer is longer than 64 MiB"));
+        }
+        bytes.extend_from_slice(&chunk[..len]);
+    }
+}
+
+/// Control characters written out: they could tell a terminal anything. As JSON has them: an answer
+/// may be that.
+fn legible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character.is_control() && !matches!(character, '\n' | '\t') {
+            true => out.push_str(&format!("\\u{:04x}", u32::from(character))),
+            false => out.push(character),
+        }
+    }
+    out
 }
 
 fn no_answer(socket: &Path, error: &io::Error) -> String {
@@ -114,3 +152,7 @@ fn no_answer(socket: &Path, error: &io::Error) -> String {
 pub const ERROR: &str = "error: ";
 /// How long an answer may take: a reload looks up hosts and asks all workers twice.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a proxy may be too busy to take who asks.
+const ROOM_PATIENCE: Duration = Duration::from_secs(2);
+/// Statistics of thousands of pools are a few megabytes.
+const ANSWER_LEN_MAX: usize = 64 << 20;

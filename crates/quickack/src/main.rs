@@ -1,5 +1,6 @@
 //! quickack: a cache proxy. The program: its verbs, its configuration, its processes.
 
+mod address_space;
 mod admin;
 mod board;
 mod cache_server;

@@ -7,6 +7,7 @@
 //!                                            └──────────────────────────────┘ for each reload
 //! ```
 
+mod origins;
 mod prepare;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -27,6 +28,7 @@ use crate::ipc::guest::Guest;
 use crate::ipc::installation::Installation;
 use crate::ipc::{Channel, Message};
 use crate::log::{self, Level};
+use origins::Origins;
 
 use prepare::{Prepared, compile};
 
@@ -96,6 +98,8 @@ struct Crew {
     /// … and everything else but lines for the log, which are only counted.
     owed: VecDeque<Message>,
     lines_lost: u64,
+    /// Where logins have failed from that are still to be told of, by the pool's row.
+    failed_logins: BTreeMap<u32, Origins>,
     /// The master is.
     is_gone: bool,
     /// The processors that we might use before we were kept on one.
@@ -120,6 +124,7 @@ impl Crew {
             owed_of_servers: BTreeMap::new(),
             owed: VecDeque::new(),
             lines_lost: 0,
+            failed_logins: BTreeMap::new(),
             is_gone: false,
             processors: sys::process::affinity(),
         }
@@ -380,14 +385,17 @@ impl event::Errands for Crew {
                 let text = format!("{} is back", self.name(server));
                 (Level::Notice, format!("back {server}"), text)
             }
-            Event::LoginsFailed { pool, count, client: _ } => {
-                let name = self.name(pool);
-                let from = from.map_or("a unix socket".to_string(), |from| from.to_string());
+            Event::LoginFailed { pool, client: _ } => {
+                return self.failed_logins.entry(pool).or_default().note(from);
+            }
+            Event::LoginsFailed { pool, count } => {
+                let from = self.failed_logins.remove(&pool).unwrap_or_default();
                 let text = match count {
-                    1 => format!("a login to {name} failed, from {from}"),
-                    _ => format!("{count} logins to {name} failed, the last from {from}"),
+                    1 => format!("a login to {} failed, from {from}", self.name(pool)),
+                    _ => format!("{count} logins to {} failed, from {from}", self.name(pool)),
                 };
-                (Level::Warning, format!("logins {pool}"), text)
+                // Without a key: the worker has counted already, and the words differ.
+                (Level::Warning, String::new(), text)
             }
             Event::Lacks { server, what } => {
                 let text = format!("{} {what}", self.name(server));

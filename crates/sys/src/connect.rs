@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::io;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -28,6 +29,18 @@ pub fn tcp(fd: impl AsFd, address: &SocketAddr) -> io::Result<bool> {
 /// The same to a unix socket.
 pub fn unix(fd: impl AsFd, path: &Path) -> io::Result<bool> {
     under_way(net::connect(fd, &SocketAddrUnix::new(path)?))
+}
+
+/// A blocking connection to a unix socket, in whose queue there must be room within `limit`: the
+/// kernel waits for room no longer than for sending (`unix_stream_connect` in `net/unix`).
+pub fn unix_within(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let fd = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Zero would be no limit at all.
+    let limit = limit.max(Duration::from_millis(1));
+    sockopt::set_socket_timeout(&fd, sockopt::Timeout::Send, Some(limit))?;
+    net::connect(&fd, &address)?;
+    Ok(fd)
 }
 
 /// How a connect that was under way ended.

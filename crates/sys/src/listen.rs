@@ -1,7 +1,7 @@
 //! Listening sockets: socket(2), bind(2), listen(2), accept4(2), unix(7).
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::Mode;
@@ -89,8 +89,34 @@ pub fn accept_from(listener: impl AsFd) -> io::Result<(OwnedFd, Option<IpAddr>)>
 
 /// Whether the other end of a unix connection is of our own user, or root.
 pub fn is_of_our_user(fd: impl AsFd) -> bool {
-    let ours = rustix::process::geteuid();
-    sockopt::socket_peercred(fd).is_ok_and(|peer| peer.uid == ours || peer.uid.is_root())
+    let ours = rustix::process::geteuid().as_raw();
+    peer_user(fd).is_ok_and(|user| user == ours || user == 0)
+}
+
+/// The user at the other end of a unix connection (`SO_PEERCRED`). A peer in another PID namespace
+/// has the process id 0 here, for which rustix has no value: only the user is read.
+pub fn peer_user(fd: impl AsFd) -> io::Result<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel writes at most `len`
+    // bytes, the size of `peer`, which is plain numbers.
+    let outcome = unsafe {
+        libc::getsockopt(
+            fd.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    if outcome != 0 {
+        let code = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        return Err(io::Errno::from_raw_os_error(code));
+    }
+    if (len as usize) < size_of::<libc::ucred>() {
+        return Err(io::Errno::INVAL);
+    }
+    Ok(peer.uid)
 }
 
 /// The address a TCP socket is bound to.

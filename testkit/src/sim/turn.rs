@@ -215,7 +215,9 @@ impl World {
                 self.pools[pool].servers[at].ever_lacked = true;
                 return;
             }
-            Event::LoginsFailed { .. } => unreachable!("nobody logs in here"),
+            Event::LoginFailed { .. } | Event::LoginsFailed { .. } => {
+                unreachable!("nobody logs in here")
+            }
         };
         let (pool, at) = self.place(server);
         let entry = &mut self.pools[pool].servers[at];

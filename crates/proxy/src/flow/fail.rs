@@ -82,6 +82,7 @@ impl Proxy {
             Due::Probe { pool, server } => self.probe(pool as usize, server as usize, set, now),
             Due::Again { row } => self.ask_anew(row, now),
             Due::Retire { row } => self.end_retirement(row, set),
+            Due::Logins { row } => self.logins_timer(row, set),
             Due::Publish => {
                 self.publish_due = false;
                 self.publish();

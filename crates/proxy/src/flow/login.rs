@@ -13,7 +13,8 @@ use metrics::Pool as Counter;
 use proto::{Answer, Class, Local, Login, Quiet, Request};
 
 use crate::id::ConnId;
-use crate::{Action, Event, Proxy, limits};
+use crate::timers::Due;
+use crate::{Action, Event, Proxy, Time, limits};
 
 /// How often it is told that logins fail, microseconds.
 const FAILED_TELL_US: u64 = 1_000_000;
@@ -140,13 +141,41 @@ impl Proxy {
     }
 
     fn tell_failed(&mut self, at: usize, client: ConnId) {
-        let (now, pool) = (self.desk.now, &mut self.desk.pools[at]);
+        let pool = &mut self.desk.pools[at];
         pool.logins_failed += 1;
-        if pool.logins_told.is_none_or(|told| now.since(told) >= FAILED_TELL_US) {
-            pool.logins_told = Some(now);
-            let (pool, count) = (pool.plan.row, std::mem::take(&mut pool.logins_failed));
-            let event = Event::LoginsFailed { pool, count, client };
-            self.desk.actions.push_back(Action::Log(event));
+        let failed = Event::LoginFailed { pool: pool.plan.row, client };
+        let is_first = pool.logins_due.is_none();
+        self.desk.actions.push_back(Action::Log(failed));
+        if is_first {
+            self.tell_logins(at);
+        }
+    }
+
+    /// Says how many have failed, and looks again in a second; a second without any ends that.
+    fn tell_logins(&mut self, at: usize) {
+        let (now, pool) = (self.desk.now, &mut self.desk.pools[at]);
+        let (row, count) = (pool.plan.row, std::mem::take(&mut pool.logins_failed));
+        pool.logins_due = (count > 0).then(|| now.after(FAILED_TELL_US));
+        if let Some(due) = pool.logins_due {
+            self.desk.actions.push_back(Action::Log(Event::LoginsFailed { pool: row, count }));
+            self.timers.set(due, Due::Logins { row });
+        }
+    }
+
+    pub(super) fn logins_timer(&mut self, row: u32, set: Time) {
+        if let Some(at) = self.pool_place(row)
+            && self.desk.pools[at].logins_due == Some(set)
+        {
+            self.tell_logins(at);
+        }
+    }
+
+    /// Nobody logs in any more: what was to wait for its second is said now.
+    pub(crate) fn tell_all_logins(&mut self) {
+        for at in 0..self.desk.pools.len() {
+            if self.desk.pools[at].logins_failed > 0 {
+                self.tell_logins(at);
+            }
         }
     }
 }

@@ -10,6 +10,10 @@
 //! Whether a proxy is there is never judged by what this process sees of its socket: in another
 //! mount namespace a link leads nowhere. A name is replaced and removed by the owner of its lock
 //! only.
+//!
+//! Root reads folders of other users. What lies there may be anything, put there to make root wait
+//! or to answer for another's proxy: nothing is opened that could block, no folder gets more than a
+//! second, and a folder has a say about a configuration only if [`may_speak_for`] says so.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -17,10 +21,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, fcntl_lock};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fcntl_lock};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Flock, FlockType, fcntl_getlk, geteuid};
 
 /// Our name, until this is dropped.
@@ -36,7 +40,9 @@ impl Entry {
         let folder = own_folder();
         make(&folder)?;
         let path = folder.join(name(file));
-        let entry = Entry { lock: lock(&lock_of(&path))?, path };
+        let lock = lock(&lock_of(&path))
+            .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
+        let entry = Entry { lock, path };
         if entry.path.is_symlink() {
             std::fs::remove_file(&entry.path)?;
         }
@@ -91,15 +97,26 @@ pub fn find(file: Option<&Path>) -> Vec<Found> {
     let mut sockets = Vec::new();
     for folder in folders() {
         let Ok(owner) = std::fs::metadata(&folder).map(|metadata| metadata.uid()) else { continue };
+        if file.is_some_and(|file| !may_speak_for(&folder, owner, file)) {
+            continue;
+        }
+        let until = Instant::now() + PATIENCE;
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            if Instant::now() >= until {
+                break;
+            }
             let path = entry.path();
-            if wanted.as_ref().is_some_and(|wanted| **wanted != *entry.file_name()) {
+            let is_wanted = match &wanted {
+                Some(wanted) => **wanted == *entry.file_name(),
+                None => path.extension().is_some_and(|it| it == "sock"),
+            };
+            if !is_wanted {
                 continue;
             }
             // Several names may lead to one proxy.
             let socket = path.canonicalize().unwrap_or_else(|_| path.clone());
             if !sockets.contains(&socket)
-                && let Some(stream) = answering(&path, owner)
+                && let Some(stream) = answering(&path, owner, until)
             {
                 sockets.push(socket);
                 found.push(Found { path, stream });
@@ -113,19 +130,36 @@ pub fn find(file: Option<&Path>) -> Vec<Found> {
 /// Where proxies are looked for, in words.
 pub fn places() -> String {
     let folders: Vec<String> = folders().iter().map(|it| it.display().to_string()).collect();
-    folders.join(", ")
+    match folders.is_empty() {
+        true => "no folder of ours".to_string(),
+        false => folders.join(", "),
+    }
 }
 
 /// A connection to the proxy behind a name, if one answers. It must be of the user whose folder it
 /// is: a link may lead anywhere.
-fn answering(path: &Path, owner: u32) -> Option<UnixStream> {
-    if path.is_symlink() && !is_locked(&lock_of(path)) {
+fn answering(path: &Path, owner: u32, until: Instant) -> Option<UnixStream> {
+    if path.is_symlink() && !is_locked(&lock_of(path), owner) {
         // Its proxy has ended; the socket may be another's by now.
         return None;
     }
-    let stream = UnixStream::connect(path).ok()?;
-    let peer = socket_peercred(&stream).ok()?;
-    (peer.uid.as_raw() == owner).then_some(stream)
+    let rest = until.saturating_duration_since(Instant::now());
+    let stream = sys::connect::unix_within(path, rest).ok()?;
+    (sys::listen::peer_user(&stream).ok()? == owner).then(|| stream.into())
+}
+
+/// Whether what is in the folder is believed to be a proxy of this configuration: root must not
+/// take the word of any user for another's proxy. The folder is our own or root's, or of the user
+/// whose the file is, or it is one that root has made for a service: `RUNTIME_DIRECTORY`,
+/// `/run/quickack` itself, or `/run/quickack/NAME` for the configuration `NAME.yml`.
+fn may_speak_for(folder: &Path, owner: u32, file: &Path) -> bool {
+    let services = Path::new(SERVICES);
+    owner == geteuid().as_raw()
+        || owner == 0
+        || folder == services
+        || service_folder().is_some_and(|ours| ours == folder)
+        || std::fs::metadata(file).is_ok_and(|file| file.uid() == owner)
+        || (folder.parent() == Some(services) && folder.file_name() == file.file_stem())
 }
 
 /// Where we are found: what systemd made for the service, or a folder of the user's.
@@ -162,11 +196,16 @@ fn folders() -> Vec<PathBuf> {
         }
     }
     let user = geteuid();
+    let is_in_a_service = service_folder().is_some();
     folders.retain(|folder| {
-        std::fs::metadata(folder).is_ok_and(|it| {
-            let is_open = it.mode() & OF_OTHERS != 0;
-            it.is_dir() && !is_open && (it.uid() == user.as_raw() || user.is_root())
-        })
+        // A link is for systemd to make: as a service's folder, or as root.
+        let is_link_of_others = std::fs::symlink_metadata(folder)
+            .is_ok_and(|it| it.is_symlink() && it.uid() != 0 && !is_in_a_service);
+        !is_link_of_others
+            && std::fs::metadata(folder).is_ok_and(|it| {
+                let is_open = it.mode() & OF_OTHERS != 0;
+                it.is_dir() && !is_open && (it.uid() == user.as_raw() || user.is_root())
+            })
     });
     folders.sort();
     folders.dedup();
@@ -208,12 +247,16 @@ fn lock(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Whether somebody holds the lock: the one that runs.
-fn is_locked(path: &Path) -> bool {
-    let Ok(fd) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
-        return false;
-    };
-    matches!(fcntl_getlk(fd, &Flock::from(FlockType::ReadLock)), Ok(Some(_)))
+/// Whether somebody holds the lock: the one that runs. The folder is its owner's, and the file may
+/// be a pipe, a device, or a link to one.
+fn is_locked(path: &Path, owner: u32) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let Ok(fd) = rustix::fs::open(path, flags, Mode::empty()) else { return false };
+    let is_theirs = rustix::fs::fstat(&fd).is_ok_and(|it| {
+        FileType::from_raw_mode(it.st_mode) == FileType::RegularFile && it.st_uid == owner
+    });
+    is_theirs && matches!(fcntl_getlk(fd, &Flock::from(FlockType::ReadLock)), Ok(Some(_)))
 }
 
 fn is_file_at(fd: impl AsFd, path: &Path) -> bool {
@@ -241,6 +284,8 @@ fn name(file: Option<&Path>) -> String {
 const SERVICES: &str = "/run/quickack";
 /// Writing, for the group and everybody.
 const OF_OTHERS: u32 = 0o022;
+/// How long one folder's names may keep who asks from the others'.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// A socket's path is short.
 const STEM_LEN_MAX: usize = 24;
 

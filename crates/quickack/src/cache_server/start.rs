@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use super::{Options, run};
-use crate::config::Address;
+use crate::address_space;
+use crate::config::{self, Address};
 use crate::event::Listener;
 use crate::log;
 
@@ -14,6 +15,13 @@ use crate::log;
 pub fn start(listen: Option<&Address>, memory_max: usize, value_max: usize) -> ExitCode {
     sys::process::set_title("quickack: cache");
     let options = options(memory_max, value_max);
+    if listen.is_some()
+        && address_space::is_short(memory_max as u64)
+        && let Some(advice) = address_space::advice(memory_max as u64)
+    {
+        let memory = config::size_word(memory_max as u64);
+        log::line(&format!("cache: {memory} of memory may not be had: {advice}"));
+    }
     let served = listener(listen).and_then(|listener| run(vec![listener], options));
     match served {
         Ok(()) => ExitCode::SUCCESS,

@@ -111,6 +111,8 @@ lives: by it a name is taken again after a `kill -9`, and only its own proxy eve
 Without `-c` and `--admin` the only proxy that answers is meant. Whoever asks looks in its own
 folder; root looks in `/run/quickack` and the folders in it too, whoever owns them, and so finds
 services of other users. A socket counts only if a process of its folder's owner listens on it.
+With `-c FILE` a folder of another user's counts only if the file is that user's, if it is
+`/run/quickack` itself, or if it is `/run/quickack/NAME` for `NAME.yml`: for all else, `--admin`.
 
 ## Verbs
 ";

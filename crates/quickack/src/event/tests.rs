@@ -66,7 +66,7 @@ impl Errands for Script {
     fn report(&mut self, _report: Report) {}
 
     fn log(&mut self, event: Event, from: Option<IpAddr>) {
-        if matches!(event, Event::LoginsFailed { .. }) {
+        if matches!(event, Event::LoginFailed { .. }) {
             let _ = self.told.send(Told::LoginFailed(from));
         }
     }

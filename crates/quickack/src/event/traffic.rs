@@ -154,7 +154,7 @@ impl Loop<'_> {
 
     fn log(&mut self, event: Event) {
         let from = match &event {
-            Event::LoginsFailed { client, .. } => self.conns.find(*client).and_then(|it| it.peer()),
+            Event::LoginFailed { client, .. } => self.conns.find(*client).and_then(|it| it.peer()),
             _ => None,
         };
         self.errands.log(event, from);

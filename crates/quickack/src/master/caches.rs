@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::address_space;
 use crate::config::{Config, ServerAddress};
 use crate::ipc::installation::PoolRows;
 
@@ -102,7 +103,10 @@ impl Caches {
             if let Some(child) = &mut cache.child
                 && let Ok(Some(status)) = child.try_wait()
             {
-                said.push(format!("the embedded cache ended ({status}); starting it again, empty"));
+                let hint = address_space::hint(status, cache.size.memory as u64);
+                said.push(format!(
+                    "the embedded cache ended ({status}); starting it again, empty{hint}"
+                ));
                 cache.child = None;
             }
             if cache.child.is_none()

@@ -216,8 +216,15 @@ impl Master {
         if told.is_empty() {
             // Not even its text is taken over: what is written in another order has its rows in
             // another order.
-            let epoch = self.running.epoch;
-            return self.answer(asker, format!("nothing changed; epoch {epoch} holds"));
+            let mut text = format!("nothing changed; epoch {} holds", self.running.epoch);
+            if !reading.report.is_empty() {
+                // What is wrong with the file itself, such as who may write it, stays so.
+                let one_line = format!("{text}: {}", one_line(&reading.report));
+                say(&mut self.log, Level::Warning, &one_line);
+                text += &format!("\n{}", reading.report.trim_end());
+            }
+            self.look_at_sockets(asker);
+            return self.answer(asker, text);
         }
         if !reading.report.is_empty() {
             told.push(reading.report.trim_end().to_string());
@@ -412,7 +419,8 @@ impl Master {
         if grew {
             self.share_clients();
         }
-        let one_line = format!("{text}: {}", told.join("; "));
+        self.look_at_sockets(change.asker);
+        let one_line = format!("{text}: {}", one_line(&told.join("\n")));
         say(&mut self.log, Level::Notice, &one_line);
         for line in &told {
             text += &format!("\n  {line}");
@@ -458,11 +466,7 @@ impl Master {
 
     fn refuse(&mut self, asker: Option<Visitor>, why: &str) {
         let epoch = self.running.epoch;
-        // Without the excerpts of the file, which are for whoever asked.
-        let is_excerpt = |line: &str| line.split_whitespace().take(2).any(|word| word == "|");
-        let lines = why.lines().filter(|line| !line.trim().is_empty() && !is_excerpt(line));
-        let one_line = lines.map(str::trim).collect::<Vec<_>>().join("; ");
-        let text = format!("change refused, epoch {epoch} holds: {one_line}");
+        let text = format!("change refused, epoch {epoch} holds: {}", one_line(why));
         say(&mut self.log, Level::Error, &text);
         if let Some(visitor) = asker {
             self.desk.refuse(visitor, why);
@@ -476,6 +480,13 @@ impl Master {
             self.want_to_write(visitor);
         }
     }
+}
+
+/// Lines as one for the log, without the excerpts of the file, which are for whoever asked.
+fn one_line(text: &str) -> String {
+    let is_excerpt = |line: &str| line.split_whitespace().take(2).any(|word| word == "|");
+    let lines = text.lines().filter(|line| !line.trim().is_empty() && !is_excerpt(line));
+    lines.map(str::trim).collect::<Vec<_>>().join("; ")
 }
 
 fn name_workers(numbers: &BTreeSet<usize>) -> String {

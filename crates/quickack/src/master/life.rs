@@ -1,6 +1,7 @@
 //! Life and death: signals, the end, workers that die or hang.
 
 use std::io::{self, IsTerminal};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -10,6 +11,7 @@ use super::orders::Visitor;
 use super::say;
 use super::workers::{Slot, State};
 use super::{Ending, Master};
+use crate::address_space;
 use crate::ipc::Message;
 use crate::log::Level;
 
@@ -52,13 +54,48 @@ impl Master {
     /// says: the log and the admin socket.
     pub(super) fn renew(&mut self, asker: Option<Visitor>) {
         self.reopen_log(asker);
+        self.renew_admin(asker);
+    }
+
+    /// The admin socket by itself: once its file is gone, no reload can be asked for. The same
+    /// trouble is told once, and to whoever asks.
+    pub(super) fn renew_admin(&mut self, asker: Option<Visitor>) {
+        let had_one = self.desk.path().is_some();
         let admin = &self.running.config.process.admin;
         match self.desk.open_admin(admin, self.file.as_deref(), &self.events) {
-            Ok(false) => {}
+            Ok(false) => self.admin_trouble.clear(),
             Ok(true) => {
-                self.tell(asker, Level::Notice, "the admin socket was removed, and is made again")
+                self.admin_trouble.clear();
+                let path = self.desk.path().unwrap_or(Path::new("")).display();
+                let text = match had_one {
+                    true => "the admin socket was removed, and is made again".to_string(),
+                    false => format!("admin socket: {path}"),
+                };
+                self.tell(asker, Level::Notice, &text);
             }
-            Err(error) => self.tell(asker, Level::Error, &error.to_string()),
+            Err(error) => {
+                let text = error.to_string();
+                // That there is none was told at the start.
+                if asker.is_some() || (had_one && self.admin_trouble != text) {
+                    self.fail(asker, &text);
+                }
+                self.admin_trouble = text;
+            }
+        }
+    }
+
+    /// Files of unix sockets that are other files by now: clients do not reach us there.
+    pub(super) fn look_at_sockets(&mut self, asker: Option<Visitor>) {
+        let text = |path: &Path| {
+            format!(
+                "{} is another file now, not the socket that is listened on: clients do not reach \
+                 it; remove that file and reload",
+                path.display()
+            )
+        };
+        let texts: Vec<String> = self.listeners.replaced().map(text).collect();
+        for text in texts {
+            self.fail(asker, &text);
         }
     }
 
@@ -70,8 +107,16 @@ impl Master {
                 let text = format!("cannot reopen the log: {error}; the old one is written on");
                 // Nobody may be looking at the old one any more.
                 crate::log::line(&text);
-                self.tell(asker, Level::Error, &text);
+                self.fail(asker, &text);
             }
+        }
+    }
+
+    /// The same of what makes the answer an error, whatever else is answered.
+    fn fail(&mut self, asker: Option<Visitor>, text: &str) {
+        say(&mut self.log, Level::Error, text);
+        if let Some(visitor) = asker {
+            self.desk.note_failure(visitor, text);
         }
     }
 
@@ -162,7 +207,15 @@ impl Master {
                 Duration::ZERO => "; started again at once".to_string(),
                 pause => format!("; started again in {} ms", pause.as_millis()),
             };
-            let text = format!("worker {number} (pid {pid}) died: {status}{again}");
+            // One that hung was told to by us.
+            let hint = match worker.state {
+                State::Hung => String::new(),
+                _ => address_space::hint(
+                    status,
+                    super::address_space_needed(&self.running.config, self.board.rows()),
+                ),
+            };
+            let text = format!("worker {number} (pid {pid}) died: {status}{again}{hint}");
             say(&mut self.log, Level::Error, &text);
             self.note_death(number);
         }

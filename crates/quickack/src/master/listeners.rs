@@ -143,6 +143,14 @@ impl Listeners {
         gone.filter_map(|open| Some(open.file.as_ref()?.0.as_path()))
     }
 
+    /// The files of unix sockets at whose paths others are by now, put there by somebody who knows
+    /// what they are doing, or not: they are never removed.
+    pub fn replaced(&self) -> impl Iterator<Item = &Path> {
+        let files = self.open.iter().filter_map(|open| open.file.as_ref());
+        let replaced = files.filter(|(path, inode)| inode_of(path).is_ok_and(|now| now != *inode));
+        replaced.map(|(path, _)| path.as_path())
+    }
+
     /// Closes every socket that is not among `entries`.
     pub fn keep(&mut self, entries: &[ListenerEntry]) {
         self.close(|open| !entries.iter().any(|entry| entry.id == open.id));

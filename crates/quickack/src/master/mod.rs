@@ -46,6 +46,7 @@ use rustix::process::Signal;
 use sys::kernel::Kernel;
 use sys::signal::Signals;
 
+use crate::address_space;
 use crate::board::Board;
 use crate::config::{self, Accept, Config, WORKERS_MAX};
 use crate::event::{self, Choice};
@@ -99,6 +100,8 @@ struct Master {
     /// What was asked while a change was under way, in order.
     asked: VecDeque<Asked>,
     desk: Desk,
+    /// Why the admin socket could not be opened last, to be told once.
+    admin_trouble: String,
     log: Log,
     file: Option<PathBuf>,
     ending: Option<Ending>,
@@ -185,6 +188,7 @@ impl Master {
             change: None,
             asked: VecDeque::new(),
             desk,
+            admin_trouble: String::new(),
             log,
             file,
             ending: None,
@@ -231,6 +235,9 @@ impl Master {
         self.begin_what_was_asked(now);
         if now >= self.next_look {
             self.tell_process();
+            if self.ending.is_none() {
+                self.renew_admin(None);
+            }
             self.look_at_heartbeats(now);
         }
         if self.ending.is_none() && !self.resting {
@@ -408,7 +415,7 @@ fn make_board(config: &Config) -> io::Result<(OwnedFd, Board)> {
              {WORKERS_MAX} workers, of which only what is used takes memory",
             config::size_word(bytes)
         );
-        no_room(&error, &what, bytes + config.plan.memory_max as u64)
+        no_room(&error, &what, address_space_needed(config, rows))
     })?;
     let board = Board::create(mapped, WORKERS_MAX, rows);
     Ok((memory, board))
@@ -416,17 +423,25 @@ fn make_board(config: &Config) -> io::Result<(OwnedFd, Board)> {
 
 /// Says by which limit address space was refused. `needed`: bytes, but for the process itself.
 fn no_room(error: &io::Error, what: &str, needed: u64) -> io::Error {
-    let Some(limit) = sys::process::address_space_max() else {
-        let text = format!("cannot map {what}: {error}; see vm.overcommit_memory");
-        return io::Error::other(text);
-    };
-    let kib = (needed + ADDRESS_SPACE_SPARE).div_ceil(1024);
-    io::Error::other(format!(
-        "cannot map {what}: {error}; the limit on address space (RLIMIT_AS) is {}: lift it \
-         (`ulimit -v unlimited`, in a unit `LimitAS=infinity`), or set at least {kib} KiB \
-         (`ulimit -v {kib}`, `LimitAS={kib}K`)",
-        config::size_word(limit)
-    ))
+    match address_space::advice(needed) {
+        Some(advice) => io::Error::other(format!("cannot map {what}: {error}; {advice}")),
+        None => {
+            let text = format!("cannot map {what}: {error}; see vm.overcommit_memory");
+            io::Error::other(text)
+        }
+    }
+}
+
+/// Bytes of address space that the largest of our processes is to use: a worker maps the board and
+/// has `memory_max` of buffers, an embedded cache has its items.
+fn address_space_needed(config: &Config, rows: usize) -> u64 {
+    let board = Board::words(WORKERS_MAX, rows) * size_of::<u64>();
+    let servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
+    let caches = servers.filter_map(|server| match server {
+        config::ServerAddress::Embedded { memory } => Some(*memory),
+        _ => None,
+    });
+    caches.chain([board + config.plan.memory_max]).max().unwrap_or(board) as u64
 }
 
 /// A line of the master's own; the same words again within a second are counted.
@@ -476,9 +491,6 @@ impl Running {
 const _: () = assert!(WORKERS_MAX <= sys::channel::FDS_MAX);
 /// The running image: a replaced file on disk never mixes versions.
 const OWN_IMAGE: &str = "/proc/self/exe";
-/// What a process maps beside the board and the buffers that `memory_max` counts: the program,
-/// its libraries, stack and heap, with room to spare.
-const ADDRESS_SPACE_SPARE: u64 = 512 << 20;
 /// Rows reserved for each pool and server of the first configuration, so that it may grow …
 const ROWS_SPARE: usize = 4;
 /// … and at least so many.

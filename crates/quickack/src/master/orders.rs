@@ -39,6 +39,8 @@ struct Guest {
     asked: Vec<u8>,
     /// Lines that are told with the answer, whatever that is.
     notes: Vec<String>,
+    /// The same of what has failed beside what was asked: it makes the answer an error.
+    failures: Vec<String>,
     answer: Vec<u8>,
     written: usize,
     /// A line was read; nothing more is.
@@ -160,6 +162,12 @@ impl Desk {
 
     pub fn answer(&mut self, visitor: Visitor, text: String) {
         if let Some(guest) = self.visitors.get_mut(&visitor) {
+            let failed = std::mem::take(&mut guest.failures).join("\n  ");
+            let text = match text.strip_prefix(admin::ERROR) {
+                _ if failed.is_empty() => text,
+                Some(why) => format!("{}{failed}\n  {why}", admin::ERROR),
+                None => format!("{}{failed}\n  apart from that: {text}", admin::ERROR),
+            };
             guest.answer = text.into_bytes();
             if guest.answer.last() != Some(&b'\n') {
                 guest.answer.push(b'\n');
@@ -176,6 +184,13 @@ impl Desk {
     pub fn note(&mut self, visitor: Visitor, line: &str) {
         if let Some(guest) = self.visitors.get_mut(&visitor) {
             guest.notes.push(line.to_string());
+        }
+    }
+
+    /// A line to be told first, because it failed.
+    pub fn note_failure(&mut self, visitor: Visitor, line: &str) {
+        if let Some(guest) = self.visitors.get_mut(&visitor) {
+            guest.failures.push(line.to_string());
         }
     }
 
@@ -232,6 +247,7 @@ impl Desk {
             kind,
             asked: Vec::new(),
             notes: Vec::new(),
+            failures: Vec::new(),
             answer: Vec::new(),
             written: 0,
             is_served: false,

@@ -12,9 +12,13 @@ use testkit::process::{DEADLINE, Family, Memcached, Process, Quickack, Redis};
 use super::QUICKACK;
 
 const AWAY: Duration = Duration::from_secs(1);
-/// What we may be later than the client that asks directly, as the median of some rounds: the bar
-/// is 0.1 s after the server's return on a machine that does nothing else.
-const LATE: Duration = Duration::from_millis(250);
+/// What we may be later than the client that asks directly, as the median of some rounds. Pauses
+/// between probes that grow with the time since the failure would be 0.25 s and more.
+const LATE: Duration = Duration::from_millis(150);
+/// The bar of the long test: a tenth of a second after the server's return.
+const BAR: Duration = Duration::from_millis(1_100);
+/// A machine that does much else is measured again.
+const TRIES: usize = 3;
 
 /// One of the two kinds of servers.
 trait Back {
@@ -122,8 +126,22 @@ enum Way {
     Stopped,
 }
 
-/// Rounds with one proxy: so a pause that is not reset after a recovery is seen, too.
-fn check<B: Back + Send>(way: Way, rounds: usize) {
+fn check<B: Back + Send>(way: Way) {
+    let is_soon = |_| {
+        let (ours, direct) = measure::<B>(way, 3);
+        ours < direct + LATE
+    };
+    assert!((0..TRIES).any(is_soon), "the first answer comes late, {TRIES} times");
+}
+
+fn soak<B: Back + Send>(way: Way) {
+    let (ours, direct) = measure::<B>(way, 20);
+    assert!(ours <= BAR, "the first answer comes after {ours:?}, directly {direct:?}");
+}
+
+/// When the first answer comes, from us and directly. The rounds are with one proxy: so a pause
+/// that is not reset after a recovery is seen, too.
+fn measure<B: Back + Send>(way: Way, rounds: usize) -> (Duration, Duration) {
     let mut back = B::start(None).expect("a port is found");
     let address = back.address();
     let text = format!(
@@ -165,7 +183,7 @@ fn check<B: Back + Send>(way: Way, rounds: usize) {
          {rounds}; {our_times:?}",
         B::PROTOCOL
     );
-    assert!(ours < direct + LATE, "the first answer comes after {ours:?}, directly {direct:?}");
+    (ours, direct)
 }
 
 fn median(times: &mut [Duration]) -> Duration {
@@ -175,29 +193,29 @@ fn median(times: &mut [Duration]) -> Duration {
 
 #[test]
 fn a_redis_that_is_away_for_a_second_is_asked_as_soon_as_it_is_back() {
-    check::<Redis>(Way::Killed, 3);
+    check::<Redis>(Way::Killed);
 }
 
 #[test]
 fn a_redis_that_is_stopped_for_a_second_is_asked_as_soon_as_it_goes_on() {
-    check::<Redis>(Way::Stopped, 3);
+    check::<Redis>(Way::Stopped);
 }
 
 #[test]
 fn a_memcached_that_is_away_for_a_second_is_asked_as_soon_as_it_is_back() {
-    check::<Memcached>(Way::Killed, 3);
+    check::<Memcached>(Way::Killed);
 }
 
 #[test]
 fn a_memcached_that_is_stopped_for_a_second_is_asked_as_soon_as_it_goes_on() {
-    check::<Memcached>(Way::Stopped, 3);
+    check::<Memcached>(Way::Stopped);
 }
 
 #[test]
 #[ignore = "takes minutes; `cargo xtask test --long` runs it"]
 fn soak_the_first_answer_after_a_second_without_redis_or_memcached() {
-    check::<Redis>(Way::Killed, 20);
-    check::<Redis>(Way::Stopped, 20);
-    check::<Memcached>(Way::Killed, 20);
-    check::<Memcached>(Way::Stopped, 20);
+    soak::<Redis>(Way::Killed);
+    soak::<Redis>(Way::Stopped);
+    soak::<Memcached>(Way::Killed);
+    soak::<Memcached>(Way::Stopped);
 }

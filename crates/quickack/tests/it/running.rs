@@ -142,9 +142,13 @@ fn the_name_of_a_proxy_that_runs_is_not_taken_by_another_with_the_same_file() {
         let told = said.contains("another proxy runs with this configuration; running without");
         (told && said.contains("listening on")).then_some(())
     });
-    second.signal(Signal::TERM);
-    second.wait_for_end();
     site.ask(&["workers", "-c", "plain.yml"]).is_of(&first);
+    // It takes the name when that is free.
+    let mut first = first;
+    first.signal(Signal::TERM);
+    first.wait_for_end();
+    wait_until("the second is found", || site.ask(&["workers", "-c", "plain.yml"]).ok);
+    site.ask(&["workers", "-c", "plain.yml"]).is_of(&second);
 }
 
 /// It does not see the socket of the first, and starts and ends beside it again and again. The
@@ -217,11 +221,23 @@ fn root_finds_the_proxies_of_services_in_a_mount_namespace() {
         Answer::of(&command.output().unwrap())
     };
     inside(&["workers"]).is_of(&one);
+    let file = |name: &str| site.path(name).display().to_string();
+    // The user of the first answers for the file of the second: who has not got its name is not
+    // believed.
+    let mut command = Command::new("nsenter");
+    let lie = service("two").replace("/run/quickack/two", "/run/quickack/one");
+    command.args(["-m", "-t", &one.id().to_string(), "sh", "-c", &lie]);
+    let mut impostor = Process::start("impostor", &mut command);
+    impostor.wait_for("its socket", |said| {
+        said.contains("admin socket: /run/quickack/one/two-").then_some(())
+    });
+    let asked = inside(&["workers", "-c", &file("two.yml")]);
+    assert!(!asked.ok && asked.stderr.contains("no proxy that runs with"), "{}", asked.stdout);
+    kill(impostor);
     let mut command = Command::new("nsenter");
     command.args(["-m", "-t", &one.id().to_string(), "sh", "-c", &service("two")]);
     let mut two = Process::start("two", &mut command);
     two.wait_for("its socket", |said| said.contains("admin socket").then_some(()));
-    let file = |name: &str| site.path(name).display().to_string();
     inside(&["workers", "-c", &file("one.yml")]).is_of(&one);
     inside(&["workers", "-c", &file("two.yml")]).is_of(&two);
     let reload = inside(&["reload", "-c", &file("two.yml")]);
@@ -229,6 +245,100 @@ fn root_finds_the_proxies_of_services_in_a_mount_namespace() {
     let both = inside(&["workers"]);
     assert!(both.stderr.contains("/run/quickack/one/one-"), "{}", both.stderr);
     assert!(both.stderr.contains("/run/quickack/two/two-"), "{}", both.stderr);
+}
+
+/// A pipe as a lock, a socket that nobody takes from, a folder behind a user's link, and an answer
+/// that speaks to the terminal: none of it keeps root waiting, or reaches its terminal.
+#[test]
+fn what_a_user_has_put_among_the_names_keeps_root_neither_waiting_nor_fooled() {
+    const NOBODY: u32 = 65534;
+    let site = Site::new();
+    let names = site.path(NAMES);
+    let pipe = names.join("pipe.lock");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    std::os::unix::fs::symlink(names.join("pipe"), names.join("pipe.sock")).unwrap();
+    let full = names.join("full.sock");
+    let _listener = sys::listen::unix(&full, None, 0).unwrap();
+    let mut queue = Vec::new();
+    loop {
+        let fd = sys::connect::unix_socket().unwrap();
+        match sys::connect::unix(&fd, &full) {
+            Ok(_) => queue.push(fd),
+            Err(error) => break assert_eq!(error, rustix::io::Errno::AGAIN),
+        }
+    }
+    chown(&names, Some(NOBODY), None).unwrap();
+    chown(&pipe, Some(NOBODY), None).unwrap();
+    let asked = site.ask(&["workers"]);
+    assert!(!asked.ok && asked.stderr.contains("no running proxy"), "{}", asked.stderr);
+    let asked = site.ask(&["workers", "--admin", full.to_str().unwrap()]);
+    assert!(!asked.ok && asked.stderr.contains("no answer from"), "{}", asked.stderr);
+    // What is said is written out.
+    let told = site.path("told.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&told).unwrap();
+    let teller = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        std::io::Write::write_all(&mut stream, b"one\x1b]0;two\x07\rthree\nfour\n").unwrap();
+        let mut question = [0; 8];
+        std::io::Read::read_exact(&mut stream, &mut question).unwrap();
+    });
+    let asked = site.ask(&["workers", "--admin", told.to_str().unwrap()]);
+    teller.join().unwrap();
+    assert_eq!(asked.stdout, "one\\u001b]0;two\\u0007\\u000dthree\nfour\n", "{}", asked.stderr);
+}
+
+/// The writer refuses such a folder too.
+#[test]
+fn a_folder_behind_a_users_link_is_not_looked_into() {
+    let site = Site::new();
+    site.write("plain.yml", "");
+    let proxy = site.run("plain.yml");
+    site.ask(&["workers"]).is_of(&proxy);
+    let home = site.path("home");
+    fs::create_dir(&home).unwrap();
+    std::os::unix::fs::symlink(site.path(NAMES), home.join("quickack")).unwrap();
+    chown(site.path(NAMES), Some(65534), None).unwrap();
+    std::os::unix::fs::lchown(home.join("quickack"), Some(65534), None).unwrap();
+    let program = site.path("quickack");
+    fs::copy(QUICKACK, &program).unwrap();
+    for path in [site.folder.path(), &home] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+    command.args(["workers", "-c"]).arg(site.path("plain.yml"));
+    command.env_remove(RUNTIME).env("XDG_RUNTIME_DIR", &home);
+    let asked = Answer::of(&command.output().unwrap());
+    assert!(!asked.ok && asked.stderr.contains("in no folder of ours;"), "{}", asked.stderr);
+}
+
+/// The kernel gives no process id for a peer that is in another namespace of those.
+#[test]
+fn a_proxy_is_found_from_another_pid_namespace_both_ways() {
+    let site = Site::new();
+    site.write("plain.yml", "");
+    let apart = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["-pf", "--mount-proc", "--kill-child"]).args(words);
+        command.current_dir(site.folder.path()).env(RUNTIME, site.path(NAMES));
+        command
+    };
+    let proxy = site.run("plain.yml");
+    Answer::of(&apart(&[QUICKACK, "workers"]).output().unwrap()).is_of(&proxy);
+    kill(proxy);
+    let file = site.path("plain.yml");
+    let mut command = apart(&[QUICKACK, "run", "-c", file.to_str().unwrap()]);
+    let mut inside = Process::start("inside", &mut command);
+    inside.wait_for("its socket", |said| said.contains("admin socket").then_some(()));
+    let asked = site.ask(&["workers"]);
+    assert!(asked.ok && asked.stdout.starts_with("master 1,"), "{}{}", asked.stdout, asked.stderr);
 }
 
 /// Files that lie where somebody removed the old ones are what clients and operators look for.
@@ -258,24 +368,29 @@ fn a_reload_makes_removed_sockets_again_and_those_who_are_there_stay() {
     // Once more is nothing.
     let again = site.ask(&["reload", "-c", "alpha.yml"]);
     assert!(again.stdout.contains("nothing changed"), "{}{}", again.stdout, again.stderr);
-    // The admin socket, by the signal; and both its names at once.
+    // The admin socket and both its names at once.
     for entry in fs::read_dir(site.path(NAMES)).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
     }
     fs::remove_file(&admin).unwrap();
-    proxy.signal(Signal::HUP);
+    // Nobody can ask for them, so nobody has to.
     wait_until("the admin socket and its name are there again", || {
         admin.exists() && site.names().len() == 2
     });
     site.ask(&["workers"]).is_of(&proxy);
-    // Whoever is at the desk already is told.
-    let mut visitor = unix_client(&admin);
-    fs::remove_file(&admin).unwrap();
-    let mut answer = String::new();
-    std::io::Write::write_all(&mut visitor, b"reload\n").unwrap();
-    std::io::Read::read_to_string(&mut visitor, &mut answer).unwrap();
-    assert!(answer.contains("the admin socket was removed, and is made again"), "{answer}");
     site.ask(&["workers", "-c", "alpha.yml"]).is_of(&proxy);
+    // Another file in the place of the socket is left alone, and is no success.
+    fs::remove_file(&socket).unwrap();
+    fs::write(&socket, "precious").unwrap();
+    let reload = site.ask(&["reload", "-c", "alpha.yml"]);
+    let told = format!("{} is another file now", socket.display());
+    assert!(!reload.ok && reload.stderr.contains(&told), "{}{}", reload.stdout, reload.stderr);
+    assert!(reload.stderr.contains("apart from that: nothing changed"), "{}", reload.stderr);
+    assert_eq!(fs::read_to_string(&socket).unwrap(), "precious");
+    fs::remove_file(&socket).unwrap();
+    let reload = site.ask(&["reload", "-c", "alpha.yml"]);
+    assert!(reload.ok && reload.stdout.contains("is made again"), "{}", reload.stderr);
+    ask(&mut unix_client(&socket), "get k\r\n", "VALUE k 0 1\r\nx\r\nEND\r\n");
 }
 
 /// The log goes to a full disk; then the operator makes room and reloads.
@@ -310,8 +425,10 @@ fn a_reload_reopens_the_log_and_a_full_disk_is_named() {
     // Where it cannot be opened, whoever asked is told.
     fs::remove_file(&log).unwrap();
     fs::create_dir(&log).unwrap();
-    let told = site.ask(&["reload", "-c", "alpha.yml"]).stdout;
-    assert!(told.contains("cannot reopen the log"), "{told}");
+    site.write("alpha.yml", &format!("  log: {}\n  clients_max: 100\n", log.display()));
+    let reload = site.ask(&["reload", "-c", "alpha.yml"]);
+    assert!(!reload.ok && reload.stderr.contains("cannot reopen the log"), "{}", reload.stdout);
+    assert!(reload.stderr.contains("apart from that: epoch 3 applied"), "{}", reload.stderr);
 }
 
 /// What may be changed, or belongs to others, is used, and told of: also to root, who could read
@@ -348,6 +465,16 @@ fn files_that_others_may_change_are_warned_of_as_root_too() {
     // Whoever runs it is told as well.
     let mut proxy = site.run("alpha.yml");
     proxy.wait_for("the warning", |said| said.contains("belongs to user 65534").then_some(()));
+    // A reload tells it again, though nothing else is new.
+    mode(&file, 0o664);
+    let reload = site.ask(&["reload", "-c", "alpha.yml"]);
+    assert!(reload.ok && reload.stdout.contains("nothing changed"), "{}", reload.stderr);
+    assert!(reload.stdout.contains("the mode 0664 of this file"), "{}", reload.stdout);
+    proxy.wait_for("it in the log", |said| {
+        let line = said.lines().find(|line| line.contains("nothing changed"))?;
+        assert!(!line.contains("\\n"), "{line}");
+        Some(())
+    });
 }
 
 /// The memory that all processes share is mapped whole, though little of it is used.
@@ -371,9 +498,27 @@ fn a_limit_on_address_space_is_named_with_a_figure_that_is_enough() {
     }
     let enough = told.split("(`ulimit -v ").nth(2).and_then(|rest| rest.split('`').next());
     let enough = enough.unwrap_or_else(|| panic!("no figure in: {told}"));
-    let proxy = site.run_by(start(enough), "alpha.yml");
-    wait_until("its worker is there", || !facts::children(proxy.id()).is_empty());
+    let mut proxy = site.run_by(start(enough), "alpha.yml");
+    wait_until("its worker and its cache are there", || facts::children(proxy.id()).len() == 2);
     site.ask(&["workers", "-c", "alpha.yml"]).is_of(&proxy);
+    // Memory that is refused later ends a process with ABRT.
+    for (child, _) in facts::children(proxy.id()) {
+        let child = rustix::process::Pid::from_raw(child as i32).unwrap();
+        rustix::process::kill_process(child, Signal::ABORT).unwrap();
+    }
+    for who in ["worker 0 (pid ", "the embedded cache ended"] {
+        proxy.wait_for("the limit by name", |said| {
+            let line =
+                said.lines().find(|line| line.contains(who) && line.contains("RLIMIT_AS"))?;
+            line.contains("LimitAS=infinity").then_some(())
+        });
+    }
+    let mut command = start("900000");
+    command.args(["cache", "--listen", "127.0.0.1:0", "--memory", "2g"]);
+    let mut cache = Process::start("cache", &mut command);
+    cache.wait_for("that 2g are too many", |said| {
+        (said.contains("RLIMIT_AS") && said.contains("2g")).then_some(())
+    });
 }
 
 /// memcached 1.4 has no meta commands. That is told when it is met, and nothing before.
