@@ -12,6 +12,7 @@
 //! itself.
 
 mod number;
+mod pieces;
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -23,6 +24,7 @@ use super::{request, words};
 use crate::Asked;
 use crate::part::{Ours, Part, Said};
 use number::{Number, ONE, human, version};
+use pieces::parts;
 
 /// How one value is made of the servers'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -489,68 +491,6 @@ pub(super) fn plain(text: &str) -> String {
         letter => letter,
     };
     text.trim_end().chars().map(letter).collect()
-}
-
-/// What several servers say of one of the parts of `a=1,b=2`.
-struct Piece<'a> {
-    name: &'a str,
-    sum: Number,
-    greatest: Number,
-    /// Which server said it last: one that says it again is not heard.
-    last: usize,
-}
-
-/// `a=1,b=2` of several servers, part by part; none if one does not look like that, or if it is
-/// more than can be added up.
-fn parts(values: &[(&str, &str)]) -> Option<String> {
-    let mut pieces: Vec<Piece<'_>> = Vec::new();
-    let mut places: HashMap<&str, usize> = HashMap::new();
-    // The times that keys have left, all added up: each server's average is of those that expire.
-    let mut weighed: i128 = 0;
-    for (nth, (_, text)) in values.iter().enumerate() {
-        let (mut ttl, mut expires) = (None, None);
-        for part in text.split(',') {
-            let (name, value) = part.split_once('=')?;
-            let value = Number::read(value)?;
-            match name {
-                "avg_ttl" => _ = ttl.get_or_insert(value.value),
-                "expires" => _ = expires.get_or_insert(value.value / ONE),
-                _ => {}
-            }
-            let place = *places.entry(name).or_insert(pieces.len());
-            match pieces.get_mut(place) {
-                None => pieces.push(Piece { name, sum: value, greatest: value, last: nth }),
-                Some(known) if known.last < nth => {
-                    known.sum = known.sum.plus(value);
-                    known.greatest = known.greatest.max(value);
-                    known.last = nth;
-                }
-                Some(_) => {}
-            }
-        }
-        let weight = ttl.unwrap_or(0).checked_mul(expires.unwrap_or(0))?;
-        weighed = weighed.checked_add(weight)?;
-    }
-    let sum = |name: &str| places.get(name).map_or(0, |place| pieces[*place].sum.value);
-    let told = pieces.iter().map(|piece| {
-        let value = match piece.name {
-            "usec_per_call" => {
-                let value = sum("usec").checked_mul(ONE)?.checked_div(sum("calls").max(1))?;
-                Number { value, places: 2 }
-            }
-            "avg_ttl" => {
-                let value = weighed.checked_div((sum("expires") / ONE).max(1))?;
-                Number { value, places: 0 }
-            }
-            // A percentile of all is not above the greatest.
-            name if name.strip_prefix('p').is_some_and(|it| it.parse::<f64>().is_ok()) => {
-                piece.greatest
-            }
-            _ => piece.sum,
-        };
-        Some(format!("{}={}", piece.name, value.tell()))
-    });
-    Some(told.collect::<Option<Vec<_>>>()?.join(","))
 }
 
 fn into(text: &str) -> String {

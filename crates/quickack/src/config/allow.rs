@@ -71,9 +71,8 @@ fn fault(protocol: &dyn Protocol, name: &str) -> Option<Fault> {
         let why = why.strip_prefix("refused by the proxy: ").unwrap_or(why);
         format!("allow: `{name}` cannot be allowed: {why}")
     } else {
-        format!(
-            "allow: `{name}` has no subcommand that could be allowed: they need no leave, or are refused"
-        )
+        let why = "they need no leave, or are refused";
+        format!("allow: `{name}` has no subcommand that could be allowed: {why}")
     }))
 }
 

@@ -2,8 +2,8 @@
 //! and looks at what there is.
 //!
 //! `connection.rs` is about the connection, `client.rs` about who its client is, `catalog.rs` and
-//! `docs.rs` about the commands, `transaction.rs` about those that are refused. Shapes and words are those of Redis
-//! 7.0 and Valkey 9.1, in both versions of the protocol.
+//! `docs.rs` about the commands, `transaction.rs` about those that are refused. Shapes and words
+//! are those of Redis 7.0 and Valkey 9.1, in both versions of the protocol.
 
 mod catalog;
 mod client;

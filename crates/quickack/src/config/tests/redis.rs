@@ -123,7 +123,7 @@ fn a_name_that_cannot_be_allowed_is_told_where_it_stands_and_why() {
 fn a_command_may_be_allowed_in_any_case() {
     let allowed = |names: &str| {
         let text = format!("{REDIS_TEXT}  allow: [{names}]\n");
-        pool(&config(&text)).allow
+        pool(&config(&text)).allow.clone()
     };
     assert_eq!(allowed("FLUSHALL, Config|Set, config|SET"), ["flushall", "config|set"]);
     assert_eq!(allowed("CONFIG"), allowed("config"));
@@ -133,7 +133,7 @@ fn a_command_may_be_allowed_in_any_case() {
 #[test]
 fn the_debug_commands_that_end_a_server_are_not_allowed_with_debug() {
     let text = format!("{REDIS_TEXT}  allow: [debug]\n");
-    let allowed = pool(&config(&text)).allow;
+    let allowed = pool(&config(&text)).allow.clone();
     assert!(allowed.iter().any(|name| name == "debug|sleep"), "{allowed:?}");
     for name in ["loadaof", "reload", "set-disable-deny-scripts", "segfault", "restart"] {
         let name = format!("debug|{name}");
