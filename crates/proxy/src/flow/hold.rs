@@ -18,7 +18,7 @@
 //!   (`noreply`, quiet requests without a loud one behind them) nobody asks again: it is sent.
 
 use metrics::Server as Counter;
-use proto::{Class, Reach, Request};
+use proto::Request;
 
 use crate::batch::Batch;
 use crate::fault::Fault;
@@ -171,12 +171,10 @@ impl Proxy {
 
     /// A request of a client that has left while all it had sent waited for a server's greeting.
     pub(super) fn drop_unasked(&mut self, id: ConnId, request: &Request, head: &[u8]) {
-        let server = match request.class {
-            // It goes to several, of which its client has waited for this one.
-            Class::Broadcast { reach: Reach::All | Reach::Survey, .. } => {
-                self.desk.clients.find(id).map(|client| client.awaited as usize)
-            }
-            _ => self.server_for(id, request, head),
+        let server = match self.keys.is_empty() {
+            // Any server, or all: this is the one that its client has waited for.
+            true => self.desk.clients.find(id).map(|client| client.awaited as usize),
+            false => self.server_for(id, request, head),
         };
         let row = self.desk.enqueue(id, request, head);
         self.desk.rows[row].left = 1;
@@ -186,8 +184,7 @@ impl Proxy {
             counters.add(Counter::Held, 1);
             counters.add(Counter::Dropped, 1);
         }
-        let is_known = server.is_some() || self.keys.is_empty();
-        let fault = if is_known { Fault::Dropped } else { Fault::NoServer };
+        let fault = if server.is_some() { Fault::Dropped } else { Fault::NoServer };
         self.desk.fail_part((row, 0), server.map(|at| at as u32), fault, false);
     }
 
