@@ -1,6 +1,7 @@
-//! The limit on address space (`RLIMIT_AS`): what a process needs of it, and what is said to whoever
-//! has set too little. Memory that is refused while a process runs ends it with ABRT.
+//! The limit on address space (`RLIMIT_AS`): what a process needs of it, and what is said to those
+//! who have set too little. Memory that is refused while a process runs ends it with ABRT.
 
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
@@ -23,6 +24,17 @@ pub fn hint(status: ExitStatus, needed: u64) -> String {
     let aborted = status.signal() == Some(rustix::process::Signal::ABORT.as_raw());
     let advice = advice(needed).filter(|_| aborted);
     advice.map_or_else(String::new, |advice| format!("; {advice}"))
+}
+
+/// Says by which limit address space was refused. `needed`: bytes, but for the process itself.
+pub fn no_room(error: &io::Error, what: &str, needed: u64) -> io::Error {
+    match advice(needed) {
+        Some(advice) => io::Error::other(format!("cannot map {what}: {error}; {advice}")),
+        None => {
+            let text = format!("cannot map {what}: {error}; see vm.overcommit_memory");
+            io::Error::other(text)
+        }
+    }
 }
 
 /// Whether the limit leaves too little for a process that needs so much.

@@ -19,6 +19,7 @@ use rustix::process::Signal;
 
 use super::orders::Visitor;
 use super::reader::{self, Addresses, Reader, Reading};
+use super::report::one_line;
 use super::rows::Rows;
 use super::say;
 use super::workers::State;
@@ -480,13 +481,6 @@ impl Master {
             self.want_to_write(visitor);
         }
     }
-}
-
-/// Lines as one for the log, without the excerpts of the file, which are for whoever asked.
-fn one_line(text: &str) -> String {
-    let is_excerpt = |line: &str| line.split_whitespace().take(2).any(|word| word == "|");
-    let lines = text.lines().filter(|line| !line.trim().is_empty() && !is_excerpt(line));
-    lines.map(str::trim).collect::<Vec<_>>().join("; ")
 }
 
 fn name_workers(numbers: &BTreeSet<usize>) -> String {

@@ -415,21 +415,10 @@ fn make_board(config: &Config) -> io::Result<(OwnedFd, Board)> {
              {WORKERS_MAX} workers, of which only what is used takes memory",
             config::size_word(bytes)
         );
-        no_room(&error, &what, address_space_needed(config, rows))
+        address_space::no_room(&error, &what, address_space_needed(config, rows))
     })?;
     let board = Board::create(mapped, WORKERS_MAX, rows);
     Ok((memory, board))
-}
-
-/// Says by which limit address space was refused. `needed`: bytes, but for the process itself.
-fn no_room(error: &io::Error, what: &str, needed: u64) -> io::Error {
-    match address_space::advice(needed) {
-        Some(advice) => io::Error::other(format!("cannot map {what}: {error}; {advice}")),
-        None => {
-            let text = format!("cannot map {what}: {error}; see vm.overcommit_memory");
-            io::Error::other(text)
-        }
-    }
 }
 
 /// Bytes of address space that the largest of our processes is to use: a worker maps the board and

@@ -156,3 +156,10 @@ fn state(state: State) -> &'static str {
         State::Hung => "hung",
     }
 }
+
+/// Lines as one for the log, without the excerpts of the file, which are for whoever asked.
+pub fn one_line(text: &str) -> String {
+    let is_excerpt = |line: &str| line.split_whitespace().take(2).any(|word| word == "|");
+    let lines = text.lines().filter(|line| !line.trim().is_empty() && !is_excerpt(line));
+    lines.map(str::trim).collect::<Vec<_>>().join("; ")
+}

@@ -22,6 +22,7 @@ mod large;
 mod limits;
 mod logins;
 mod metrics;
+mod names;
 mod outage;
 mod peers;
 mod proxy_protocol;

@@ -13,31 +13,31 @@ use testkit::process::{Process, facts, wait_until};
 use super::QUICKACK;
 
 /// A folder with configurations, and one in it for the names of those that run.
-struct Site {
-    folder: TempDir,
+pub(super) struct Site {
+    pub(super) folder: TempDir,
 }
 
 /// What a verb has answered.
-struct Answer {
-    ok: bool,
-    stdout: String,
-    stderr: String,
+pub(super) struct Answer {
+    pub(super) ok: bool,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
 }
 
 impl Site {
-    fn new() -> Site {
+    pub(super) fn new() -> Site {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join(NAMES)).unwrap();
         fs::set_permissions(folder.path().join(NAMES), fs::Permissions::from_mode(0o700)).unwrap();
         Site { folder }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// A configuration with an embedded cache; `global` are lines of its first block.
-    fn write(&self, name: &str, global: &str) {
+    pub(super) fn write(&self, name: &str, global: &str) {
         let text = format!(
             "global:\n  workers: 1\n{global}alpha:\n  listen: 127.0.0.1:0\n  memory: 1m\n  \
              servers: [embedded]\n"
@@ -46,19 +46,19 @@ impl Site {
     }
 
     /// Runs with the configuration of that name until it says where its socket is.
-    fn run(&self, name: &str) -> Process {
+    pub(super) fn run(&self, name: &str) -> Process {
         self.run_by(Command::new(QUICKACK), name)
     }
 
     /// The same behind a command that ends up as quickack.
-    fn run_by(&self, mut command: Command, name: &str) -> Process {
+    pub(super) fn run_by(&self, mut command: Command, name: &str) -> Process {
         command.args(["run", "-c"]).arg(self.path(name)).env(RUNTIME, self.path(NAMES));
         let mut process = Process::start(name, &mut command);
         process.wait_for("its admin socket", |said| said.contains("admin socket").then_some(()));
         process
     }
 
-    fn ask(&self, words: &[&str]) -> Answer {
+    pub(super) fn ask(&self, words: &[&str]) -> Answer {
         let mut command = Command::new(QUICKACK);
         command.args(words).current_dir(self.folder.path()).env(RUNTIME, self.path(NAMES));
         Answer::of(&command.output().unwrap())
@@ -75,7 +75,7 @@ impl Site {
 }
 
 impl Answer {
-    fn of(output: &Output) -> Answer {
+    pub(super) fn of(output: &Output) -> Answer {
         let [stdout, stderr] = [&output.stdout, &output.stderr]
             .map(|bytes| String::from_utf8_lossy(bytes).into_owned());
         Answer { ok: output.status.success(), stdout, stderr }
@@ -83,19 +83,19 @@ impl Answer {
 
     /// Whether it is of this proxy.
     #[track_caller]
-    fn is_of(&self, process: &Process) {
+    pub(super) fn is_of(&self, process: &Process) {
         let start = format!("master {},", process.id());
         assert!(self.ok && self.stdout.starts_with(&start), "{}{}", self.stdout, self.stderr);
     }
 }
 
-fn kill(mut process: Process) {
+pub(super) fn kill(mut process: Process) {
     process.signal(Signal::KILL);
     process.wait_for_end();
 }
 
-const RUNTIME: &str = "RUNTIME_DIRECTORY";
-const NAMES: &str = "names";
+pub(super) const RUNTIME: &str = "RUNTIME_DIRECTORY";
+pub(super) const NAMES: &str = "names";
 
 /// One that named no socket and one that did are killed; the one that runs has the socket of the
 /// second. Each kind of name is left behind, and neither is taken for a proxy.
@@ -185,160 +185,6 @@ fn a_proxy_in_a_mount_namespace_of_its_own_leaves_the_names_of_others() {
     site.write("first.yml", &admin);
     let reload = site.ask(&["reload", "-c", "first.yml"]);
     assert!(reload.ok && reload.stdout.contains("nothing changed"), "{}", reload.stderr);
-}
-
-/// Two services of a user without rights, each with the folder that systemd makes for it; root
-/// asks from outside, where nothing names these folders.
-#[test]
-fn root_finds_the_proxies_of_services_in_a_mount_namespace() {
-    let site = Site::new();
-    fs::set_permissions(site.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let program = site.path("quickack");
-    fs::copy(QUICKACK, &program).unwrap();
-    for name in ["one.yml", "two.yml"] {
-        site.write(name, "");
-    }
-    let folders = "mount -t tmpfs tmpfs /run && mkdir -p /run/quickack/one /run/quickack/two && \
-                   chown 65534:65534 /run/quickack/one /run/quickack/two && ";
-    let service = |name: &str| {
-        format!(
-            "RUNTIME_DIRECTORY=/run/quickack/{name} exec setpriv --reuid=65534 --regid=65534 \
-             --clear-groups {} run -c {}",
-            program.display(),
-            site.path(&format!("{name}.yml")).display()
-        )
-    };
-    let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-c", &format!("{folders}{}", service("one"))]);
-    let mut one = Process::start("one", &mut command);
-    one.wait_for("its socket", |said| {
-        said.contains("admin socket: /run/quickack/one/one-").then_some(())
-    });
-    let inside = |words: &[&str]| {
-        let mut command = Command::new("nsenter");
-        command.args(["-m", "-t", &one.id().to_string(), QUICKACK]).args(words);
-        command.env_remove(RUNTIME);
-        Answer::of(&command.output().unwrap())
-    };
-    inside(&["workers"]).is_of(&one);
-    let file = |name: &str| site.path(name).display().to_string();
-    // The user of the first answers for the file of the second: who has not got its name is not
-    // believed.
-    let mut command = Command::new("nsenter");
-    let lie = service("two").replace("/run/quickack/two", "/run/quickack/one");
-    command.args(["-m", "-t", &one.id().to_string(), "sh", "-c", &lie]);
-    let mut impostor = Process::start("impostor", &mut command);
-    impostor.wait_for("its socket", |said| {
-        said.contains("admin socket: /run/quickack/one/two-").then_some(())
-    });
-    let asked = inside(&["workers", "-c", &file("two.yml")]);
-    assert!(!asked.ok && asked.stderr.contains("no proxy that runs with"), "{}", asked.stdout);
-    kill(impostor);
-    let mut command = Command::new("nsenter");
-    command.args(["-m", "-t", &one.id().to_string(), "sh", "-c", &service("two")]);
-    let mut two = Process::start("two", &mut command);
-    two.wait_for("its socket", |said| said.contains("admin socket").then_some(()));
-    inside(&["workers", "-c", &file("one.yml")]).is_of(&one);
-    inside(&["workers", "-c", &file("two.yml")]).is_of(&two);
-    let reload = inside(&["reload", "-c", &file("two.yml")]);
-    assert!(reload.ok && reload.stdout.contains("nothing changed"), "{}", reload.stderr);
-    let both = inside(&["workers"]);
-    assert!(both.stderr.contains("/run/quickack/one/one-"), "{}", both.stderr);
-    assert!(both.stderr.contains("/run/quickack/two/two-"), "{}", both.stderr);
-}
-
-/// A pipe as a lock, a socket that nobody takes from, a folder behind a user's link, and an answer
-/// that speaks to the terminal: none of it keeps root waiting, or reaches its terminal.
-#[test]
-fn what_a_user_has_put_among_the_names_keeps_root_neither_waiting_nor_fooled() {
-    const NOBODY: u32 = 65534;
-    let site = Site::new();
-    let names = site.path(NAMES);
-    let pipe = names.join("pipe.lock");
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &pipe,
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::from_raw_mode(0o600),
-        0,
-    )
-    .unwrap();
-    std::os::unix::fs::symlink(names.join("pipe"), names.join("pipe.sock")).unwrap();
-    let full = names.join("full.sock");
-    let _listener = sys::listen::unix(&full, None, 0).unwrap();
-    let mut queue = Vec::new();
-    loop {
-        let fd = sys::connect::unix_socket().unwrap();
-        match sys::connect::unix(&fd, &full) {
-            Ok(_) => queue.push(fd),
-            Err(error) => break assert_eq!(error, rustix::io::Errno::AGAIN),
-        }
-    }
-    chown(&names, Some(NOBODY), None).unwrap();
-    chown(&pipe, Some(NOBODY), None).unwrap();
-    let asked = site.ask(&["workers"]);
-    assert!(!asked.ok && asked.stderr.contains("no running proxy"), "{}", asked.stderr);
-    let asked = site.ask(&["workers", "--admin", full.to_str().unwrap()]);
-    assert!(!asked.ok && asked.stderr.contains("no answer from"), "{}", asked.stderr);
-    // What is said is written out.
-    let told = site.path("told.sock");
-    let listener = std::os::unix::net::UnixListener::bind(&told).unwrap();
-    let teller = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        std::io::Write::write_all(&mut stream, b"one\x1b]0;two\x07\rthree\nfour\n").unwrap();
-        let mut question = [0; 8];
-        std::io::Read::read_exact(&mut stream, &mut question).unwrap();
-    });
-    let asked = site.ask(&["workers", "--admin", told.to_str().unwrap()]);
-    teller.join().unwrap();
-    assert_eq!(asked.stdout, "one\\u001b]0;two\\u0007\\u000dthree\nfour\n", "{}", asked.stderr);
-}
-
-/// The writer refuses such a folder too.
-#[test]
-fn a_folder_behind_a_users_link_is_not_looked_into() {
-    let site = Site::new();
-    site.write("plain.yml", "");
-    let proxy = site.run("plain.yml");
-    site.ask(&["workers"]).is_of(&proxy);
-    let home = site.path("home");
-    fs::create_dir(&home).unwrap();
-    std::os::unix::fs::symlink(site.path(NAMES), home.join("quickack")).unwrap();
-    chown(site.path(NAMES), Some(65534), None).unwrap();
-    std::os::unix::fs::lchown(home.join("quickack"), Some(65534), None).unwrap();
-    let program = site.path("quickack");
-    fs::copy(QUICKACK, &program).unwrap();
-    for path in [site.folder.path(), &home] {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
-    command.args(["workers", "-c"]).arg(site.path("plain.yml"));
-    command.env_remove(RUNTIME).env("XDG_RUNTIME_DIR", &home);
-    let asked = Answer::of(&command.output().unwrap());
-    assert!(!asked.ok && asked.stderr.contains("in no folder of ours;"), "{}", asked.stderr);
-}
-
-/// The kernel gives no process id for a peer that is in another namespace of those.
-#[test]
-fn a_proxy_is_found_from_another_pid_namespace_both_ways() {
-    let site = Site::new();
-    site.write("plain.yml", "");
-    let apart = |words: &[&str]| {
-        let mut command = Command::new("unshare");
-        command.args(["-pf", "--mount-proc", "--kill-child"]).args(words);
-        command.current_dir(site.folder.path()).env(RUNTIME, site.path(NAMES));
-        command
-    };
-    let proxy = site.run("plain.yml");
-    Answer::of(&apart(&[QUICKACK, "workers"]).output().unwrap()).is_of(&proxy);
-    kill(proxy);
-    let file = site.path("plain.yml");
-    let mut command = apart(&[QUICKACK, "run", "-c", file.to_str().unwrap()]);
-    let mut inside = Process::start("inside", &mut command);
-    inside.wait_for("its socket", |said| said.contains("admin socket").then_some(()));
-    let asked = site.ask(&["workers"]);
-    assert!(asked.ok && asked.stdout.starts_with("master 1,"), "{}{}", asked.stdout, asked.stderr);
 }
 
 /// Files that lie where somebody removed the old ones are what clients and operators look for.
