@@ -66,7 +66,9 @@ fn changes(keys: &[String; 2]) -> Vec<String> {
 }
 
 /// How the connect to the second server ends, and what is told of it.
-const FAILURES: [(fn(&mut Stage), &str); 5] = [
+type Failure = (fn(&mut Stage), &'static str);
+
+const FAILURES: [Failure; 5] = [
     (|stage| closes(stage, Closed::Reset), DOWN),
     (|stage| closes(stage, Closed::Own), UNABLE),
     (

@@ -375,7 +375,8 @@ mod tests {
         );
         assert_eq!(
             told("stats items\r\n", &[one, fault("down", false), Said::Reply(b"END\r\n")]),
-            "STAT s0:items:1:number 5\r\nSTAT s0:a b c\r\nSTAT quickack_servers_missing s1\r\nEND\r\n"
+            "STAT s0:items:1:number 5\r\nSTAT s0:a b c\r\n\
+             STAT quickack_servers_missing s1\r\nEND\r\n"
         );
         let error = Said::Error(b"ERROR\r\n");
         assert_eq!(told("stats items\r\n", &[error]), "ERROR\r\n");

@@ -247,8 +247,8 @@ impl Proxy {
         Ok(skills)
     }
 
-    /// A client's next request waits for what a server can do, or for a link to it, and so does what
-    /// follows it: the client is not read. None of its bytes are used.
+    /// A client's next request waits for what a server can do, or for a link to it, and so does
+    /// what follows it: the client is not read. None of its bytes are used.
     pub(super) fn await_skills(&mut self, id: ConnId, server: usize) -> usize {
         let client = self.desk.clients.find_mut(id).expect("the caller found it");
         (client.awaits, client.awaited) = (Some(server as u32), server as u32);
