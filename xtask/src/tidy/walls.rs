@@ -51,7 +51,7 @@ const HOUSES: &[House] = &[
             &["cli"],
             &["master"],
             &["worker", "cache_server"],
-            &["admin", "event", "stats"],
+            &["address_space", "admin", "event", "stats"],
             &["ipc"],
             &["board", "config"],
             &["log"],
