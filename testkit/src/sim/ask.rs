@@ -350,12 +350,12 @@ impl Asker<'_> {
     /// Something after which the proxy closes, and more that nobody may answer.
     fn closing(&mut self) {
         let (text, asked) = match self.random.below(4) {
-            0 => ("GET / HTTP/1.1\r\n", Asked::Prefix("CLIENT_ERROR ")),
+            0 => ("GET / HTTP/1.1\r\n", Asked::Nothing),
             1 => ("set 00 0 0 -1\r\n", Asked::Line(BAD_LINE)),
             _ => ("quit\r\n", Asked::Nothing),
         };
-        let is_quit = matches!(asked, Asked::Nothing);
-        self.say(text, asked, is_quit, true);
+        let is_quiet = matches!(asked, Asked::Nothing);
+        self.say(text, asked, is_quiet, true);
         if self.random.permille(500) {
             self.client.unsent.extend_from_slice(b"get 99\r\nversion\r\n");
             self.client.written += 17;
