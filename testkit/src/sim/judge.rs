@@ -416,7 +416,9 @@ impl Judge<'_> {
         // or for the links of a change that goes to several.
         let is_spread = self.client.talk.is_some() || !self.plan.allow.is_empty();
         let waited = (self.client.has_forms || is_spread) && self.plan.hold_after.is_some();
-        self.client.is_half_closed && (held || greeted || waited)
+        // Or for its turn to be asked again, where its server had excused itself.
+        let rested = self.client.talk.is_some();
+        self.client.is_half_closed && (held || greeted || waited || rested)
     }
 
     fn explain_injected(&self, expect: &Expect, keys: &[u8], number: usize) -> Explained {

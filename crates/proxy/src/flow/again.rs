@@ -137,10 +137,8 @@ impl Proxy {
         if self.desk.clients.find(owner).is_none() {
             return self.desk.part_done(row);
         }
-        // Whoever waited for it has left, and asks it again elsewhere.
-        if entry.abandoned && entry.writes {
-            return self.desk.fail_part((row, 0), None, Fault::Dropped, false);
-        }
+        let is_given_up = entry.abandoned && entry.writes;
+        let pool = entry.pool as usize;
         let head = entry.question.head.clone();
         let protocol = entry.question.protocol;
         let parsed = protocol.parse_request(&head, &mut Resume::default(), &mut self.keys);
@@ -148,6 +146,13 @@ impl Proxy {
             unreachable!("the same bytes are the same request")
         };
         self.adopt(owner, &mut request, &head);
+        if is_given_up {
+            // Its client has left, and asks it again elsewhere.
+            let server = self.server_for(owner, &request, &head);
+            let server = server.or_else(|| self.desk.pools[pool].any_place(owner.index()));
+            let server = server.map(|at| at as u32);
+            return self.desk.fail_part((row, 0), server, Fault::Dropped, false);
+        }
         // What was split has met.
         if let Class::Split { writes, .. } = request.class {
             request.class = Class::Single { writes };

@@ -327,6 +327,10 @@ impl Proxy {
         server.counters.add(Counter::MessageBytes, n as u64);
         if link.state == State::Greeting {
             link.hello.drain(..n);
+            if n > 0 {
+                // While the kernel still takes it, the server cannot answer.
+                link.since = now;
+            }
             return;
         }
         link.advance(n, now);

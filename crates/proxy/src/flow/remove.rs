@@ -67,7 +67,10 @@ impl Proxy {
         (entry.writes, entry.left) = (true, 1);
         entry.question.no_room = Some(no_room);
         match gave_up && request.quiet != Quiet::Silent {
-            true => self.desk.fail_part((row, 0), None, Fault::Dropped, false),
+            true => {
+                let server = self.server_for(id, &removal, &words).map(|at| at as u32);
+                self.desk.fail_part((row, 0), server, Fault::Dropped, false);
+            }
             false => self.go(row, &removal, &words, Data::Held(Outbox::default()), way, now),
         }
         self.desk.spares.give(words);
