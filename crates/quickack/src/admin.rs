@@ -94,8 +94,14 @@ pub fn ask(proxy: Found, line: &str) -> Result<String, String> {
     let Found { path, mut stream } = proxy;
     let mut answer = || -> io::Result<Vec<u8>> {
         stream.set_write_timeout(Some(PATIENCE))?;
-        stream.write_all(format!("{line}\n").as_bytes())?;
-        hear(&mut stream, Instant::now() + PATIENCE)
+        // Who may not ask is told so and hung up on, before or while it asks.
+        let asked = stream.write_all(format!("{line}\n").as_bytes());
+        let bytes = hear(&mut stream, Instant::now() + PATIENCE)?;
+        match asked {
+            _ if !bytes.is_empty() => Ok(bytes),
+            Ok(()) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => Err(error),
+        }
     };
     let bytes = answer().map_err(|error| no_answer(&path, &error))?;
     let text = legible(&String::from_utf8_lossy(&bytes));
