@@ -309,7 +309,7 @@ fn a_single_value_that_comes_whole_and_passes_the_memory_ceiling_is_an_error() {
     assert_eq!(stage.turn(link), "mg y v t\r\n");
     stage.says(link, &format!("VA 40000 t-1\r\n{large}\r\n"));
     let told = stage.hears(b);
-    assert_eq!(told, "SERVER_ERROR s0: out of memory\r\n");
+    assert_eq!(told, "SERVER_ERROR s0: out of memory holding the reply\r\n");
     assert_eq!(stage.closed, []);
     assert_eq!(stage.hears(a), kept);
     stage.says(b, "mg y v t\r\n");
