@@ -237,7 +237,7 @@ impl Desk {
         now: Instant,
     ) -> Option<Visitor> {
         if kind == ADMIN && !sys::listen::is_of_our_user(&fd) {
-            refuse_stranger(&fd);
+            admin::refuse_stranger(&fd);
             return None;
         }
         let visitor = self.next;
@@ -328,16 +328,6 @@ impl Desk {
             }
         }
     }
-}
-
-/// Says why to somebody of another user, whatever it may ask: the file's mode has let it in. It
-/// takes no visitor's place, and what it has sent is not looked at.
-fn refuse_stranger(fd: &OwnedFd) {
-    let _ = rustix::net::send(fd, NOT_YOURS, SendFlags::NOSIGNAL);
-    // Nothing more comes in from here on. Left unread, what has come in would be an error of the
-    // connection's for the one who is to read the sentence.
-    let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
-    let _ = rustix::net::recv(fd, &mut [0; 4096], RecvFlags::empty());
 }
 
 /// The socket, and which file it is.
@@ -502,4 +492,3 @@ const QUESTION_PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(60);
 const QUESTION_LEN_MAX: usize = 64 * 1024;
 const BACKLOG: i32 = 64;
-const NOT_YOURS: &[u8] = b"error: only root and the user of this proxy may ask here\n";
