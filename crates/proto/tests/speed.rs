@@ -159,13 +159,16 @@ fn a_parse_is_cheap() {
         println!("{what:28} {ns:8.1} ns");
         assert!(ns < 100_000.0, "{what} takes {ns} ns");
     }
-    // A machine has good days and bad ones, and both sides of a ratio have the same.
-    let rows: BTreeMap<&str, f64> = rows.into_iter().chain(newer).chain(resp).collect();
+    check_ratios(&rows.into_iter().chain(newer).chain(resp).collect(), &ways);
+}
+
+/// A machine has good days and bad ones, and both sides of a ratio have the same.
+fn check_ratios(rows: &BTreeMap<&str, f64>, ways: &[(&str, (f64, f64))]) {
     let at_most = |what: &str, ns: f64, times: f64, of: &str| {
         let most = times * rows[of] + 20.0;
         assert!(ns <= most, "{what} takes {ns:.1} ns, more than {times} times {of}: {most:.1} ns");
     };
-    for (what, (there, back)) in ways {
+    for &(what, (there, back)) in ways {
         println!("{what:28} {there:8.1} ns there, {back:8.1} ns back");
         let parsed = what.split(',').next().expect("a name");
         at_most(&format!("{what}, there"), there, 9.0, parsed);

@@ -158,8 +158,8 @@ fn ejected_nodes_leave_the_ring_of_the_others() {
     }
 }
 
-/// `n81-38` and `n975-14` share a number of their digests. twemproxy has its servers sorted by their
-/// names, shorter first, and glibc's qsort of the points keeps what is equal in that order.
+/// `n81-38` and `n975-14` share a number of their digests. twemproxy has its servers sorted by
+/// their names, shorter first, and glibc's qsort of the points keeps what is equal in that order.
 #[test]
 fn of_two_nodes_at_one_point_the_earlier_name_has_it() {
     const POINT: u32 = 607_858_066;

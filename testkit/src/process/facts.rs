@@ -101,8 +101,8 @@ fn sockets_of(id: u32) -> Vec<OwnedFd> {
     sockets
 }
 
-/// Whether a process, or a child of its, listens on that TCP port: somebody does, if a connection is
-/// accepted there, but who?
+/// Whether a process, or a child of its, listens on that TCP port. That a connection is accepted
+/// there says only that somebody does.
 pub fn listens(id: u32, port: u16) -> bool {
     const LISTEN: &str = "0A";
     let wanted = format!(":{port:04X}");
