@@ -96,11 +96,13 @@ fn a_socket_at_which_another_listens_is_left_to_it_before_memcached() {
         let mut command = Command::new(super::QUICKACK);
         command.args(["run", "-c"]).arg(&file).env("RUNTIME_DIRECTORY", folder.path());
         let mut process = testkit::process::Process::start(what, &mut command);
-        process.wait_for("why it does not start", |said| {
-            let line = said.lines().find(|line| line.contains("cannot start: "))?;
-            line.contains(&place.to_string()).then_some(())
-        });
         assert_eq!(process.wait_for_end().code(), Some(1), "{what}");
+        // Its last words may be read after its end.
+        wait_until(&format!("{what}: why it does not start"), || {
+            let said = process.said();
+            let line = said.lines().find(|line| line.contains("cannot start: "));
+            line.is_some_and(|line| line.contains(&place.to_string()))
+        });
         still_theirs();
     }
     let before = crew(&quickack);
