@@ -55,7 +55,7 @@ fn the_gate_deals_4000_clients_of_memcached_evenly() {
     assert!(evenness(&spread) <= 1.1, "{spread:?}");
 }
 
-/// The kernel deals by a hash of the addresses: at 64 few limits hold, at 400 chance has its limits;
+/// The kernel deals by a hash of the addresses: at 64 few limits hold, at 400 chance has its own;
 /// one throw of three must be within them.
 #[test]
 fn reuseport_deals_400_clients_of_memcached_as_the_kernel_hashes() {
