@@ -337,7 +337,7 @@ beta:
         let difference = after(&changes);
         let lines = [
             "global: workers: auto -> 3",
-            "global: clients_max: (what the limit of open files leaves room for) -> 9",
+            "global: clients_max: (as many as the limit of open files allows) -> 9",
             "global: log_level: notice -> debug",
             "2 -> 3 workers",
             "pool beta removed from 127.0.0.1:2",
@@ -390,7 +390,7 @@ beta:
         let difference = after(&[("alpha:", "global: {admin: off, accept: mutex}\nalpha:")]);
         let told = [
             "global: accept: auto -> mutex needs a restart",
-            "global: admin: (a path that follows from the file's) -> off needs a restart",
+            "global: admin: (a path derived from the file's) -> off needs a restart",
         ];
         assert_eq!(difference.impossible, told);
     }

@@ -223,7 +223,7 @@ mod tests {
         for line in [
             "global:\n  workers: 2\n",
             "  memory_max: 2g  # set; the file: 1g\n",
-            "  # clients_max: what the limit of open files leaves room for\n",
+            "  # clients_max: as many as the limit of open files allows\n",
             "alpha:\n  listen: 127.0.0.1:1\n",
             "  backlog: 512  # default\n",
             "  timeout: 1s  # set; the file: 400ms\n",

@@ -54,7 +54,7 @@ fn another_user_whom_the_mode_lets_in_is_refused_before_memcached_as_root() {
     for words in [&["workers"][..], &["stats"], &["config"], &["set", "log_level=debug"], &["quit"]]
     {
         let (ok, text) = ask("65534", words);
-        let told = "quickack: only root and the user of this proxy may ask here\n";
+        let told = "quickack: only root and the user of this proxy may use this socket\n";
         assert!(!ok && text == told, "{words:?}: {text}");
     }
     // As many as like: they take nobody's place.
