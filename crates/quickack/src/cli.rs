@@ -17,7 +17,8 @@ use crate::{cache_server, master, worker};
 
 /// A cache proxy that finds and cures the stalls between cache clients and servers.
 ///
-/// Without a verb it runs: in front of an embedded cache on 127.0.0.1:22121, or as FILE says.
+/// Without a verb it runs the proxy: in front of an embedded cache on 127.0.0.1:22121, or as FILE
+/// says.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -29,15 +30,15 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Run the proxy (what happens without a verb).
+    /// Run the proxy (the default without a verb).
     Run(RunArguments),
-    /// Say whether a configuration is valid, and what it comes to.
+    /// Check a configuration, and print the resulting settings.
     ///
     /// Exit status 0 if it is valid, 1 if it is not.
     Check {
         /// The configuration to check; a nutcracker.yml is one.
         file: PathBuf,
-        /// `json` gives an array with one object an error or warning.
+        /// `json` prints an array with one object per error or warning.
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
     },
@@ -46,35 +47,35 @@ enum Verb {
         /// The configuration to route by.
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
-        /// Only in this pool; without it, in each.
+        /// Only in this pool; by default in every pool.
         #[arg(long)]
         pool: Option<String>,
         /// The keys.
         #[arg(required = true, value_name = "KEY")]
         keys: Vec<OsString>,
     },
-    /// Read the configuration again: all workers change to it, or none.
+    /// Read the configuration again, and apply it to all workers or to none.
     Reload {
         #[command(flatten)]
         proxy: ask::Proxy,
-        /// Even if keys move to other servers.
+        /// Apply it even if keys move to other servers.
         #[arg(long)]
         allow_remap: bool,
     },
-    /// Set directives over the file's while the proxy runs: `memory_max=2g`,
-    /// `alpha.timeout_reply=200ms`; `KEY=` goes back to the file's.
+    /// Override directives of the file while the proxy runs: `memory_max=2g`,
+    /// `alpha.timeout_reply=200ms`; `KEY=` returns to the file's value.
     Set {
         #[command(flatten)]
         proxy: ask::Proxy,
-        /// What to set.
+        /// Directives to set.
         #[arg(required = true, value_name = "KEY=VALUE")]
         words: Vec<String>,
     },
-    /// Show every directive of the running proxy, its value, and where that is from.
+    /// Show every directive of the running proxy, its value, and the value's origin.
     Config {
         #[command(flatten)]
         proxy: ask::Proxy,
-        /// All of them (what happens without a choice).
+        /// All directives (the default).
         #[arg(long, conflicts_with = "diff")]
         running: bool,
         /// Only those that were set at run time and differ from the file.
@@ -97,18 +98,18 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Set what is logged: error, warning, notice or debug.
+    /// Set the level of the log: error, warning, notice or debug.
     LogLevel {
         #[command(flatten)]
         proxy: ask::Proxy,
         level: String,
     },
-    /// Take no more clients, answer what was asked, and end.
+    /// Accept no more clients, answer outstanding requests, and exit.
     Drain {
         #[command(flatten)]
         proxy: ask::Proxy,
     },
-    /// End now.
+    /// Exit now.
     Quit {
         #[command(flatten)]
         proxy: ask::Proxy,
@@ -120,7 +121,7 @@ enum Verb {
         #[arg(value_parser = reference::names())]
         page: String,
     },
-    /// Run one worker: what the master starts.
+    /// Run one worker, started by the master.
     #[command(hide = true)]
     Worker,
     /// Read a configuration for the master and look up its hosts.
@@ -129,7 +130,7 @@ enum Verb {
         /// The configuration.
         file: PathBuf,
     },
-    /// Run one cache process: what `servers: [embedded]` starts.
+    /// Run one cache process, started for `servers: [embedded]`.
     #[command(hide = true)]
     Cache {
         /// `host:port` or `/path/of/socket`.
@@ -139,10 +140,10 @@ enum Verb {
         /// On the socket that the master passes.
         #[arg(long, conflicts_with = "listen")]
         inherited: bool,
-        /// What it may hold, such as `64m`.
+        /// Memory for items, such as `64m`.
         #[arg(long, value_name = "SIZE", value_parser = config::parse_memory)]
         memory: usize,
-        /// The largest value that the proxy in front lets pass.
+        /// The largest value that the proxy accepts.
         #[arg(long, value_name = "SIZE", default_value = "1m")]
         #[arg(value_parser = config::parse_item_size)]
         item_size_max: usize,

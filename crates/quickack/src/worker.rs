@@ -47,13 +47,13 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     let mut crew = Crew::new(Channel::new(channel));
     let first = crew.wait_for_first()?;
-    let board = crew.board.clone().ok_or("no board was passed")?;
+    let board = crew.board.clone().ok_or("no shared memory was passed")?;
     sys::process::set_title(&format!("quickack: worker {}", crew.slot));
     crew.pin(&first.affinity);
     let room = first.install.plan.clients_room;
     if room < ROOM_EXPECTED.min(first.install.plan.clients_max) {
         let text =
-            format!("a worker has room for {room} clients only: the descriptor limit is low");
+            format!("a worker has room for only {room} clients: the descriptor limit is low");
         let (level, key) = (Level::Warning.name().to_string(), "room".to_string());
         crew.say(Message::Log { level, key, text });
     }
@@ -146,7 +146,7 @@ impl Crew {
         }
         if let Err(error) = sys::process::set_affinity(&wanted) {
             let slot = self.slot;
-            log::line(&format!("worker {slot} cannot be kept on processors {wanted:?}: {error}"));
+            log::line(&format!("worker {slot} cannot be pinned to processors {wanted:?}: {error}"));
         }
     }
 
@@ -279,7 +279,7 @@ impl Crew {
     }
 
     fn name(&self, row: u32) -> &str {
-        self.names.get(&row).map_or("one that has left", String::as_str)
+        self.names.get(&row).map_or("a removed server or pool", String::as_str)
     }
 }
 
@@ -403,15 +403,15 @@ impl event::Errands for Crew {
             }
             Event::Unskilled { server } => {
                 let text = format!(
-                    "{} closes its connections at meta commands: it is taken for a server without \
-                     them until the next reload",
+                    "{} closes connections at meta commands: until the next reload it is treated \
+                     as a server without them",
                     self.name(server)
                 );
                 (Level::Warning, format!("unskilled {server}"), text)
             }
             Event::Marked { pool } => {
                 let text = format!(
-                    "{} uses stale or win marks: its meta reads are not merged from here on",
+                    "{} uses stale or win marks: its meta reads are not merged from now on",
                     self.name(pool)
                 );
                 (Level::Notice, format!("marked {pool}"), text)
@@ -432,7 +432,7 @@ impl event::Errands for Crew {
         let (key, text) = match note {
             event::Note::HeaderBroken { from, why } => {
                 let from = from.map_or("a client".to_string(), |address| address.to_string());
-                let text = format!("{from} sent no whole PROXY header ({why}) and was closed");
+                let text = format!("{from} sent no valid PROXY header ({why}) and was closed");
                 (format!("header {from}"), text)
             }
         };

@@ -60,7 +60,7 @@ const SERVER_ONLY: Class =
     Class::Refuse(Refusal::ByName("refused by the proxy: ask the server itself"));
 
 /// Of what stores.
-const ENDS: &str = "a length that cannot be read ends the connection";
+const ENDS: &str = "a length that cannot be read closes the connection";
 
 const fn row(name: &'static str, class: Class, note: &'static str) -> Command {
     Command { name, class, skilled: false, note }
@@ -87,7 +87,7 @@ pub(super) static TABLE: &[Command] = &[
         "any number of keys; split by server, gathered in the client's order; merged",
     ),
     row("gets", fetch(GETS), "as get, with the cas number"),
-    row("gat", fetch_touch(GAT), "as get, and sets the expiry; never asked twice"),
+    row("gat", fetch_touch(GAT), "as get, and sets the expiry; never sent twice"),
     row("gats", fetch_touch(GATS), "as gat, with the cas number"),
     row("set", UPDATE, ENDS),
     row("add", UPDATE, ENDS),
@@ -97,8 +97,8 @@ pub(super) static TABLE: &[Command] = &[
     row(
         "cas",
         UPDATE,
-        "the cas number belongs to the server that gave it; a length that cannot be read ends the \
-         connection",
+        "the cas number belongs to the server that gave it; a length that cannot be read closes \
+         the connection",
     ),
     row("delete", UPDATE, "a time other than 0 is refused, as by memcached"),
     row("incr", UPDATE, ""),
@@ -119,8 +119,8 @@ pub(super) static TABLE: &[Command] = &[
     row(
         "slabs",
         admin(SLABS),
-        "to all servers, only where `allow:` names it; an answer that is not the same from all is \
-         an error that names each",
+        "to all servers, only if `allow:` names it; if their answers differ, the answer is an \
+         error that names each",
     ),
     row("lru", admin(LRU), "as slabs"),
     row(
@@ -151,14 +151,14 @@ pub(super) static TABLE: &[Command] = &[
     meta(
         "mg",
         Class::Single { writes: false },
-        "with `v` and none but `v f c k s O q P L` merged with other reads, until a \
+        "with `v`, and no flag but `v f c k s O q P L`, merged with other reads until a \
          client of the pool uses stale or win marks; on servers without meta only these and `T`",
     ),
     meta(
         "ms",
         UPDATE,
         "on servers without meta only `T F M k O q P L`, and `C` in the modes S and R; a length \
-         that cannot be read ends the connection, but a line without one does not",
+         that cannot be read closes the connection, but a line without one does not",
     ),
     meta("md", UPDATE, "on servers without meta only `k O q P L`"),
     meta(
@@ -169,7 +169,7 @@ pub(super) static TABLE: &[Command] = &[
     row(
         "mn",
         Class::Local(Local::Barrier),
-        "answered when all before it is settled on all servers",
+        "answered when all requests before it are settled on all servers",
     ),
     meta(
         "me",

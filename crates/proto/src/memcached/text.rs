@@ -10,36 +10,38 @@ use crate::{
 };
 
 const ABOUT: &str = "\
-Classic and meta requests, told apart one by one. A meta request goes to a server with the meta
-commands (memcached 1.6.13 or newer, by its `version`) as it is, without `q`; to any other in
-classic words where those mean exactly the same. What memcached 1.6.18 takes and this does not:
+Classic and meta requests may be mixed on one connection. A meta request goes unchanged, but
+without `q`, to a server with the meta commands (memcached 1.6.13 or newer, by its `version`). For
+any other server it is written as a classic command if that means exactly the same. These are
+accepted by memcached 1.6.18 but not here:
 
 * a number with a `+`, minus zero, or one beyond its range; a control character anywhere in a
   line;
 * text behind a flag that has no value; base64 that is not canonical;
-* a storage command whose length cannot be read: the connection ends, since data cannot be told
-  from commands. One that names no length is an error, and the conversation goes on;
-* the data of a storage command that is refused: it is passed over, never read as commands.
+* a storage command whose length cannot be read: the connection is closed, since data cannot be
+  told from commands. One that names no length is an error, and the connection stays open;
+* the data of a refused storage command: it is skipped and never read as commands.
 
 `stats` has memcached's names, as if the pool were one memcached. Connections, bytes, logins, reads
-(`cmd_get`, `get_hits`, `get_misses`), `cmd_set` and what is said of the process are the proxy's,
-of all workers; `pid` and `uptime` are the master's. The others are the servers', which are asked
-each time: of one server as it tells them, of several the sum; `accepting_conns` is the least,
-`hash_power_level` and what is 0 or 1 the most of any, and `libevent` is told where all agree.
+(`cmd_get`, `get_hits`, `get_misses`), `cmd_set` and the figures of the process are the proxy's, of
+all workers; `pid` and `uptime` are the master's. All other figures come from the servers, which are
+asked each time. The figure of one server is passed on, those of several are added up. Exceptions
+are `accepting_conns`, which is the minimum, `hash_power_level` and every figure that is 0 or 1,
+which are the maximum, and `libevent`, which is given only if all servers agree.
 `quickack_servers_missing` names servers that did not answer.
 
-Every other `stats` of 1.6.18 passes where the pool has one server. What changes something there
-(`detail on` and `off`, `sizes_enable`, `sizes_disable`, `reset`) does so, with any number of
-servers, only where `allow:` names it. `stats detail dump` and `stats cachedump` are no lists of
-facts: with several servers they are refused by a `CLIENT_ERROR`, as memcached refuses a
-`cachedump` that its operator has not allowed. A word that 1.6.18 does not know is an `ERROR`.
+Every other `stats` command of 1.6.18 passes if the pool has one server. Those that change something
+(`detail on` and `off`, `sizes_enable`, `sizes_disable`, `reset`) pass, with any number of servers,
+only if `allow:` names them. `stats detail dump` and `stats cachedump` are not lists of figures.
+With several servers they are refused with a `CLIENT_ERROR`, as memcached refuses a `cachedump` that
+its operator has not allowed. A word that 1.6.18 does not know is an `ERROR`.
 
-A line of HTTP, told by its last word and a first word that is no command, ends the connection
-without an answer, as in memcached: a hostile page may have sent a browser here.
+A line of HTTP is recognized by its last word and a first word that is not a command. It closes the
+connection without an answer, as in memcached: a hostile page may have sent a browser here.
 
-Flags of newer versions (`E`, `S`, `x`) pass on; a letter that nobody knows is refused. `k` of a
-base64 key whose bytes a line cannot hold is told from the request: the server could send such a
-key as it is.
+Flags of newer versions (`E`, `S`, `x`) are passed on; an unknown flag is refused. If `k` asks for a
+base64 key whose bytes a line cannot hold, the key is taken from the request, because the server
+could send the raw bytes.
 ";
 
 /// Text.

@@ -10,7 +10,7 @@ use crate::{Action, Event, Passed, Proxy};
 
 /// How often it is told that clients are refused, microseconds.
 const REFUSED_TELL_US: u64 = 1_000_000;
-const FOREIGN: &str = "one sent HTTP, as a browser does that a hostile page has sent here; it was \
+const FOREIGN: &str = "one sent HTTP, as a browser does when a hostile page sends it here; it was \
                        closed, and nothing after that was read";
 
 impl Proxy {

@@ -68,11 +68,11 @@ impl Proxy {
                 return Ok(());
             }
             Parsed::Incomplete if link.partial.len() <= limits::GREETING_MAX => return Ok(()),
-            Parsed::Incomplete => return Err("first words without end"),
+            Parsed::Incomplete => return Err("a handshake without end"),
             Parsed::Malformed(why) => return Err(why),
         };
         if len < link.partial.len() {
-            return Err("a reply that nobody asked for");
+            return Err("a reply that was not asked for");
         }
         self.desk.spares.give(std::mem::take(&mut link.partial));
         link.set_state(State::Up);

@@ -107,7 +107,7 @@ impl Proxy {
     fn pair_item(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> Result<Step, &'static str> {
         let link = self.links.find_mut(id).expect("the caller found it");
         let Some(flight) = link.flights.front_mut() else {
-            return Err("a reply that nobody asked for");
+            return Err("a reply that was not asked for");
         };
         if flight.end > link.sent {
             return Err("a reply before its request was sent");
@@ -137,7 +137,7 @@ impl Proxy {
         if is_told && unit == Unit::Single {
             self.desk.note_found(entry.row, &item, &rest.bytes[..item.head as usize]);
         }
-        let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
+        let len = usize::try_from(item.len()).map_err(|_| "a value larger than any memory")?;
         if len > rest.bytes.len() || item.kind == ItemKind::Part {
             begin_body(link, &mut self.desk, (item, asked), rest, (entry, unit));
             return Ok(Step::Used(item.head as usize));
@@ -147,7 +147,7 @@ impl Proxy {
             if let Cargo::Fetch(batch) = &mut flight.cargo {
                 batch.cursor = batch.cursor.saturating_sub(1);
             }
-            return Err("a value that does not end where its head says");
+            return Err("a value that does not have the length that its head gives");
         }
         let whole = rest.part(0, len);
         let value = match is_told {
@@ -393,8 +393,8 @@ fn whose(
 }
 
 const NOT_ASKED: &str = "the value of a key that was not asked for";
-const WRONG_NUMBER: &str = "another number of values than were asked for";
-const NOT_ITS_OWN: &str = "an answer about another key, or with another opaque, than was asked";
+const WRONG_NUMBER: &str = "a different number of values than was asked for";
+const NOT_ITS_OWN: &str = "an answer with another key or opaque than was asked for";
 const NO_ANSWER: &str = "not a possible answer to what was asked";
 
 impl Flight {

@@ -75,7 +75,7 @@ impl Proxy {
         body.end = End::default();
         body.shown = Shown::Body { trailer: item.trailer };
         if let Some(entry) = body.entry {
-            let len = usize::try_from(item.len()).map_err(|_| "a value longer than any memory")?;
+            let len = usize::try_from(item.len()).map_err(|_| "a value larger than any memory")?;
             let is_there = self.desk.clients.find(self.desk.rows[entry.row].client).is_some();
             if !is_there || !self.desk.memory.has_room(len) {
                 if body.streams && is_there {
@@ -112,7 +112,7 @@ impl Proxy {
             self.take_in(id, rest.part(0, shown));
         }
         if is_wrong {
-            return Err("a value that does not end where its head says");
+            return Err("a value that does not have the length that its head gives");
         }
         self.end_piece(id, now);
         Ok(Step::Used(used))

@@ -20,7 +20,7 @@ pub fn start(listen: Option<&Address>, memory_max: usize, value_max: usize) -> E
         && let Some(advice) = address_space::advice(memory_max as u64)
     {
         let memory = config::size_word(memory_max as u64);
-        log::line(&format!("cache: {memory} of memory may not be had: {advice}"));
+        log::line(&format!("cache: {memory} of memory may not be available: {advice}"));
     }
     let served = listener(listen).and_then(|listener| run(vec![listener], options));
     match served {

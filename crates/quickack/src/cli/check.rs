@@ -100,7 +100,7 @@ fn spaces(config: &Config, pool: &PoolPlan, out: &mut String) {
         let (begin, last) = (pool.space, pool.spaces - 1);
         let size = config::size_word(pool.item_size_max as u64);
         let here = here(config);
-        let _ = writeln!(out, "  databases: 0 to {last}, clients begin in {begin}");
+        let _ = writeln!(out, "  databases: 0 to {last}, clients start in {begin}");
         let _ = writeln!(out, "  values: up to {size}{here}");
     }
 }

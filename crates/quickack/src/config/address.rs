@@ -114,7 +114,7 @@ impl ServerLine {
         }
         if line.contains(char::is_control) {
             // It is shown in answers and reports, where a line's end would end the answer.
-            return Err(Fault::new("a server's line is of visible characters"));
+            return Err(Fault::new("a server's line may have only visible characters"));
         }
         let name = name.map(str::to_string);
         if place == EMBEDDED {
@@ -215,7 +215,7 @@ pub fn socket_path(path: &str) -> Result<PathBuf, Fault> {
         )));
     }
     if path.contains(char::is_control) {
-        return Err(Fault::new("a socket's path is of visible characters"));
+        return Err(Fault::new("a socket's path may have only visible characters"));
     }
     Ok(PathBuf::from(path))
 }

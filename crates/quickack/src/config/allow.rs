@@ -56,14 +56,14 @@ fn fault(protocol: &dyn Protocol, name: &str) -> Option<Fault> {
     let reasons: Vec<&str> = reasons.collect();
     if rows.is_empty() {
         let speaks = protocol.name();
-        let mut message = format!("allow: `{name}` is no command of a pool that speaks {speaks}");
+        let mut message = format!("allow: `{name}` is not a command of pools that speak {speaks}");
         if meant(protocol, &name.replace(' ', "|")).next().is_some() {
             message.push_str("; subcommands are written with `|`");
         }
         return Some(Fault::new(message).suggest(nearest(&name.to_lowercase(), names(protocol))));
     }
     let Some(&why) = reasons.first() else {
-        return Some(Fault::new(format!("allow: `{name}` needs no leave; take it out")));
+        return Some(Fault::new(format!("allow: `{name}` needs no permission; remove it")));
     };
     // One subcommand's reason is not that of others, which pass or have reasons of their own.
     let is_shared = reasons.iter().all(|other| *other == why) && 2 * reasons.len() > rows.len();
@@ -71,7 +71,7 @@ fn fault(protocol: &dyn Protocol, name: &str) -> Option<Fault> {
         let why = why.strip_prefix("refused by the proxy: ").unwrap_or(why);
         format!("allow: `{name}` cannot be allowed: {why}")
     } else {
-        let why = "they need no leave, or are refused";
+        let why = "they need no permission, or are refused";
         format!("allow: `{name}` has no subcommand that could be allowed: {why}")
     }))
 }

@@ -182,7 +182,7 @@ pub fn apply_word<D>(kind: &Kind<D>, word: &str, draft: &mut D) -> Result<String
         Kind::Deadline(set) => {
             let us = value::duration(word)?;
             if us == 0 {
-                return Err(Fault::new("a deadline is longer than 0; none is endless"));
+                return Err(Fault::new("a deadline must be longer than 0"));
             }
             set(draft, us);
             Ok(value::duration_word(us))
@@ -289,7 +289,7 @@ fn node_word<'n>(node: &'n Node, name: &str, findings: &mut Findings) -> Option<
         Shape::List(_) => "a list",
         Shape::Map(_) => "a mapping",
     };
-    let message = format!("{name}: a word was expected, not {found}; signs stand in quotes");
+    let message = format!("{name}: a word was expected, not {found}; quote special characters");
     findings.error(node.place, message);
     None
 }

@@ -40,9 +40,10 @@ impl Source<'_> {
     pub fn read(&self, name: &str, doubt: &mut Option<String>) -> Result<String, String> {
         match self {
             Source::Folder(folder) => read_private(&folder.join(name), doubt),
-            Source::Attached(Attachments(all)) => {
-                all.get(name).cloned().ok_or_else(|| "it did not come with the text".to_string())
-            }
+            Source::Attached(Attachments(all)) => all
+                .get(name)
+                .cloned()
+                .ok_or_else(|| "it was not passed to this process".to_string()),
             Source::Nowhere => Err("no file can be named here".to_string()),
         }
     }
@@ -61,7 +62,7 @@ fn read_private(path: &Path, doubt: &mut Option<String>) -> Result<String, Strin
     let mode = metadata.mode() & 0o7777;
     if mode & OF_OTHERS != 0 {
         return Err(format!(
-            "its mode {mode:04o} lets others than its owner read or change it; `chmod 600` it"
+            "its mode {mode:04o} lets other users read or change it; run `chmod 600`"
         ));
     }
     *doubt = stranger(&metadata);
@@ -73,7 +74,10 @@ pub fn stranger(metadata: &Metadata) -> Option<String> {
     let owner = metadata.uid();
     let is_known = owner == 0 || owner == rustix::process::geteuid().as_raw();
     let told = || {
-        format!("this file belongs to user {owner}, who may change it and is neither root nor us")
+        format!(
+            "this file belongs to user {owner}, who may change it and is neither root nor the \
+             proxy's user"
+        )
     };
     (!is_known).then(told)
 }
@@ -81,11 +85,8 @@ pub fn stranger(metadata: &Metadata) -> Option<String> {
 /// Who may change a file beside its owner.
 pub fn writers(metadata: &Metadata) -> Option<String> {
     let mode = metadata.mode() & 0o7777;
-    let told = || {
-        format!(
-            "the mode {mode:04o} of this file lets others than its owner change it; `chmod go-w`"
-        )
-    };
+    let told =
+        || format!("the mode {mode:04o} of this file lets other users change it; run `chmod go-w`");
     (mode & WRITTEN_BY_OTHERS != 0).then(told)
 }
 

@@ -34,7 +34,7 @@ pub fn commands(entry: &Entry, findings: &mut Findings) -> Option<(Vec<CommandDr
         }
     };
     if rows.len() > COMMANDS_MAX {
-        let message = format!("commands: {} are too many: {COMMANDS_MAX} are the most", rows.len());
+        let message = format!("commands: {} are too many; the limit is {COMMANDS_MAX}", rows.len());
         findings.error(entry.key_place, message);
         return None;
     }

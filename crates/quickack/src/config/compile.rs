@@ -127,7 +127,7 @@ impl<'o> Compiler<'o> {
 
     fn pool(&mut self, block: &Entry, findings: &mut Findings) {
         if block.key.is_empty() || block.key.contains(char::is_control) {
-            findings.error(block.key_place, "a pool's name is of visible characters");
+            findings.error(block.key_place, "a pool's name may have only visible characters");
         }
         let Some(entries) = entries(block, findings) else { return };
         let mut draft = PoolDraft::new(&block.key);
@@ -157,7 +157,8 @@ impl<'o> Compiler<'o> {
     fn check_overrides(&self, findings: &mut Findings) {
         for set in self.overrides.iter().filter(|set| !self.holds(set)) {
             let pool = set.pool.as_deref().unwrap_or_default();
-            let message = format!("no pool is called `{pool}` any more: what was set is dropped");
+            let message =
+                format!("no pool is called `{pool}` any more: its `set` value is dropped");
             findings.warning(Spot::Set(set.to_string()), message);
         }
     }
@@ -196,7 +197,7 @@ impl<'o> Compiler<'o> {
             if pool.draft.server_connections_max.is_some_and(|most| most < workers) {
                 let message = format!(
                     "server_connections_max: each of the {workers} workers needs a link to each \
-                     server; allow {workers}, or have fewer workers"
+                     server; allow {workers}, or run fewer workers"
                 );
                 findings.error(pool.connections_spot.clone(), message);
             }

@@ -65,14 +65,14 @@ impl Difference {
     /// Why it needs `--allow-remap`; None if every key stays where it is.
     pub fn remap(&self) -> Option<String> {
         let told: Vec<String> = self.moved.iter().map(Moved::sentence).collect();
-        (!told.is_empty()).then(|| format!("{}; --allow-remap lets them", told.join("; ")))
+        (!told.is_empty()).then(|| format!("{}; use --allow-remap to permit it", told.join("; ")))
     }
 
     fn pool(&mut self, old: &Side, new: &Side) {
         let name = &new.plan.name;
         let (from, to) = (old.listen(), new.listen());
         if from != to {
-            self.lines.push(format!("pool {name}: listens on {to} and no more on {from}"));
+            self.lines.push(format!("pool {name}: listens on {to} and no longer on {from}"));
         }
         self.protocol(old, new);
         self.servers(old, new);
@@ -86,7 +86,7 @@ impl Difference {
         if from != to {
             let name = &new.plan.name;
             self.impossible.push(format!(
-                "pool {name}: protocol: {from} -> {to} needs a restart, or a pool of another name"
+                "pool {name}: protocol: {from} -> {to} needs a restart, or a pool with another name"
             ));
         }
     }
@@ -341,7 +341,7 @@ beta:
             "global: log_level: notice -> debug",
             "2 -> 3 workers",
             "pool beta removed from 127.0.0.1:2",
-            "pool alpha: listens on 127.0.0.1:7 and no more on 127.0.0.1:1",
+            "pool alpha: listens on 127.0.0.1:7 and no longer on 127.0.0.1:1",
             "pool alpha: server one: 10.0.0.1:11211 -> 10.0.0.7:11211",
             "pool gamma added on 127.0.0.1:2, 1 server",
         ];
@@ -366,7 +366,7 @@ beta:
         let keys = grouped(moved.keys as u64);
         let told = format!("pool alpha: {keys} of 100,000 sampled keys would move");
         assert_eq!(difference.lines, ["pool alpha: server three removed", &told]);
-        assert_eq!(difference.remap().unwrap(), format!("{told}; --allow-remap lets them"));
+        assert_eq!(difference.remap().unwrap(), format!("{told}; use --allow-remap to permit it"));
     }
 
     #[test]

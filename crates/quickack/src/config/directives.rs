@@ -403,7 +403,7 @@ const INT_MAX: u64 = i32::MAX as u64;
 
 fn file_name(word: &str) -> Result<String, Fault> {
     match word.is_empty() || word.contains(char::is_control) {
-        true => Err(Fault::new("a file's path is of visible characters")),
+        true => Err(Fault::new("a file's path may have only visible characters")),
         false => Ok(word.to_string()),
     }
 }

@@ -117,12 +117,15 @@ impl<'t> Builder<'t> {
             | Event::SequenceStart(_, 1.., _)
             | Event::MappingStart(_, 1.., _)
             | Event::Alias(_) => {
-                return Err(error(place, "anchors and aliases are not read; write the value out"));
+                return Err(error(
+                    place,
+                    "anchors and aliases are not allowed; write the value out",
+                ));
             }
             Event::Scalar(_, _, _, Some(_))
             | Event::SequenceStart(_, _, Some(_))
             | Event::MappingStart(_, _, Some(_)) => {
-                return Err(error(place, "tags (`!word`) are not read; leave it out"));
+                return Err(error(place, "tags (`!word`) are not allowed; remove it"));
             }
             Event::Scalar(word, style, ..) => match style {
                 ScalarStyle::Plain if place.start == place.end => Shape::Nothing,

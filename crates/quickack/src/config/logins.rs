@@ -86,7 +86,7 @@ fn users_of(text: &str) -> Result<Rc<Users>, Vec<String>> {
             let users = Users::new(pairs).expect("each line was found short enough");
             Ok(Rc::new(users))
         }
-        more => Err(vec![format!("{more} passwords; {USERS_MAX} are the most")]),
+        more => Err(vec![format!("{more} passwords; at most {USERS_MAX} are allowed")]),
     }
 }
 
@@ -105,7 +105,7 @@ fn credentials_of(text: &str) -> Result<Credentials, Vec<String>> {
     let pairs = pairs(text)?;
     let [(name, password)] = pairs[..] else {
         let count = pairs.len();
-        return Err(vec![format!("{count} `name:password` lines, not the one that is used")]);
+        return Err(vec![format!("{count} `name:password` lines; exactly one is needed")]);
     };
     Ok(Credentials { name: name.to_string(), password: password.to_string() })
 }
@@ -114,7 +114,7 @@ fn credentials_of(text: &str) -> Result<Credentials, Vec<String>> {
 fn credentials_of_one_word(text: &str) -> Result<Credentials, Vec<String>> {
     let credentials = credentials_of(text)?;
     match credentials.password.contains(char::is_whitespace) {
-        true => Err(vec!["to a server a password ends at its first space".to_string()]),
+        true => Err(vec!["a password for a server ends at its first space".to_string()]),
         false => Ok(credentials),
     }
 }
@@ -144,10 +144,10 @@ fn pairs(text: &str) -> Result<Vec<(&str, &str)>, Vec<String>> {
 fn pair(line: &str) -> Result<(&str, &str), &'static str> {
     let (name, password) = line.split_once(':').ok_or("no colon: write `name:password`")?;
     if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err("before the colon stands a name, of visible characters");
+        return Err("a name of visible characters must be in front of the colon");
     }
     if password.is_empty() || password.contains(char::is_control) {
-        return Err("after the colon stands a password, without control characters");
+        return Err("a password without control characters must follow the colon");
     }
     match line.len() <= LINE_LEN_MAX {
         true => Ok((name, password)),

@@ -68,7 +68,7 @@ pub fn set(config: &Config, overrides: &[Override], text: &str) -> Result<Vec<Ov
     let (same, mut others): (Vec<Override>, Vec<Override>) =
         overrides.iter().cloned().partition(|earlier| earlier.same_key(&new));
     match (new.value.is_empty(), same.is_empty()) {
-        (true, true) => Err(format!("{} is as the file says: it was not set", new.key())),
+        (true, true) => Err(format!("{} has the file's value: it was not set", new.key())),
         (true, false) => Ok(others),
         (false, _) => {
             others.push(new);

@@ -128,11 +128,11 @@ impl Affinity {
             ("off", _) if first => *self = Affinity::Off,
             ("auto", _) if first => *self = Affinity::Auto,
             ("off" | "auto", _) => {
-                return Err(Fault::new(format!("`{word}` stands alone, not in a list")));
+                return Err(Fault::new(format!("`{word}` must be alone, not in a list")));
             }
             (_, Affinity::List(list)) if !first => list.push(processor(word)?),
             _ if first => *self = Affinity::List(vec![processor(word)?]),
-            _ => return Err(Fault::new("numbers of processors, or one word alone")),
+            _ => return Err(Fault::new("expected processor numbers, or one word alone")),
         }
         Ok(())
     }
@@ -173,7 +173,7 @@ pub(super) fn stats_address(word: &str) -> Result<Address, Fault> {
     match Address::parse(word)? {
         address @ Address::Tcp { .. } => Ok(address),
         Address::Unix { .. } => {
-            Err(Fault::new("a port is served, `host:port`; the admin socket has a path"))
+            Err(Fault::new("statistics need a port, `host:port`; only the admin socket has a path"))
         }
     }
 }

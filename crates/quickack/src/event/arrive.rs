@@ -133,7 +133,7 @@ impl Loop<'_> {
         let now: Time = self.now;
         while let Some(greeter) = self.greeters.overdue(now) {
             if !greeter.is_silent() {
-                let why = "a PROXY header whose end did not come";
+                let why = "an incomplete PROXY header";
                 self.tell_broken(greeter.from, why);
             }
             self.door.left();

@@ -164,7 +164,7 @@ fn judge_v1(said: &[u8]) -> Verdict {
     };
     match ppp::v1::Header::try_from(&said[..end + 2]) {
         Ok(_) => Verdict::Whole(end + 2),
-        Err(_) => Verdict::Broken("a line that is no PROXY header"),
+        Err(_) => Verdict::Broken("a line that is not a PROXY header"),
     }
 }
 
@@ -184,7 +184,7 @@ fn judge_v2(said: &[u8]) -> Verdict {
     }
     match ppp::v2::Header::try_from(&said[..whole]) {
         Ok(_) => Verdict::Whole(whole),
-        Err(_) => Verdict::Broken("a binary header that makes no sense"),
+        Err(_) => Verdict::Broken("an invalid binary header"),
     }
 }
 
@@ -309,9 +309,9 @@ mod tests {
             "PROXY UDP4 192.0.2.1 198.51.100.2 1 2\r\n",
             "PROXY \r\n",
         ] {
-            check(line.as_bytes(), Err("a line that is no PROXY header"));
+            check(line.as_bytes(), Err("a line that is not a PROXY header"));
         }
-        let senseless = "a binary header that makes no sense";
+        let senseless = "an invalid binary header";
         check(&v2(2, 0x11, &[0; 12]), Err(senseless));
         check(&v2(1, 0x41, &[0; 12]), Err(senseless));
         check(&v2(1, 0x11, &[0; 11]), Err(senseless));

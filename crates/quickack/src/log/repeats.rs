@@ -52,7 +52,7 @@ impl Repeats {
 
     fn note_other(&mut self, now_us: u64) {
         let window = self.others.get_or_insert_with(|| {
-            let (level, text) = (Level::Warning, "lines of yet another kind".to_string());
+            let (level, text) = (Level::Warning, "other log lines, not shown".to_string());
             let last = Fact { level, key: "log-crowded".to_string(), text, from: From::Master };
             Window { since_us: now_us, count: 0, last }
         });

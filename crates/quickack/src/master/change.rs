@@ -82,11 +82,11 @@ impl Master {
     /// The file is read anew.
     pub(super) fn begin_reload(&mut self, asker: Option<Visitor>, allow_remap: bool, now: Instant) {
         let Some(file) = self.file.clone() else {
-            let why = "there is no file: the proxy runs with what is built in";
+            let why = "there is no file: the proxy runs with its built-in configuration";
             return self.refuse(asker, why);
         };
         if self.ending.is_some() {
-            return self.refuse(asker, "the proxy is ending");
+            return self.refuse(asker, "the proxy is shutting down");
         }
         if self.change.is_some() {
             return self.remember(Asked::Reload { asker, allow_remap });
@@ -106,7 +106,7 @@ impl Master {
     pub(super) fn begin_set(&mut self, visitor: Visitor, words: &[String], now: Instant) {
         let asker = Some(visitor);
         if self.ending.is_some() {
-            return self.refuse(asker, "the proxy is ending");
+            return self.refuse(asker, "the proxy is shutting down");
         }
         if self.change.is_some() {
             return self.remember(Asked::Set { asker: visitor, words: words.to_vec() });
@@ -139,7 +139,7 @@ impl Master {
                 Asked::Reload { asker, .. } => asker,
                 Asked::Set { asker, .. } => Some(asker),
             };
-            return self.refuse(asker, "too many changes wait already; ask again in a moment");
+            return self.refuse(asker, "too many changes are waiting; try again in a moment");
         }
         self.asked.push_back(asked);
     }
@@ -217,7 +217,7 @@ impl Master {
         if told.is_empty() {
             // Not even its text is taken over: what is written in another order has its rows in
             // another order.
-            let mut text = format!("nothing changed; epoch {} holds", self.running.epoch);
+            let mut text = format!("nothing changed; epoch {} stays in force", self.running.epoch);
             if !reading.report.is_empty() {
                 // What is wrong with the file itself, such as who may write it, stays so.
                 let one_line = format!("{text}: {}", one_line(&reading.report));
@@ -255,8 +255,8 @@ impl Master {
         let mut rows = self.rows.clone();
         let assigned = rows.assign(&config, &addresses)?;
         if self.caches.is_resized(&config, &assigned) {
-            return Err("`memory` and `item_size_max` of an embedded cache that runs cannot be \
-                        changed; its items are in it"
+            return Err("`memory` and `item_size_max` of a running embedded cache cannot be \
+                        changed: it holds items"
                 .to_string());
         }
         let workers = config.process.worker_count();
@@ -336,7 +336,7 @@ impl Master {
             && worker.state == State::Starting
         {
             worker.signal(Signal::KILL);
-            let text = format!("worker {number} cannot begin: {why}");
+            let text = format!("worker {number} cannot start: {why}");
             say(&mut self.log, Level::Error, &text);
             if !self.has_served {
                 // What has never worked is for whoever starts it to mend.
@@ -349,7 +349,7 @@ impl Master {
     pub(super) fn note_death(&mut self, number: usize) {
         // Once it holds, the successor starts with it, and says so.
         if let Some(Change { phase: Phase::Preparing(_), .. }) = &self.change {
-            self.abandon_change(&format!("worker {number} died while it was prepared"));
+            self.abandon_change(&format!("worker {number} died during the preparation"));
         }
     }
 
@@ -444,7 +444,7 @@ impl Master {
         match change.phase {
             Phase::Committing(_) => {
                 // It holds already; only the answer is given early.
-                return self.answer(change.asker, format!("it holds, but {why}"));
+                return self.answer(change.asker, format!("it is in force, but {why}"));
             }
             Phase::Preparing(next) => {
                 let epoch = next.running.epoch;
@@ -467,7 +467,7 @@ impl Master {
 
     fn refuse(&mut self, asker: Option<Visitor>, why: &str) {
         let epoch = self.running.epoch;
-        let text = format!("change refused, epoch {epoch} holds: {}", one_line(why));
+        let text = format!("change refused, epoch {epoch} stays in force: {}", one_line(why));
         say(&mut self.log, Level::Error, &text);
         if let Some(visitor) = asker {
             self.desk.refuse(visitor, why);

@@ -91,7 +91,7 @@ impl Master {
             let (level, text) = if ejected {
                 counters.add(metrics::Server::Ejections, 1);
                 counters.set(metrics::Server::EjectedAt, Now::read().unix_us);
-                (Level::Error, format!("{name} is ejected ({why}); its keys go to the others"))
+                (Level::Error, format!("{name} is ejected ({why}); its keys move to the others"))
             } else {
                 counters.set(metrics::Server::EjectedAt, 0);
                 (Level::Notice, format!("{name} is back ({why})"))

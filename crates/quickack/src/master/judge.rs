@@ -26,11 +26,11 @@ impl Master {
         let mut told = difference.lines;
         for (name, address) in addresses {
             if let Some(old) = self.running.addresses.get(name).filter(|old| *old != address) {
-                told.push(format!("{name} is at {address} now, not at {old}"));
+                told.push(format!("{name} has moved from {old} to {address}"));
             }
         }
         for path in self.listeners.gone() {
-            told.push(format!("{} was removed, and is made again", path.display()));
+            told.push(format!("{} was removed and is created again", path.display()));
         }
         affinity(config)?;
         self.try_places(config, addresses)?;
@@ -59,7 +59,7 @@ impl Master {
     pub(super) fn follow_process(&mut self) {
         let process = &self.running.config.process;
         if let Err(error) = self.log.change(&process.log, process.log_format, process.log_level) {
-            let text = format!("cannot open the new log: {error}; the old one is written on");
+            let text = format!("cannot open the new log: {error}; still writing to the old one");
             say(&mut self.log, Level::Error, &text);
         }
         if let Err(error) = self.desk.listen_for_stats(

@@ -33,7 +33,7 @@ impl Master {
                 // The ladder of every turn looks for the dead.
                 signal::CHLD => {}
                 odd => {
-                    let text = format!("signal {odd} means nothing here and is ignored");
+                    let text = format!("signal {odd} has no meaning here and is ignored");
                     say(&mut self.log, Level::Notice, &text);
                 }
             }
@@ -47,7 +47,7 @@ impl Master {
         let level = self.log.level().step(step);
         // Only the level changes: nothing is opened that could fail.
         let _ = self.log.change(&process.log, process.log_format, level);
-        say(&mut self.log, level, &format!("the log's level is {} now", level.name()));
+        say(&mut self.log, level, &format!("the log level is now {}", level.name()));
     }
 
     /// Opens again by their names what others may have moved away or removed, whatever the file
@@ -68,7 +68,7 @@ impl Master {
                 self.admin_trouble.clear();
                 let path = self.desk.path().unwrap_or(Path::new("")).display();
                 let text = match had_one {
-                    true => "the admin socket was removed, and is made again".to_string(),
+                    true => "the admin socket was removed and is created again".to_string(),
                     false => format!("admin socket: {path}"),
                 };
                 self.tell(asker, Level::Notice, &text);
@@ -88,8 +88,8 @@ impl Master {
     pub(super) fn look_at_sockets(&mut self, asker: Option<Visitor>) {
         let text = |path: &Path| {
             format!(
-                "{} is another file now, not the socket that is listened on: clients do not reach \
-                 it; remove that file and reload",
+                "{} is now another file, not the proxy's socket, so clients cannot reach the proxy \
+                 there; remove that file and reload",
                 path.display()
             )
         };
@@ -104,7 +104,7 @@ impl Master {
             Ok(false) => {}
             Ok(true) => self.tell(asker, Level::Notice, "the log is reopened"),
             Err(error) => {
-                let text = format!("cannot reopen the log: {error}; the old one is written on");
+                let text = format!("cannot reopen the log: {error}; still writing to the old one");
                 // Nobody may be looking at the old one any more.
                 crate::log::line(&text);
                 self.fail(asker, &text);
@@ -137,11 +137,11 @@ impl Master {
         }
         let timeout = self.running.config.process.shutdown_timeout_us;
         let text = format!(
-            "draining: no more clients are taken, what was asked is answered, for up to {}",
+            "draining for up to {}: accepting no more clients, answering outstanding requests",
             crate::config::duration_word(timeout)
         );
         say(&mut self.log, Level::Notice, &text);
-        self.abandon_change("the proxy is ending");
+        self.abandon_change("the proxy is shutting down");
         self.drain_workers();
         self.listeners.close_all();
         let deadline = now + Duration::from_micros(timeout) + GRACE;
@@ -150,7 +150,7 @@ impl Master {
 
     /// Sends the workers away and keeps the listeners: until a reload, clients wait.
     fn rest(&mut self, _now: Instant) {
-        say(&mut self.log, Level::Notice, "the workers retire; a reload starts new ones");
+        say(&mut self.log, Level::Notice, "the workers are retiring; a reload starts new ones");
         self.resting = true;
         self.drain_workers();
     }
@@ -197,15 +197,16 @@ impl Master {
             self.health.forget_worker(number);
             self.poke_all();
             if worker.state == State::Leaving {
-                say(&mut self.log, Level::Notice, &format!("worker {number} has left ({status})"));
+                let text = format!("worker {number} has exited ({status})");
+                say(&mut self.log, Level::Notice, &text);
                 self.note_left(number);
                 continue;
             }
             let pid = worker.pid();
             let again = match self.slots[number].not_before.saturating_duration_since(now) {
                 _ if self.ending.is_some() || self.resting => String::new(),
-                Duration::ZERO => "; started again at once".to_string(),
-                pause => format!("; started again in {} ms", pause.as_millis()),
+                Duration::ZERO => "; restarting at once".to_string(),
+                pause => format!("; restarting in {} ms", pause.as_millis()),
             };
             // One that hung was told to by us.
             let hint = match worker.state {
@@ -230,7 +231,7 @@ impl Master {
         {
             worker.set_state(State::Leaving);
             let text =
-                format!("worker {number} (pid {}) was told to end, and drains", worker.pid());
+                format!("worker {number} (pid {}) was told to exit and is draining", worker.pid());
             say(&mut self.log, Level::Notice, &text);
         }
     }
@@ -273,12 +274,12 @@ impl Master {
             let is_still = worker.stands_still(self.board.beats(number), looks) && !hang.is_zero();
             let is_deaf = worker.channel.overdue(now) && !was_late && !hang.is_zero();
             let why = match is_deaf {
-                _ if is_still => format!("no turn in {} ms", hang.as_millis()),
-                true => "it does not read what it is told".to_string(),
+                _ if is_still => format!("no turn of its event loop in {} ms", hang.as_millis()),
+                true => "it does not read its messages".to_string(),
                 false => continue,
             };
             let text = format!(
-                "worker {number} (pid {}) is hung: {why}; {}; it is replaced",
+                "worker {number} (pid {}) is hung: {why}; {}; it is being replaced",
                 worker.pid(),
                 worker.whereabouts()
             );

@@ -302,7 +302,7 @@ impl Master {
                     say(
                         &mut self.log,
                         Level::Error,
-                        &format!("worker {number}: {fault}; it is ended"),
+                        &format!("worker {number}: {fault}; it is being stopped"),
                     );
                     worker.signal(Signal::KILL);
                     self.events.forget(&worker.channel);
@@ -341,13 +341,13 @@ impl Master {
                 self.log.write(Now::read(), Fact { level, key, text, from });
             }
             Message::LogLost { lines } => {
-                let text = format!("worker {number}: {lines} lines for the log were lost");
+                let text = format!("worker {number}: {lines} log lines were lost");
                 say(&mut self.log, Level::Warning, &text);
             }
             Message::Leaving {} => self.note_leaving(number),
             Message::Clients { client } => self.pass_clients(client, fds),
             other => {
-                let text = format!("worker {number} said what only a master says: {other:?}");
+                let text = format!("worker {number} sent a message of the master: {other:?}");
                 say(&mut self.log, Level::Error, &text);
             }
         }
@@ -412,7 +412,7 @@ fn make_board(config: &Config) -> io::Result<(OwnedFd, Board)> {
         let bytes = (words * size_of::<u64>()) as u64;
         let what = format!(
             "{} of address space for the counters of up to {rows} pools and servers and \
-             {WORKERS_MAX} workers, of which only what is used takes memory",
+             {WORKERS_MAX} workers; only the used part takes memory",
             config::size_word(bytes)
         );
         address_space::no_room(&error, &what, address_space_needed(config, rows))

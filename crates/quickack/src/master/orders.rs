@@ -72,7 +72,7 @@ impl Desk {
             Ok(_) => {}
             // Who has not asked for it can do without, as on a disk that cannot be written.
             Err(error) if process.admin == Admin::Default => {
-                crate::log::line(&format!("{error}; running without"));
+                crate::log::line(&format!("{error}; running without it"));
             }
             Err(error) => return Err(error),
         }
@@ -273,7 +273,7 @@ impl Desk {
                         return Some(guest.question(end));
                     }
                     if guest.asked.len() > QUESTION_LEN_MAX {
-                        self.refuse(visitor, "a question is one line of at most 64 KiB");
+                        self.refuse(visitor, "a request is one line of at most 64 KiB");
                         return None;
                     }
                 }
@@ -399,7 +399,7 @@ impl Master {
     fn heed_order(&mut self, visitor: Visitor, question: &str, now: Instant) {
         let words: Vec<String> = question.split_whitespace().map(str::to_string).collect();
         let Some((verb, words)) = words.split_first() else {
-            return self.desk.refuse(visitor, &format!("ask one of: {}", verbs()));
+            return self.desk.refuse(visitor, &format!("use one of: {}", verbs()));
         };
         let known = match verb.as_str() {
             "reload" => &["--allow-remap"][..],
@@ -410,7 +410,7 @@ impl Master {
         let takes_words = matches!(verb.as_str(), "set" | "log-level");
         if let Some(odd) = words.iter().find(|word| !takes_words && !known.contains(&word.as_str()))
         {
-            return self.desk.refuse(visitor, &format!("`{verb}` does not know `{odd}`"));
+            return self.desk.refuse(visitor, &format!("`{verb}` does not take `{odd}`"));
         }
         let says = |word: &str| words.iter().any(|given| given == word);
         match verb.as_str() {
@@ -418,7 +418,7 @@ impl Master {
                 self.renew(Some(visitor));
                 self.begin_reload(Some(visitor), says("--allow-remap"), now);
             }
-            "set" if words.is_empty() => self.desk.refuse(visitor, "set what? KEY=VALUE"),
+            "set" if words.is_empty() => self.desk.refuse(visitor, "set needs KEY=VALUE"),
             "set" => self.begin_set(visitor, words, now),
             "log-level" => match words {
                 [level] => {
@@ -452,7 +452,7 @@ impl Master {
                 self.signal_all(Signal::KILL);
             }
             odd => {
-                let why = format!("no verb is called `{odd}`; ask one of: {}", verbs());
+                let why = format!("unknown verb `{odd}`; use one of: {}", verbs());
                 self.desk.refuse(visitor, &why);
             }
         }

@@ -45,11 +45,11 @@ impl Master {
         let address = &self.listeners.find(self.running.listeners.first()?.id).bound;
         let (host, port) = address.rsplit_once(':')?;
         Some(format!(
-            "an embedded cache stands behind it; try it from another terminal:\n\n    \
+            "it serves an embedded cache; try it from another terminal:\n\n    \
              printf 'set greeting 0 0 5\\r\\nhello\\r\\nget greeting\\r\\nquit\\r\\n' \
              | nc {host} {port}\n\n\
              quickack: in front of your own servers: quickack run -c nutcracker.yml; \
-             to end: Ctrl-C"
+             to stop: Ctrl-C"
         ))
     }
 

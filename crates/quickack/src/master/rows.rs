@@ -92,8 +92,8 @@ impl Rows {
         }
         if self.next == self.max {
             return Err(format!(
-                "this process has room for {} pools and servers, which it reserved when it \
-                 started; restart it to have more",
+                "this process reserved room for {} pools and servers when it started; restart it \
+                 to have more",
                 self.max - 1
             ));
         }

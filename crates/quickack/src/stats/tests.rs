@@ -83,7 +83,7 @@ fn people_read_what_has_happened() {
     let text = snapshot().text();
     let expected = "\
 quickack 1.2.3 on here, up 1h 2m, epoch 7
-clients 3,003 now, 5,005 ever; links 0 now; 0 requests wait, 0 bytes are held
+clients 3,003 now, 5,005 in total; links 0 now; 0 requests waiting, 0 bytes held
 
 WORKER  PID  STATE       CLIENTS  LINKS  WAITING  ACCEPTS    TURNS  BUSY
 0       101  serving           3      0        0        5      100   0us

@@ -21,7 +21,7 @@ impl Snapshot {
         );
         let _ = writeln!(
             out,
-            "clients {} now, {} ever; links {} now; {} requests wait, {} bytes are held",
+            "clients {} now, {} in total; links {} now; {} requests waiting, {} bytes held",
             grouped(totals.value(Worker::ClientsNow)),
             grouped(totals.value(Worker::Accepts)),
             grouped(totals.value(Worker::LinksNow)),

@@ -172,7 +172,7 @@ impl Chaos {
             return;
         }
         let text = &answer.text;
-        let has_died = text.contains("died while it was prepared");
+        let has_died = text.contains("died during the preparation");
         assert!(has_died || text.contains("did not answer in time"), "{answer:?}");
         assert!(!has_died || self.deaths > self.deaths_before, "nobody was killed: {answer:?}");
         assert!(text.contains("nothing has changed"), "{answer:?}");

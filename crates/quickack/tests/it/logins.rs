@@ -256,7 +256,7 @@ fn a_reload_takes_other_passwords_and_who_is_logged_in_stays_before_memcached() 
     // What others may read is not taken, and what holds goes on.
     write(folder.path(), "users", "carl:other-secret\n", 0o644);
     let refused = quickack.admin(&["reload"]);
-    assert!(!refused.ok && refused.text.contains("its mode 0644 lets others"), "{refused:?}");
+    assert!(!refused.ok && refused.text.contains("its mode 0644 lets other users"), "{refused:?}");
     quickack.client().ask(&login("carl", "new-secret"), "STORED\r\n");
     // A value that is set at run time is compiled with the files that were read.
     quickack.admin_ok(&["set", "alpha.timeout=3s"]);

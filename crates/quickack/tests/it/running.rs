@@ -139,7 +139,7 @@ fn the_name_of_a_proxy_that_runs_is_not_taken_by_another_with_the_same_file() {
     command.args(["run", "-c"]).arg(site.path("plain.yml")).env(RUNTIME, site.path(NAMES));
     let mut second = Process::start("second", &mut command);
     second.wait_for("that it runs without", |said| {
-        let told = said.contains("another proxy runs with this configuration; running without");
+        let told = said.contains("another proxy is running with this configuration; running");
         (told && said.contains("listening on")).then_some(())
     });
     site.ask(&["workers", "-c", "plain.yml"]).is_of(&first);
@@ -204,7 +204,7 @@ fn a_reload_makes_removed_sockets_again_and_those_who_are_there_stay() {
     ask(&mut early, "set k 0 0 1\r\nx\r\n", "STORED\r\n");
     fs::remove_file(&socket).unwrap();
     let reload = site.ask(&["reload", "-c", "alpha.yml"]);
-    let told = format!("{} was removed, and is made again", socket.display());
+    let told = format!("{} was removed and is created again", socket.display());
     assert!(reload.ok && reload.stdout.contains(&told), "{}{}", reload.stdout, reload.stderr);
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);
     let mut late = unix_client(&socket);
@@ -229,13 +229,13 @@ fn a_reload_makes_removed_sockets_again_and_those_who_are_there_stay() {
     fs::remove_file(&socket).unwrap();
     fs::write(&socket, "precious").unwrap();
     let reload = site.ask(&["reload", "-c", "alpha.yml"]);
-    let told = format!("{} is another file now", socket.display());
+    let told = format!("{} is now another file", socket.display());
     assert!(!reload.ok && reload.stderr.contains(&told), "{}{}", reload.stdout, reload.stderr);
     assert!(reload.stderr.contains("apart from that: nothing changed"), "{}", reload.stderr);
     assert_eq!(fs::read_to_string(&socket).unwrap(), "precious");
     fs::remove_file(&socket).unwrap();
     let reload = site.ask(&["reload", "-c", "alpha.yml"]);
-    assert!(reload.ok && reload.stdout.contains("is made again"), "{}", reload.stderr);
+    assert!(reload.ok && reload.stdout.contains("is created again"), "{}", reload.stderr);
     ask(&mut unix_client(&socket), "get k\r\n", "VALUE k 0 1\r\nx\r\nEND\r\n");
 }
 
@@ -299,7 +299,7 @@ fn files_that_others_may_change_are_warned_of_as_root_too() {
     assert_eq!(told(), "");
     for open in [0o664, 0o646] {
         mode(&file, open);
-        let words = format!("warning: the mode {open:04o} of this file lets others than its owner");
+        let words = format!("warning: the mode {open:04o} of this file lets other users");
         assert!(told().contains(&words), "{}", told());
     }
     mode(&file, 0o644);

@@ -30,20 +30,21 @@ use opcodes::Shape;
 pub(super) const FIRST: u8 = header::REQUEST;
 
 const ABOUT: &str = "\
-Spoken by a connection to the same listener whose first byte is 0x80. Servers are spoken to in text.
-Where the answers differ from those of memcached 1.6.18:
+A connection to the same listener speaks binary if its first byte is 0x80. The proxy speaks text to
+the servers. The answers differ from those of memcached 1.6.18 in these points:
 
-* a key with a space, a control character or DEL in it has at most 186 bytes, else 0x04: it
-  travels as base64, and only to servers with the meta commands, else 0x83;
-* a read of such a key that finds it stale takes the right to renew it, of which this protocol
-  cannot tell: keep such keys and stale marks apart;
-* an expiry past 2147483647 (the year 2038) is that second: text has no later one;
-* what the proxy refuses by name is answered 0x83 with the reason; a fault 0x86 with the server's
-  name, but 0x84 where a change had been sent and may have been made: libmemcached takes these for
-  a broken connection, and none aborts a program as its `increment` does at 0x20 and 0x82;
-* of an unknown opcode the whole body is swallowed, where memcached takes a part of it for the
-  next packet; a `GAT` with a value is malformed; what is no packet gets one answer, 0x04, before
-  the end.
+* a key with a space, a control character or DEL in it may have at most 186 bytes, else 0x04. It is
+  sent as base64, and only to servers with the meta commands, else 0x83;
+* a read that finds such a key stale takes the right to renew it, which this protocol cannot show:
+  do not use stale marks with such keys;
+* an expiry past 2147483647 (the year 2038) becomes that second: text has no later one;
+* a request that the proxy refuses by name is answered 0x83 with the reason. A fault is answered
+  0x86 with the server's name, but 0x84 if a change had been sent and may have been made.
+  libmemcached takes these for a broken connection; none of them aborts a program, as 0x20 and 0x82
+  do in its `increment`;
+* the whole body of an unknown opcode is skipped, while memcached takes a part of it for the next
+  packet. A `GAT` with a value is malformed. Bytes that are not a packet get one answer, 0x04,
+  before the connection is closed.
 
 A cas number belongs to the server that gave it.
 ";

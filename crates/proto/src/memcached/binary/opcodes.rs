@@ -83,7 +83,7 @@ const INCREMENT: Shape = Shape::Delta { down: false };
 const DECREMENT: Shape = Shape::Delta { down: true };
 
 const MERGED: &str = "merged with other reads";
-const TOUCHES: &str = "as Get, and sets the expiry; never asked twice";
+const TOUCHES: &str = "as Get, and sets the expiry; never sent twice";
 const SHOWS_CAS: &str = "only on servers with meta: its answer has a cas number, else 0x83";
 const ADDS: &str = "as Set; a value that is too large for the server removes what was there";
 const QUIET_CAS: &str = "with a cas number only on servers with meta, else 0x83";
@@ -133,14 +133,21 @@ const OPCODES: [Opcode; 50] = [
         Shape::Bare,
         Loud,
         Class::Local(Local::Barrier),
-        "answered when all before it is settled on all servers",
+        "answered when all requests before it are settled on all servers",
     ),
     row(0x0b, "Version", Shape::Bare, Loud, Class::Local(Local::Version), "the proxy's own"),
     row(0x0c, "GetK", GETK, Loud, READ, MERGED),
     row(0x0d, "GetKQ", GETK, Sparing, READ, MERGED),
     row(0x0e, "Append", APPEND, Loud, WRITE, ADDS),
     row(0x0f, "Prepend", PREPEND, Loud, WRITE, ADDS),
-    row(0x10, "Stat", Shape::Stat, Loud, STATISTICS, "as text's `stats`, with its argument as key"),
+    row(
+        0x10,
+        "Stat",
+        Shape::Stat,
+        Loud,
+        STATISTICS,
+        "as `stats` in text, with its argument as key",
+    ),
     row(0x11, "SetQ", SET, Sparing, WRITE, ""),
     row(0x12, "AddQ", ADD, Sparing, WRITE, ""),
     row(0x13, "ReplaceQ", REPLACE, Sparing, WRITE, ""),
@@ -152,7 +159,7 @@ const OPCODES: [Opcode; 50] = [
     row(0x19, "AppendQ", APPEND, Sparing, WRITE, QUIET_CAS),
     row(0x1a, "PrependQ", PREPEND, Sparing, WRITE, QUIET_CAS),
     unknown(0x1b, "Verbosity"),
-    row(0x1c, "Touch", TOUCH, Loud, WRITE, "asked as GAT: the value comes as far as here"),
+    row(0x1c, "Touch", TOUCH, Loud, WRITE, "sent as GAT: the server sends the value to the proxy"),
     row(0x1d, "GAT", GAT, Loud, READ_TOUCH, TOUCHES),
     row(0x1e, "GATQ", GAT, Sparing, READ_TOUCH, TOUCHES),
     row(SASL_LIST, "SASLList", Shape::Bare, Loud, UNKNOWN, LOGIN),

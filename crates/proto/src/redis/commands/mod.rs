@@ -156,20 +156,20 @@ const fn survey(command: u16) -> Class {
 
 pub(super) const ABOUT: &str = "\
 RESP 2, RESP 3 (`HELLO 3`) and inline commands. `container|sub` is a subcommand. The table is made
-of what Redis 7.0 and Valkey 9.1 say of their commands; what they refuse for its form (the number
-of arguments, or of keys) is refused in their words without asking them. Commands that no row has
-are unknown, unless `commands:` tells where their keys are.
+from the descriptions that Redis 7.0 and Valkey 9.1 give of their commands. A request whose form
+they refuse (the number of arguments, or of keys) is refused in their words without asking them.
+Commands that are not in the table are unknown, unless `commands:` says where their keys are.
 
-What servers take and this does not:
+Servers accept these, but quickack does not:
 
 * bytes other than CR LF where a length or an argument ends, and a NUL in an inline command: the
-  connection ends;
-* an inline command of more than 64 KiB, however it comes;
+  connection is closed;
+* an inline command of more than 64 KiB, no matter in how many pieces it arrives;
 * more than 32 MiB in one request; a long last argument of a command for one server does not
-  count, if it is no key;
-* a cursor for `SCAN` that is no number;
-* `XREAD` and `XREADGROUP` with `BLOCK`, since others share the link.
+  count, unless it is a key;
+* a cursor for `SCAN` that is not a number;
+* `XREAD` and `XREADGROUP` with `BLOCK`, since clients share the link.
 
-A request without keys goes to one server or to all. A script or a function that reads keys which it
-was not told of reads those of one server: nobody can see that but who reads the script.
+A request without keys goes to one server or to all. If a script or a function reads keys that were
+not declared, it reads those of one server, and the proxy cannot detect it.
 ";

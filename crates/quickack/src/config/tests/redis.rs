@@ -85,10 +85,10 @@ fn a_name_that_cannot_be_allowed_is_told_where_it_stands_and_why() {
             "save, cluster",
             "allow: `cluster` cannot be allowed: behind the proxy there are separate",
         ),
-        ("save, get", "allow: `get` needs no leave; take it out"),
+        ("save, get", "allow: `get` needs no permission; remove it"),
         ("save, config set", "did you mean `config|set`?"),
         ("save, config set", "speaks redis; subcommands are written with `|`"),
-        ("save, Nosuch cmd", "allow: `Nosuch cmd` is no command of a pool that speaks redis"),
+        ("save, Nosuch cmd", "allow: `Nosuch cmd` is not a command of a pool that speaks redis"),
         ("save, MONITOR", "allow: `MONITOR` cannot be allowed: it would show every client's"),
         ("save, script", "allow: `script` has no subcommand that could be allowed"),
         ("save, client", "allow: `client` has no subcommand that could be allowed"),
@@ -98,7 +98,7 @@ fn a_name_that_cannot_be_allowed_is_told_where_it_stands_and_why() {
         ("save, debug|reload", "allow: `debug|reload` cannot be allowed: it would end the server"),
         ("save, debug|set-disable-deny-scripts", "cannot be allowed: it would end the server"),
         ("save, slowlogs", "did you mean `slowlog`?"),
-        ("save, flush_all", "allow: `flush_all` is no command of a pool that speaks redis"),
+        ("save, flush_all", "allow: `flush_all` is not a command of a pool that speaks redis"),
     ] {
         let report = told(REDIS_TEXT, names);
         assert!(report.contains(expected), "{names}: {report}");
@@ -110,7 +110,7 @@ fn a_name_that_cannot_be_allowed_is_told_where_it_stands_and_why() {
     for (names, expected) in [
         ("watch", "allow: `watch` cannot be allowed: it is a stream; ask the server itself"),
         ("shutdown", "allow: `shutdown` cannot be allowed: ask the server itself"),
-        ("stats", "allow: `stats` needs no leave"),
+        ("stats", "allow: `stats` needs no permission"),
         ("stats rest", "did you mean `stats reset`?"),
         ("flushall", "did you mean `flush_all`?"),
     ] {
@@ -227,6 +227,6 @@ fn a_reload_tells_what_changes_for_redis() {
     let same = difference(&config(REDIS_TEXT), &config(&native));
     assert!(same.impossible.is_empty(), "it is the same, in other words");
     let other = difference(&config(REDIS_TEXT), &config(POOL_TEXT));
-    let told = "pool p: protocol: redis -> memcached needs a restart, or a pool of another name";
+    let told = "pool p: protocol: redis -> memcached needs a restart, or a pool with another name";
     assert_eq!(other.impossible, [told]);
 }
