@@ -231,7 +231,7 @@ fn what_a_file_holds_is_compiled_where_it_came_with_the_text() {
     let shown = format!("{:?} {} {}", config.attachments, config.running_text(), shown(&config));
     assert!(shown.contains("secrets") && !shown.contains("anna"), "{shown}");
     let told = with_users(None).report.render_text();
-    assert!(told.contains("users: `secrets`: it was not passed with the configuration"), "{told}");
+    assert!(told.contains("users: `secrets`: it was not passed to this process"), "{told}");
     let told = compile("test.yml", &format!("{POOL_TEXT}  users: x\n"), &[]).report.render_text();
     assert!(told.contains("users: `x`: no file can be named here"), "{told}");
 }

@@ -87,8 +87,8 @@ fn a_name_that_cannot_be_allowed_is_told_where_it_stands_and_why() {
         ),
         ("save, get", "allow: `get` needs no permission; remove it"),
         ("save, config set", "did you mean `config|set`?"),
-        ("save, config set", "speaks redis; subcommands are written with `|`"),
-        ("save, Nosuch cmd", "allow: `Nosuch cmd` is not a command of a pool that speaks redis"),
+        ("save, config set", "speak redis; subcommands are written with `|`"),
+        ("save, Nosuch cmd", "allow: `Nosuch cmd` is not a command of pools that speak redis"),
         ("save, MONITOR", "allow: `MONITOR` cannot be allowed: it would show every client's"),
         ("save, script", "allow: `script` has no subcommand that could be allowed"),
         ("save, client", "allow: `client` has no subcommand that could be allowed"),
@@ -98,7 +98,7 @@ fn a_name_that_cannot_be_allowed_is_told_where_it_stands_and_why() {
         ("save, debug|reload", "allow: `debug|reload` cannot be allowed: it would end the server"),
         ("save, debug|set-disable-deny-scripts", "cannot be allowed: it would end the server"),
         ("save, slowlogs", "did you mean `slowlog`?"),
-        ("save, flush_all", "allow: `flush_all` is not a command of a pool that speaks redis"),
+        ("save, flush_all", "allow: `flush_all` is not a command of pools that speak redis"),
     ] {
         let report = told(REDIS_TEXT, names);
         assert!(report.contains(expected), "{names}: {report}");
