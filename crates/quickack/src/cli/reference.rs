@@ -153,7 +153,7 @@ fn errors() -> String {
         "Errors that a client sees when something fails that is not its own fault. A memcached\n\
          client gets the line `SERVER_ERROR <server>: <words>`, a Redis client gets\n\
          `-ERR <server>: <words>`. The server is named as in the configuration; if no server is\n\
-         left, the pool is named instead. The column \"after sending\" is for an update that had\n\
+         left, the pool is named instead. The words after sending are for an update that had\n\
          been sent: it may have been executed, and is never sent again.\n\n\
          A change at several servers (`MSET`, `DEL`, `FLUSHALL`, `SCRIPT LOAD`, `flush_all` …) is\n\
          sent to none of them if one of them is Down, Unable, LaneRefused or QueueFull at that\n\

@@ -138,7 +138,7 @@ fn a_folder_behind_a_users_link_is_not_looked_into() {
     command.args(["workers", "-c"]).arg(site.path("plain.yml"));
     command.env_remove(RUNTIME).env("XDG_RUNTIME_DIR", &home);
     let asked = Answer::of(&command.output().unwrap());
-    assert!(!asked.ok && asked.stderr.contains("in no folder of ours;"), "{}", asked.stderr);
+    assert!(!asked.ok && asked.stderr.contains("in no folder of this user;"), "{}", asked.stderr);
 }
 
 /// The kernel gives no process id for a peer that is in another namespace of those.
