@@ -29,7 +29,7 @@ struct Before {
     is_void: bool,
 }
 
-const VOID: &str = "it belongs to a transaction that was refused, of which nothing is carried out";
+const VOID: &str = "it belongs to a refused transaction, of which nothing is executed";
 /// A client that wants no answer gets none.
 fn mute(client: &mut Client, request: &mut Request) {
     if client.session.muted == Muted::Next && !bug!(SkipForEver) {

@@ -44,8 +44,7 @@ pub(super) struct Apart {
 }
 
 /// A request whose keys cannot be told from it, in a pool where they may be anywhere.
-const NOT_SOLE: &str =
-    "it may touch keys that cannot be told from it: only in a pool of one server";
+const NOT_SOLE: &str = "its keys cannot be read from the request: only in a pool of one server";
 const NOT_ONE: &str = "refused by the proxy: each server has its own; ask the server itself";
 const NOT_ALLOWED: &str = "refused by the proxy: the pool's `allow:` does not name it";
 const NO_PLACE: &str = "invalid cursor";

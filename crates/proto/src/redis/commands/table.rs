@@ -11,20 +11,21 @@ const BLOCKING: &str = "it would hold up all other clients of its server connect
 const CLIENTS: &str = "a server's connections are the proxy's, not its clients'";
 const CLUSTER: &str = "behind the proxy there are separate servers, not a cluster";
 const ENDS: &str = "it would end the server, or harm it; ask the server itself";
-const FACTS: &str = "it tells of the servers themselves";
+const FACTS: &str = "it reports on the servers themselves";
 const INTERNAL: &str = "only servers say this, to one another";
-const MESSAGES: &str = "it would make a server speak unasked on a connection that clients share";
+const MESSAGES: &str =
+    "it would make a server send unrequested messages on a connection that clients share";
 const MONITOR: &str = "it would show every client's requests; ask the server itself";
 const MOVES: &str = "it would move keys away from the server where the proxy looks for them";
-const OWN: &str = "the proxy answers, of what it knows itself";
+const OWN: &str = "the proxy answers from its own data";
 const PUBLISH: &str =
     "subscribers are not served yet, and those at the other servers would not hear it";
-const REPLY: &str = "it would change how a connection that clients share is answered";
+const REPLY: &str = "it would change the replies on a connection that clients share";
 const ROLE: &str = "it would change which servers have the pool's data; ask the server itself";
 const TRACKING: &str = "a server would tell it about the connection, which clients share";
 const TRANSACTION: &str =
     "it would bind a server connection to one client, and server connections are shared";
-const UNNEEDED: &str = "the proxy does nothing that it could ask for";
+const UNNEEDED: &str = "it applies to nothing that the proxy does";
 const WAIT: &str = "it waits for what one connection wrote, and server connections are shared";
 
 #[rustfmt::skip]
@@ -593,7 +594,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "client|capa",
         class: Class::Refuse(Refusal::ByName(UNNEEDED)),
         place: Place::Any, compare: Exact,
-        note: "not in Redis 7.0; the proxy does nothing that it could ask for",
+        note: "not in Redis 7.0; it applies to nothing that the proxy does",
         arity: -3, legacy: [0, 0, 0], container: false, valkey: true,
         keys: &[],
         flags: &["noscript", "loading", "stale", "allow_busy"],
@@ -664,7 +665,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "client|import-source",
         class: Class::Refuse(Refusal::ByName(UNNEEDED)),
         place: Place::Any, compare: Exact,
-        note: "not in Redis 7.0; the proxy does nothing that it could ask for",
+        note: "not in Redis 7.0; it applies to nothing that the proxy does",
         arity: 3, legacy: [0, 0, 0], container: false, valkey: true,
         keys: &[],
         flags: &["noscript", "loading", "stale"],
@@ -1770,7 +1771,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "debug|error",
         class: Class::Refuse(Refusal::ByName(REPLY)),
         place: Place::Any, compare: Exact,
-        note: "it would change how a connection that clients share is answered",
+        note: "it would change the replies on a connection that clients share",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -1950,7 +1951,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "debug|protocol",
         class: Class::Refuse(Refusal::ByName(REPLY)),
         place: Place::Any, compare: Exact,
-        note: "it would change how a connection that clients share is answered",
+        note: "it would change the replies on a connection that clients share",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["admin", "noscript", "loading", "stale"],
@@ -4612,7 +4613,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "psubscribe",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "noscript", "loading", "stale"],
@@ -4687,7 +4688,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "pubsub|channels",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "loading", "stale"],
@@ -4716,7 +4717,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "pubsub|numpat",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: 2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "loading", "stale"],
@@ -4730,7 +4731,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "pubsub|numsub",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "loading", "stale"],
@@ -4744,7 +4745,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "pubsub|shardchannels",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "loading", "stale"],
@@ -4759,7 +4760,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "pubsub|shardnumsub",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "loading", "stale"],
@@ -4774,7 +4775,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "punsubscribe",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "noscript", "loading", "stale"],
@@ -5776,7 +5777,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "ssubscribe",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -2, legacy: [1, -1, 1], container: false, valkey: false,
         keys: &[
             KeySpec { begin: At(1),
@@ -5812,7 +5813,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "subscribe",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -2, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "noscript", "loading", "stale"],
@@ -5885,7 +5886,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "sunsubscribe",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -1, legacy: [1, -1, 1], container: false, valkey: false,
         keys: &[
             KeySpec { begin: At(1),
@@ -6021,7 +6022,7 @@ pub(super) static ROWS: &[Row] = &[
         name: "unsubscribe",
         class: Class::Refuse(Refusal::ByName(MESSAGES)),
         place: Place::Any, compare: Exact,
-        note: "it would make a server speak unasked on a connection that clients share",
+        note: "it would make a server send unrequested messages on a connection that clients share",
         arity: -1, legacy: [0, 0, 0], container: false, valkey: false,
         keys: &[],
         flags: &["pubsub", "noscript", "loading", "stale"],

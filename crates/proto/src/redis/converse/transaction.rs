@@ -11,8 +11,9 @@ use super::Talk;
 /// What is answered all the same.
 const ANSWERED: &[u16] =
     &[id::MULTI, id::EXEC, id::DISCARD, id::RESET, id::QUIT, id::HELLO, id::AUTH];
-const VOID: &[u8] = b"' is not supported: it belongs to a transaction that was refused, of which \
-    nothing is carried out";
+const VOID: &[u8] =
+    b"' is not supported: it belongs to a refused transaction, of which nothing is \
+    executed";
 const NO_MULTI: &[u8] = b"ERR 'multi' is not supported: it would bind a server connection to one \
     client, and server connections are shared";
 const ABORTED: &[u8] = b"EXECABORT Transaction discarded because of previous errors.";

@@ -78,7 +78,7 @@ fn a_name_that_cannot_be_allowed_is_told_where_it_stands_and_why() {
             "allow: `monitor` cannot be allowed: it would show every client's requests",
         ),
         ("save, psync", "allow: `psync` cannot be allowed: only servers say this, to one another"),
-        ("save, debug|protocol", "`debug|protocol` cannot be allowed: it would change how a conn"),
+        ("save, debug|protocol", "`debug|protocol` cannot be allowed: it would change the replies"),
         ("save, shutdown", "allow: `shutdown` cannot be allowed: it would end the server"),
         ("save, replicaof", "allow: `replicaof` cannot be allowed: it would change which servers"),
         (

@@ -120,10 +120,7 @@ fn what_has_a_key_goes_to_the_server_of_its_key() {
     assert!(matches!(&said, Reply::Error(text) if text.starts_with(b"CROSSSLOT")), "{said:?}");
     assert_eq!(client.say("DEBUG SET-ACTIVE-EXPIRE 1"), ok());
     for (line, why) in [
-        (
-            "DEBUG PROTOCOL string",
-            "it would change how a connection that clients share is answered",
-        ),
+        ("DEBUG PROTOCOL string", "it would change the replies on a connection that clients share"),
         ("DEBUG SEGFAULT", "it would end the server, or harm it; ask the server itself"),
     ] {
         let said = client.say(line);
