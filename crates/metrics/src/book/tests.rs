@@ -1,4 +1,4 @@
-//! Who shares what with whom, and what a reader makes of a memory that it did not make.
+//! Tests of sharing between processes, and of reading a memory that another process made.
 
 use super::*;
 
