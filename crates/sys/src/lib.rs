@@ -1,5 +1,5 @@
 //! Linux behind safe functions: each does what its manual page says, with owned descriptors and no
-//! policy. One family of calls a file. The only room where `unsafe` may stand.
+//! policy. One family of calls a file. This is the only crate that may contain `unsafe`.
 #![allow(unsafe_code)]
 
 pub mod channel;
