@@ -49,7 +49,7 @@
 //!
 //! The index never grows, so no request pays for a rehash. A lookup reads at most one pair of
 //! buckets, so keys chosen to collide cost their owner hits but cost nobody time. With items below
-//! some
+//! some 20 bytes the index fills before the arena; then a full pair displaces an item.
 
 mod clock;
 mod hash;
