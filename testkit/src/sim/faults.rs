@@ -1,4 +1,4 @@
-//! What goes wrong, and the note of it by which errors are explained.
+//! Injects faults, and records them so that errors can be explained by them.
 
 use proxy::{Closed, Time};
 
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// A server does nothing until then; other workers may have met that as well.
+    /// Stalls a server until then; other workers may have noticed it as well.
     pub fn stall(&mut self, pool: usize, server: usize, until: Time) {
         let event = self.book.event();
         let model = &mut self.pools[pool].servers[server];
@@ -48,7 +48,7 @@ impl World {
         }
     }
 
-    /// It has data to read before it does anything else.
+    /// Lets it load its data before it does anything else.
     fn load(&mut self, pool: usize, server: usize, until: Time) {
         let model = &mut self.pools[pool].servers[server];
         if let Some(redis) = &mut model.redis {
@@ -57,7 +57,7 @@ impl World {
         }
     }
 
-    /// A connection of that server which stands, if there is one.
+    /// Returns a live connection of that server, if there is one.
     fn find_conn(&mut self, pool: usize, server: usize) -> Option<usize> {
         let count = self.conns.len();
         let start = self.random.below(count.max(1));
@@ -67,7 +67,7 @@ impl World {
         })
     }
 
-    /// Some commands were executed, some answers arrive, and that is the end.
+    /// Resets a connection: some commands were executed, some answers arrive, then it ends.
     fn reset_one(&mut self, pool: usize, server: usize) {
         let Some(at) = self.find_conn(pool, server) else { return };
         let count = self.random.below(4);
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// An orderly close: everything asked is answered first.
+    /// Closes in order: all requests are answered first.
     fn close_one(&mut self, pool: usize, server: usize) {
         let Some(at) = self.find_conn(pool, server) else { return };
         self.serve(at, usize::MAX);
@@ -98,7 +98,7 @@ impl World {
             }
         }
         self.orphans.retain(|one| one.pool != pool || one.server != server);
-        // Another version, with other commands, begins with nothing.
+        // Another version, with other commands, starts without data.
         let is_other = self.random.permille(300);
         if is_other || self.random.permille(600) {
             let event = self.book.event();
@@ -114,7 +114,7 @@ impl World {
         }
     }
 
-    /// It is certain to be unasked only while nothing is on its way.
+    /// Sends a reply to no request. It certainly answers none only if nothing is on its way.
     fn say_unasked(&mut self, pool: usize, server: usize) {
         let Some(at) = self.find_conn(pool, server) else { return };
         let conn = self.conns[at].as_mut().expect("one was found there");

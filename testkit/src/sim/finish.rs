@@ -1,5 +1,5 @@
 //! The end of a run: faults stop, everything is answered, the servers come back, the clients leave,
-//! and nothing is left behind.
+//! and nothing is left over.
 
 use proxy::plan::MultiKey;
 use proxy::{Closed, Time, limits};
@@ -17,7 +17,7 @@ impl World {
             self.drain();
         } else {
             self.quiesce();
-            // The pause after a socket that could not be made.
+            // Waits for the pause after a socket that could not be made.
             self.now = self.now.after(limits::BACKOFF_LAST_US);
             self.fire_timers();
             self.wait_for_health();
@@ -29,7 +29,7 @@ impl World {
             self.say_goodbye();
         }
         self.quiesce();
-        // What was to be asked again for a client that has left is looked at once more.
+        // A request to be repeated is checked once more, because its client may have left.
         self.now = self.now.after(limits::REPEAT_FIRST_US << 6);
         self.fire_timers();
         self.quiesce();
@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    /// Lets everything happen that can, until nothing moves and nobody waits.
+    /// Lets everything happen that can, until nothing moves and no client waits.
     fn quiesce(&mut self) {
         for _ in 0..ROUNDS_MAX {
             if self.round() {
@@ -93,7 +93,7 @@ impl World {
             && self.conns.iter().flatten().all(|conn| conn.is_up() && conn.is_idle())
     }
 
-    /// Every wire moves once; whether anything did.
+    /// Moves every pipe once; returns whether anything moved.
     fn round(&mut self) -> bool {
         self.now = self.now.after(20);
         self.fire_timers();
@@ -135,7 +135,7 @@ impl World {
         moved
     }
 
-    /// A server that answers is found to be back, without any client's request.
+    /// A server that answers is found to be back without any client's request.
     fn wait_for_health(&mut self) {
         for _ in 0..ROUNDS_MAX {
             let pools = self.pools.iter().filter(|pool| pool.is_planned);
@@ -152,7 +152,8 @@ impl World {
         panic!("a healthy server is never found to be back");
     }
 
-    /// An update without an answer is executed like any other, unless a fault explains why not.
+    /// Checks that an update without an answer was executed like any other, unless a fault explains
+    /// it.
     fn check_quiet_updates(&self) {
         for (number, update) in self.book.updates.iter().enumerate() {
             let is_open = update.quiet && update.arrived != 0 && update.executed == 0;
@@ -175,7 +176,7 @@ impl World {
         }
     }
 
-    /// The same of what muted Redis clients have asked to be changed.
+    /// Checks the same for the changes of Redis clients with replies off.
     fn check_quiet_wishes(&self) {
         for (number, wish) in self.book.redis.wishes.iter().enumerate() {
             let is_done = wish.is_executed() || !wish.refusals.is_empty();
@@ -199,13 +200,13 @@ impl World {
         }
     }
 
-    /// Requests of a pool that waited too long to be sent.
+    /// Returns the number of a pool's requests that waited too long to be sent.
     pub fn queue_timeouts(&self, pool: usize) -> u64 {
         let count = |one: &Server| self.counters.total(one.row, metrics::Server::QueueTimeout);
         self.pools[pool].servers.iter().map(count).sum()
     }
 
-    /// All keys are asked for; no fault can excuse an error any more.
+    /// Reads all keys; no fault can excuse an error any more.
     fn ask_for_everything(&mut self) {
         for server in self.pools.iter_mut().flat_map(|pool| &mut pool.servers) {
             server.redis.iter_mut().for_each(|redis| redis.scripts.clear());
@@ -224,7 +225,7 @@ impl World {
         self.scan_all();
     }
 
-    /// Of data that lie still, a scan gives each key of each server exactly once.
+    /// Checks that a scan of data at rest returns each key of each server exactly once.
     fn scan_all(&mut self) {
         let at = (0..self.clients.len()).find(|at| {
             let client = self.clients[*at].as_ref();
@@ -235,7 +236,7 @@ impl World {
         let servers = &self.pools[client.pool].servers;
         let talk = client.talk.as_mut().expect("it speaks Redis");
         talk.scan = None;
-        // A server that is too old for what the client speaks refuses its step.
+        // A server that is too old for the client's protocol version refuses a step of the scan.
         if talk.dialect == 3 && servers.iter().any(|one| !one.has_meta) {
             return;
         }
@@ -265,7 +266,7 @@ impl World {
                 .flat_map(|(at, redis)| redis.keys(space, &model.keys, at))
                 .collect();
             held.sort_unstable();
-            // Without memory for an answer the end is an error.
+            // Without memory for an answer the scan ends with an error.
             assert!(found == held || self.scene.tight_memory, "{} keys", found.len());
             return;
         }
@@ -285,12 +286,12 @@ impl World {
         }
     }
 
-    /// The operator ends the proxy: what was asked is answered, nothing more is read.
+    /// Drains the proxy: requests that have arrived are answered, nothing more is read.
     fn drain(&mut self) {
         say!(self, "drain");
         self.is_draining = true;
         for client in self.clients.iter_mut().flatten() {
-            // Who is not read may have sent requests that nobody has looked at.
+            // A client that is paused may have sent requests that were never parsed.
             client.drain(self.proxy.is_awaiting(client.id));
         }
         self.proxy.drain(self.now);
@@ -304,5 +305,5 @@ impl World {
     }
 }
 
-/// More than any run needs to come to rest.
+/// More rounds than any run needs to come to rest.
 const ROUNDS_MAX: usize = 5_000;

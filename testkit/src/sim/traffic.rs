@@ -1,5 +1,5 @@
-//! What clients and servers do when nothing goes wrong: ask in pieces, answer in pieces, late or at
-//! once.
+//! The actions of clients and servers without faults: they send requests and answers in pieces,
+//! late or at once.
 
 use proxy::plan::QuickAck;
 use proxy::{Closed, ConnId, Slices};
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// The proxy reads some of what a client has written: mostly all of it, sometimes any piece.
+    /// Lets the proxy read some of a client's output: usually all of it, sometimes any piece.
     fn send_piece(&mut self, id: ConnId) {
         let client = self.clients[id.index()].as_ref().expect("the caller found it");
         let len = client.unsent.len();
@@ -118,7 +118,7 @@ impl World {
         self.send(id, n.min(BLOCK_LEN));
     }
 
-    /// The proxy reads `n` bytes that a client has written.
+    /// Lets the proxy read `n` bytes that a client has written.
     pub fn send(&mut self, id: ConnId, n: usize) {
         let client = self.clients[id.index()].as_mut().expect("the caller found it");
         let rest = client.unsent.split_off(n);
@@ -154,13 +154,13 @@ impl World {
         self.proxy.handle_received(id, &self.block, n, self.now);
         self.carry_out();
         let Some(client) = self.clients[id.index()].as_ref() else { return };
-        // Behind the end of the conversation, and while it is paused, nothing is looked at.
-        // Whoever has a part of a value whose rest was lost is closed when he has read it.
+        // After the end of the connection, and while the client is paused, its input is not parsed.
+        // A client with a part of a value whose rest was lost is closed when it has read that part.
         let lost = |server: &Server| server.trouble.any > 0;
         if client.is_full && self.pools[client.pool].servers.iter().any(lost) {
             return;
         }
-        // A request that its server has no words for was answered when its head came.
+        // A request that its server does not support was answered when its head arrived.
         let lacked = client.has_forms
             && self.pools[client.pool].servers.iter().any(|server| server.ever_lacked);
         let ends = if lacked && ends == Some(true) { Some(false) } else { ends };
@@ -178,24 +178,24 @@ impl World {
         }
     }
 
-    /// The QUICKACK rule: a piece of a request is acknowledged at once, and whole requests by the
-    /// segment that answers them. `whole`: the piece ended with a request, which has an answer or
-    /// not.
+    /// Checks the QUICKACK rule: a piece of a request is acknowledged at once, and whole requests
+    /// by the segment that answers them. `whole` is None if the piece did not end with a request;
+    /// else whether that request is answered.
     fn check_ack(&self, id: ConnId, whole: Option<bool>) {
         let is_flushed = self.flushed.contains(&id);
         match whole {
             None => assert!(is_flushed, "the sender of a piece waits for its ACK"),
             Some(true) => assert!(!is_flushed, "a whole request costs a call of its own"),
-            // Without an answer, it depends on what else is outstanding.
+            // Without an answer, the rule depends on other outstanding requests.
             Some(false) => {}
         }
     }
 
-    /// Only quiet requests have come: nothing will carry the ACK, unless an answer is owed for an
-    /// earlier one, or there is something to tell already.
+    /// Checks input of quiet requests only: nothing will carry the ACK, unless an answer is owed
+    /// for an earlier request, or is already waiting to be sent.
     fn check_quiet_ack(&self, client: &Client) {
         let arrived = client.expects.iter().take(client.arrived);
-        // Who reads late may have been answered and not know it.
+        // A client that reads late may have been answered without knowing it.
         if !client.socket.is_empty() || !client.inbox.is_empty() || client.is_full {
             return;
         }
@@ -218,14 +218,14 @@ impl World {
 
     fn half_close(&mut self, id: ConnId) {
         let client = self.clients[id.index()].as_mut().expect("the caller found it");
-        // A client that is not read is not seen to close, either.
+        // The proxy does not see the close of a client that it does not read.
         if client.is_half_closed || client.is_paused {
             return;
         }
         say!(self, "client {} closes its half", client.number);
         client.is_half_closed = true;
         client.unsent.clear();
-        // Since when something waits that has not been looked at, is the proxy's secret.
+        // Only the proxy knows since when input has waited without being parsed.
         if !client.is_leaving && !self.proxy.is_awaiting(id) {
             self.book.abandon(client.awaited(), self.now);
         }
@@ -235,18 +235,18 @@ impl World {
     fn reset_client(&mut self, id: ConnId) {
         let client = self.clients[id.index()].take().expect("the caller found it");
         say!(self, "client {} resets", client.number);
-        // Since when something waits that has not been looked at, is the proxy's secret.
+        // Only the proxy knows since when input has waited without being parsed.
         if !client.is_leaving && !self.proxy.is_awaiting(id) {
             self.book.abandon(client.awaited(), self.now);
         }
         if client.is_paused || self.proxy.is_awaiting(id) {
-            // Its last requests may have been received and never looked at.
+            // Its last requests may have been received and never parsed.
             self.book.excuse(client.number);
         }
         self.proxy.handle_closed(id, Closed::Reset, self.now);
     }
 
-    /// A connection to a server gets on: it stands, commands are executed, answers arrive.
+    /// Advances a connection to a server: it connects, commands are executed, or answers arrive.
     pub fn server_event(&mut self) {
         let count = self.conns.len();
         if count == 0 {
@@ -272,7 +272,7 @@ impl World {
         self.deliver(at, n);
     }
 
-    /// Every server that can answers everything, so that time may pass without a deadline.
+    /// Lets every server that can answer everything, so that time may pass without a deadline.
     pub fn lull(&mut self) {
         for at in 0..self.conns.len() {
             let Some(conn) = self.conns[at].as_ref() else { continue };
@@ -289,7 +289,7 @@ impl World {
         self.settle();
     }
 
-    /// How many bytes of a server's answers arrive.
+    /// Returns the number of bytes of a server's answers that arrive.
     fn piece(&mut self, at: usize) -> usize {
         let Some(conn) = self.conns[at].as_ref() else { return 0 };
         let len = conn.undelivered();
@@ -306,7 +306,7 @@ impl World {
         }
     }
 
-    /// A connect succeeds, or is refused.
+    /// Ends a connect: it succeeds or is refused.
     pub fn connect_ends(&mut self, at: usize) {
         let conn = self.conns[at].as_mut().expect("the caller found it");
         if conn.connects_at.is_some_and(|due| due > self.now) {
@@ -324,7 +324,7 @@ impl World {
         self.proxy.handle_connected(id, self.now);
     }
 
-    /// A server executes up to `count` commands of a connection.
+    /// Lets a server execute up to `count` commands of a connection.
     pub fn serve(&mut self, at: usize, count: usize) {
         let mut conn = self.conns[at].take().expect("the caller found it");
         let before = conn.input.len();
@@ -332,7 +332,7 @@ impl World {
         let is_stuck = count > 0 && !conn.is_over && conn.input.len() == before && before > 0;
         assert!(conn.is_full || !is_stuck, "half a request was sent, and nothing follows");
         if is_stuck {
-            // The server has read what its kernel held, and waits for the rest of the command.
+            // The server has read its kernel's buffer and waits for the rest of the command.
             conn.capacity = conn.capacity.saturating_mul(2);
         }
         let (id, is_over, is_full) = (conn.id, conn.is_over, conn.is_full);
@@ -371,7 +371,7 @@ impl World {
             }
             if self.trace {
                 let head = shown.find('\r').unwrap_or(shown.len());
-                // A command of Redis has its words in lines of their own.
+                // A Redis command has each argument on its own line.
                 let end = if model.is_redis { shown.len().min(200) } else { head };
                 let end = (0..=end).rev().find(|at| shown.is_char_boundary(*at)).unwrap_or(0);
                 println!(
@@ -389,7 +389,7 @@ impl World {
         }
     }
 
-    /// `n` bytes of a server's answers arrive at the proxy.
+    /// Delivers `n` bytes of a server's answers to the proxy.
     pub fn deliver(&mut self, at: usize, n: usize) {
         let Some(conn) = self.conns[at].as_mut() else { return };
         let n = n.min(conn.undelivered()).min(BLOCK_LEN);
@@ -413,7 +413,7 @@ impl World {
         self.note_silence(place, true);
         let conn = self.conns[at].as_mut().expect("it was there a moment ago");
         let server = &mut self.pools[conn.pool].servers[conn.server];
-        // Whoever speaks is not silent, even in the middle of a reply.
+        // A server that sends anything is not silent, even in the middle of a reply.
         server.progress = self.now;
         let poisoned = conn.poison.is_some_and(|(start, _)| conn.delivered > start);
         if poisoned {
@@ -440,7 +440,7 @@ impl World {
         }
     }
 
-    /// A server, or the network, ends a connection.
+    /// Ends a connection from the server or the network.
     pub fn end_conn(&mut self, at: usize, how: Closed) {
         let conn = self.conns[at].take().expect("the caller found it");
         say!(self, "link {at} ends: {how:?}");
@@ -462,7 +462,7 @@ impl World {
         self.carry_out();
     }
 
-    /// A server finds the last bytes of a link that the proxy has given up, and executes them, or
+    /// Lets a server read the last bytes of a link that the proxy has closed, and execute them, or
     /// not.
     pub fn orphan_event(&mut self) {
         if self.orphans.is_empty() {

@@ -1,4 +1,4 @@
-//! The driver: carries out the proxy's actions and moves bytes, as the program's event loop does.
+//! The driver: performs the proxy's actions and moves bytes, as the program's event loop does.
 
 use proxy::{Action, Closed, ConnId, Event, Side, Slices, limits};
 
@@ -8,7 +8,7 @@ use super::server::{Server, Trick};
 use super::world::{World, say};
 
 impl World {
-    /// After a step: actions, the clients' answers, and often the end of the turn.
+    /// Performs, after a step, the actions, the clients' reads, and often the end of the turn.
     pub fn settle(&mut self) {
         self.carry_out();
         self.flush_clients();
@@ -85,7 +85,7 @@ impl World {
     }
 
     fn set_paused(&mut self, id: ConnId, paused: bool) {
-        // It may have gone in the same breath.
+        // The client may have left in the same step.
         if let Some(client) = self.client(id) {
             assert!(client.is_paused || paused, "resumed without a pause");
             client.is_paused = paused;
@@ -97,7 +97,7 @@ impl World {
         self.clients.get_mut(id.index())?.as_mut().filter(|client| client.id == id)
     }
 
-    /// The proxy ends a link: it must have a reason.
+    /// Closes a link for the proxy, which must have a reason.
     fn close_link(&mut self, id: ConnId) {
         let conn = self.conns[id.index()].take().expect("only what is there is closed");
         assert_eq!(conn.id, id, "a link that is long gone is closed");
@@ -115,11 +115,11 @@ impl World {
         };
         let waits = conn.is_greeted && !conn.is_idle() && !conn.is_probe;
         let is_poisoned = conn.poison.is_some_and(|(start, _)| conn.delivered > start);
-        // Its first words have just told of less than what waits for it may need.
+        // Its handshake has just reported fewer capabilities than the waiting requests may need.
         let unfit_at = model.servers[conn.server].unfit_at;
         let is_unfit = unfit_at == self.now && (conn.is_idle() || !conn.is_greeted);
         if may_retire && !waits && !is_poisoned && !is_late && !is_unfit {
-            // No client waits for anything: that is no failure of anybody's.
+            // No client waits for an answer, so this is not a failure.
             return;
         }
         let server = &mut model.servers[conn.server];
@@ -132,12 +132,12 @@ impl World {
             assert!(waited >= timeouts.connect, "gave up connecting after {waited} us");
             trouble.hung = event;
         } else if is_poisoned {
-            // Noted when it was delivered; but a piece of it looks like silence.
+            // Progress is noted at delivery, but a piece of a reply counts as silence.
             if self.now.since(conn.owed_since) >= timeouts.reply {
                 trouble.silent = event;
             }
         } else if conn.is_probe && conn.is_idle() {
-            // The places of all links are taken, or its question was never sent.
+            // All places for links are taken, or its request was never sent.
             trouble.hung = event;
         } else {
             let silent = self.now.since(conn.owed_since);
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    /// The proxy ends a client: it must have been asked to, and owe it nothing.
+    /// Closes a client for the proxy, which must have been asked to and owe it nothing.
     fn close_client(&mut self, id: ConnId) {
         self.read_client(id);
         let client = self.clients[id.index()].take().expect("only what is there is closed");
@@ -160,11 +160,12 @@ impl World {
         say!(self, "client {} is closed", client.number);
         if self.is_cut_off(&client) {
             self.summary.cut_off += 1;
-            // What it asked last may not have been looked at, or was held and dropped.
+            // Its last requests may not have been parsed, or were held and dropped.
             self.book.excuse(client.number);
             return;
         }
-        // Without memory for its next request, a muted one is not told so, nor anything later.
+        // Without memory for the next request, a client with replies off gets no error, nor
+        // anything later.
         let is_tight = self.scene.tight_memory && client.talk.is_some();
         if is_tight && client.has_been_quiet {
             self.book.excuse(client.number);
@@ -182,34 +183,35 @@ impl World {
         assert!(owed.is_none(), "client {} is closed without its answer", client.number);
     }
 
-    /// Whether it has a part of a value, and since it asked something happened to a server: when
-    /// the rest was lost, it could not be told anything else.
+    /// Returns whether it has a part of a value, and a server had a fault since its request. If the
+    /// rest of the value is lost, the proxy can only close.
     fn is_cut_off(&self, client: &Client) -> bool {
         let mut arrived = client.expects.iter().take(client.arrived);
         let Some(first) = arrived.clone().find(|one| one.is_owed() || one.reads_one()) else {
             return false;
         };
-        // Of quiet ones some may have been passed over.
+        // Some of the quiet requests may have been skipped.
         let is_read = match client.has_forms {
             true => arrived.any(Expect::reads_one),
             false if client.talk.is_some() => true,
             false => first.reads_one() && client.inbox.starts_with(b"VALUE "),
         };
         let lost = |server: &Server| server.trouble.any_time >= first.arrived_at;
-        // Where there is no memory left, a reply that has begun cannot be kept, either.
+        // Without memory, a reply that has begun cannot be kept, either.
         let is_tight = self.scene.tight_memory && client.talk.is_some();
         let servers = &self.pools[client.pool].servers;
         is_read && !client.inbox.is_empty() && (is_tight || servers.iter().any(lost))
     }
 
-    /// What the proxy tells the operator is what it believes of its servers, and has a reason.
+    /// Checks that an event for the operator has a reason, and takes it as the proxy's view of its
+    /// servers.
     fn note(&mut self, event: Event) {
         let (server, has_failed) = match &event {
             Event::ServerDown { server, .. } | Event::Poisoned { server, .. } => (*server, true),
             Event::ServerBack { server } => (*server, false),
-            // Whoever was refused judges that by what it read.
+            // The clients that were refused check this by their answers.
             Event::ClientsRefused { .. } | Event::Marked { .. } | Event::Lacks { .. } => return,
-            // Its links died again and again under what meta asks: it is believed to have none.
+            // Its links died repeatedly under meta requests, so the proxy assumes that it has none.
             Event::Unskilled { server } => {
                 let (pool, at) = self.place(*server);
                 self.pools[pool].servers[at].ever_lacked = true;
@@ -235,7 +237,7 @@ impl World {
         self.look_at_health();
     }
 
-    /// Writes to a client what its socket takes.
+    /// Writes to a client as much as its socket accepts.
     pub fn flush_client(&mut self, id: ConnId) {
         loop {
             let Some(client) = self.clients[id.index()].as_mut() else { return };
@@ -257,7 +259,7 @@ impl World {
         }
     }
 
-    /// Writes to a link what its kernel takes.
+    /// Writes to a link as much as its kernel accepts.
     pub fn flush_link(&mut self, id: ConnId) {
         loop {
             let Some(mut conn) = self.conns[id.index()].take() else { return };
@@ -278,12 +280,12 @@ impl World {
             }
             let greetings = &self.pools[conn.pool].greetings;
             if was_idle && conn.is_greeted && greetings.are(&conn.input) {
-                // It is greeted again.
+                // The next connection needs a new handshake.
                 conn.is_greeted = false;
                 conn.lane = None;
                 conn.owed_since = self.now;
             }
-            // The first words are owed since the link stands.
+            // The answer to the handshake is owed since the link was connected.
             if was_idle && conn.is_greeted {
                 conn.owed_since = self.now;
             }
@@ -295,7 +297,7 @@ impl World {
     }
 }
 
-/// Moves what the proxy wants to write, as far as there is room; whether more is left.
+/// Moves output of the proxy as far as there is room; returns whether more is left.
 fn take(proxy: &proxy::Proxy, id: ConnId, room: usize, to: &mut Vec<u8>) -> (usize, bool) {
     let mut slices = Slices::default();
     proxy.transmit(id, &mut slices);
