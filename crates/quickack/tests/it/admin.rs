@@ -1,4 +1,4 @@
-//! The admin socket: who may use it, its verbs, and visitors who behave badly.
+//! The admin socket: access to it, its verbs, and misbehaving connections.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -33,8 +33,8 @@ fn only_the_owner_may_ask_a_proxy_before_memcached() {
     assert!(!answer.ok && answer.text.contains("admin.sock"), "{answer:?}");
 }
 
-/// The file's mode is the first lock and may have been opened by mistake; the kernel's word about
-/// who asks is the second.
+/// The file's mode is the first check, and may have been opened by mistake; the kernel's user id of
+/// the peer is the second.
 #[test]
 fn another_user_whom_the_mode_lets_in_is_refused_before_memcached_as_root() {
     let (_memcached, quickack) = crew::field(1, &[], &[]);
@@ -57,7 +57,7 @@ fn another_user_whom_the_mode_lets_in_is_refused_before_memcached_as_root() {
         let told = "quickack: only root and the user of this proxy may ask here\n";
         assert!(!ok && text == told, "{words:?}: {text}");
     }
-    // As many as like: they take nobody's place.
+    // Any number of them: they take no other connection's place.
     let queue: Vec<_> = (0..64).map(|_| ask("65534", &["workers"]).0).collect();
     assert_eq!(queue, [false; 64]);
     let (ok, text) = ask("0", &["workers"]);
@@ -66,8 +66,8 @@ fn another_user_whom_the_mode_lets_in_is_refused_before_memcached_as_root() {
     assert_eq!(quickack.wait_for_workers(1).len(), 1);
 }
 
-/// Sockets at which somebody else listens are nobody's to take: not at the start, and not by a
-/// reload, which then changes nothing.
+/// A socket with another listener is never taken over: not at the start, and not by a reload, which
+/// then changes nothing.
 #[test]
 fn a_socket_at_which_another_listens_is_left_to_it_before_memcached() {
     let (memcached, quickack) = crew::field(1, &[], &[]);
@@ -78,7 +78,7 @@ fn a_socket_at_which_another_listens_is_left_to_it_before_memcached() {
         let mut client = UnixStream::connect(&path).expect("somebody listens");
         client.write_all(b"hello").expect("there is room");
         drop(client);
-        // Before it come those who looked whether anybody is there, and say nothing.
+        // Earlier connections only checked for a listener, and send nothing.
         let heard = theirs.incoming().take(8).find_map(|stream| {
             let mut heard = String::new();
             stream.expect("it came").read_to_string(&mut heard).expect("it is text");
@@ -97,7 +97,7 @@ fn a_socket_at_which_another_listens_is_left_to_it_before_memcached() {
         command.args(["run", "-c"]).arg(&file).env("RUNTIME_DIRECTORY", folder.path());
         let mut process = testkit::process::Process::start(what, &mut command);
         assert_eq!(process.wait_for_end().code(), Some(1), "{what}");
-        // Its last words may be read after its end.
+        // Its last messages may be read after its end.
         wait_until(&format!("{what}: why it does not start"), || {
             let said = process.said();
             let line = said.lines().find(|line| line.contains("cannot start: "));
@@ -136,7 +136,7 @@ fn every_verb_answers_in_text_and_those_that_can_in_json_before_memcached() {
     }
 }
 
-/// Those who knock and say nothing, say half of it, or do not listen keep nobody waiting.
+/// Connections that send nothing, send half a line, or do not read delay nobody.
 #[test]
 fn bad_visitors_keep_nobody_from_memcached_or_from_the_desk() {
     let (_memcached, quickack) = crew::field(2, &[], &[]);
@@ -151,7 +151,7 @@ fn bad_visitors_keep_nobody_from_memcached_or_from_the_desk() {
     let chunk = [b'x'; 16 * 1024];
     while endless.write_all(&chunk).is_ok() {}
     let mut rest = String::new();
-    // The refusal may be overtaken by the reset that follows what it did not read.
+    // The refusal may be overtaken by the reset that follows unread input.
     let _ = endless.read_to_string(&mut rest);
     assert!(rest.is_empty() || rest.starts_with("error: "), "{rest}");
     assert_eq!(crew(&quickack).len(), 2);
@@ -178,7 +178,7 @@ fn drain_and_quit_end_a_proxy_before_memcached() {
     }
 }
 
-/// Lines for programs are one object each; a fact that repeats is told once with a count.
+/// Lines for programs are one object each; repeats of a fact are reported once, with a count.
 #[test]
 fn a_log_in_json_is_an_object_a_line_and_repeats_are_counted_before_memcached() {
     let folder = tempfile::tempdir().expect("a folder for the log");

@@ -1,5 +1,5 @@
-//! Which servers are in the ring is decided once, for all workers: no two of them ever use
-//! different rings, and so many of a pool stay in it.
+//! One decision on the servers in the ring applies to all workers: no two of them ever use
+//! different rings, and a minimum share of a pool stays in it.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -9,11 +9,11 @@ use testkit::process::{Client, DEADLINE, Memcached, Quickack, free_address, wait
 
 use super::crew::{self, crew};
 
-/// Three servers that say their own name for every key, and clients of every worker.
+/// Three servers that return their own name for every key, and clients of every worker.
 struct Field {
     memcacheds: Vec<Memcached>,
     quickack: Quickack,
-    /// Two of each worker.
+    /// Two clients of each worker.
     clients: Vec<Client>,
 }
 
@@ -46,7 +46,7 @@ impl Field {
         field
     }
 
-    /// Every key is in every server, and its value is the server's number.
+    /// Stores every key on a server, with the server's number as its value.
     fn fill(&self, server: usize) {
         let mut client = self.memcacheds[server].client();
         for key in 0..KEYS {
@@ -70,9 +70,9 @@ impl Field {
         };
     }
 
-    /// How many servers are out, as the operator is told.
+    /// Returns the number of ejected servers, as shown to the operator.
     fn ejected(&mut self) -> usize {
-        // Somebody must ask for a failure to be noticed.
+        // Only requests make workers notice a failure.
         for key in 0..KEYS {
             self.ask(key % self.clients.len(), key);
         }
@@ -81,13 +81,13 @@ impl Field {
         servers.iter().filter(|server| server["ejected"] == true).count()
     }
 
-    /// What a client's worker says: the number of the server that answered, None for an error.
+    /// Returns the number of the server that answered through a client's worker; None for an error.
     fn ask(&mut self, client: usize, key: usize) -> Option<usize> {
         let client = &mut self.clients[client];
         client.send(format!("get key{key}\r\n"));
         let line = client.line();
         match line.as_str() {
-            // A server that came back empty.
+            // A server that came back without data.
             "END" => Some(EMPTY),
             line if line.starts_with("VALUE ") => {
                 let value = client.line();
@@ -99,7 +99,7 @@ impl Field {
         }
     }
 
-    /// The server of each key, about which all workers agree.
+    /// Returns the server of each key, on which all workers agree.
     #[track_caller]
     fn owners(&mut self) -> Vec<Option<usize>> {
         let ask = |field: &mut Field, client| (0..KEYS).map(|key| field.ask(client, key)).collect();
@@ -110,9 +110,9 @@ impl Field {
         first
     }
 
-    /// One client after the other asks for `key`, until one has an answer that is not `old`. From
-    /// then on nobody has the old one again: all workers changed at once. Two keys, for an answer
-    /// of one worker's says what the others must say of any key.
+    /// Lets clients request `key` in turn, until one gets an answer that is not `old`. From then on
+    /// no client may get the old one: all workers changed at once. It uses two keys, because one
+    /// worker's answer for one key determines the others' answers for any key.
     #[track_caller]
     fn change(&mut self, keys: &[usize], is_old: impl Fn(Option<usize>) -> bool) {
         let start = Instant::now();
@@ -137,10 +137,10 @@ impl Field {
     }
 }
 
-/// What no server is called.
+/// A number that no server has.
 const EMPTY: usize = usize::MAX;
 
-/// A client's answer decides: whoever asks after it has the same ring, on whichever worker.
+/// The first changed answer decides: each later request sees the same ring, on any worker.
 #[test]
 fn a_server_of_memcacheds_leaves_and_returns_for_all_workers_at_once() {
     let mut field = Field::new(3, &[]);
@@ -160,7 +160,7 @@ fn a_server_of_memcacheds_leaves_and_returns_for_all_workers_at_once() {
         let epochs: Vec<u64> = crew(&field.quickack).values().map(|one| one.health).collect();
         assert!(epochs.iter().all(|epoch| *epoch == epochs[0]), "{epochs:?}");
         field.revive(gone);
-        // It is back empty, and asked by all or by nobody.
+        // It comes back without data, for all workers or for none.
         field.change(&keys, |answer| answer != Some(EMPTY));
         field.fill(gone);
         assert_eq!(field.owners(), owners);
@@ -192,7 +192,7 @@ fn a_new_worker_before_memcached_begins_with_the_ring_of_the_others() {
     assert_eq!(field.owners(), without);
 }
 
-/// Half of a pool, by default: what fails beyond it stays and fails fast.
+/// At most half of a pool is ejected by default; further failed servers stay and fail fast.
 #[test]
 fn no_more_memcacheds_leave_the_ring_than_may() {
     let mut field = Field::new(4, &[]);
@@ -206,8 +206,8 @@ fn no_more_memcacheds_leave_the_ring_than_may() {
         }
         assert!(start.elapsed() < DEADLINE, "{}", field.quickack.process.said());
     }
-    // The third that died keeps its keys, and says so; the one that lives has its own, and those of
-    // the two that are out are shared by these two.
+    // The third server that failed keeps its keys, and their requests get errors. The live server
+    // has its own keys; the two share those of the two ejected servers.
     let lost = |owner: Option<usize>| owner.is_some_and(|owner| owner != 3);
     for _ in 0..5 {
         let after = field.owners();
@@ -222,15 +222,15 @@ fn no_more_memcacheds_leave_the_ring_than_may() {
     }
 }
 
-/// It takes two failures, of workers that are there: what a dead one has reported is forgotten, and
-/// nobody says that the server is down any more.
+/// An ejection needs two failures, reported by live workers. A dead worker's report is forgotten,
+/// and then no worker reports the server as down.
 #[test]
 fn what_a_dead_worker_has_reported_before_memcached_counts_no_more() {
     let memcached = Memcached::start();
     let servers = [memcached.address, free_address()];
     let rules = [&RULES[..3], &["server_retry_timeout: 60000"]].concat();
     let quickack = crew::start(3, &[], &servers, &rules);
-    // They have asked for nothing yet: the workers know nothing of the second server.
+    // They have sent nothing yet: the workers know nothing of the second server.
     let (mut clients, mut spare) = (BTreeMap::new(), Vec::new());
     while clients.len() < 3 {
         let before = crew(&quickack);
@@ -241,7 +241,7 @@ fn what_a_dead_worker_has_reported_before_memcached_counts_no_more() {
             found = before.keys().copied().find(|n| after[n].clients > before[n].clients);
             found.is_some()
         });
-        // Each stays: one that left might hide the next.
+        // Each client stays: one that left might hide the next.
         spare.extend(clients.insert(found.expect("it was waited for"), client));
     }
     let health = || crew::stats(&quickack)["pools"][0]["servers"][1]["health"].clone();
@@ -275,7 +275,7 @@ fn what_a_dead_worker_has_reported_before_memcached_counts_no_more() {
     wait_until("two workers that live are enough", || health() == "ejected");
 }
 
-/// The same under load: keys move, but no client has another's or a mangled value.
+/// Under load: keys move, but no client gets another client's value or a mangled one.
 #[test]
 fn servers_of_memcacheds_that_come_and_go_under_load_mix_nothing_up() {
     let mut field = Field::new(3, &[]);

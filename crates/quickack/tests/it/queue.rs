@@ -1,5 +1,5 @@
-//! Clients that knock while their worker dies or a configuration changes: the queue is the
-//! master's, and whoever waits in it is served.
+//! Clients that connect while their worker dies or a configuration changes: the listen queue is the
+//! master's, and every client in it is served.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,10 +13,10 @@ use testkit::process::{Client, DEADLINE, freeze, send, wait_until};
 
 use super::crew::{self, crew, wait_for_crew};
 
-/// Clients that wait at a time.
+/// Number of clients that wait at a time.
 const WAITING: usize = 200;
 
-/// Connections that the kernel has turned away because a queue was full, on this whole machine.
+/// Returns the connections that the kernel refused because a queue was full, on this whole machine.
 fn overflows() -> u64 {
     let text = std::fs::read_to_string("/proc/net/netstat").expect("the kernel counts");
     let mut rows = text.lines().filter(|line| line.starts_with("TcpExt:"));
@@ -26,7 +26,7 @@ fn overflows() -> u64 {
     found.and_then(|(_, number)| number.parse().ok()).expect("it counts ListenOverflows")
 }
 
-/// Clients that connect, ask, and do not wait; nobody has accepted them yet.
+/// Connects clients that send a request and do not wait; no worker has accepted them yet.
 fn knock(address: SocketAddr) -> Vec<Client> {
     let mut clients: Vec<Client> = (0..WAITING).map(|_| Client::connect(address)).collect();
     clients.iter_mut().for_each(|client| client.send("get nobody-has-this\r\n"));
@@ -37,7 +37,7 @@ fn all_are_served(mut clients: Vec<Client>) {
     clients.iter_mut().for_each(|client| client.expect("END\r\n"));
 }
 
-/// Two workers are stopped with clients at their listeners, and killed.
+/// Stops two workers with clients at their listeners, and kills them.
 fn check_kill(accept: &str) {
     let (_memcached, quickack) =
         crew::field(2, &[&format!("accept: {accept}"), "hang_timeout: 0"], &["backlog: 1024"]);
@@ -68,7 +68,7 @@ fn two_hundred_wait_for_the_mutex_before_memcached_while_its_workers_are_killed(
     check_kill("mutex");
 }
 
-/// They wait while the file is read and the workers are asked; nobody is forgotten.
+/// They wait while the file is read and the workers reply; no client is forgotten.
 #[test]
 fn two_hundred_wait_before_memcached_while_the_configuration_changes() {
     let (memcached, quickack) = crew::field(2, &["hang_timeout: 0"], &["backlog: 1024"]);
@@ -88,10 +88,10 @@ fn two_hundred_wait_before_memcached_while_the_configuration_changes() {
     assert_eq!(overflows(), before, "the kernel turned somebody away");
 }
 
-/// Of a storm.
+/// Threads of a storm.
 const THREADS: usize = 24;
 
-/// Clients that connect, ask once and close, many at a time and all the time.
+/// Clients that connect, send one request and close, many at a time and all the time.
 struct Storm {
     stop: Arc<AtomicBool>,
     served: Arc<AtomicU64>,
@@ -127,7 +127,7 @@ impl Storm {
         });
     }
 
-    /// How many were served, and what happened to the others.
+    /// Returns the number of clients served, and the errors of the others.
     fn stop(self) -> (u64, Vec<String>) {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().expect("it does not panic"));
@@ -151,7 +151,8 @@ fn visit(address: SocketAddr) -> Result<(), String> {
     }
 }
 
-/// Short connections all the while: none is dropped when workers come and go by themselves.
+/// Runs short connections all the time: none is dropped when workers end and start in an orderly
+/// way.
 fn check_storm(accept: &str) {
     let global = format!("accept: {accept}");
     let (memcached, quickack) = crew::field(4, &[&global], &["backlog: 1024"]);

@@ -1,5 +1,4 @@
-//! The master sleeps: what it uses of a processor, and how often it is woken, while its workers are
-//! as busy as they can be.
+//! The master sleeps: its processor time and its wake-ups while its workers are under full load.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! A new configuration under a load that checks every reply: for all workers or for none, and
-//! without a dropped request.
+//! A new configuration under a load that checks every reply: it applies to all workers or to none,
+//! and no request is dropped.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ fn paced() -> Options {
     Options { rate: Some(4_000), ..Options::default() }
 }
 
-/// The epoch that all workers have, which is the same for all.
+/// Returns the epoch, which must be the same in all workers.
 #[track_caller]
 fn epoch(quickack: &testkit::process::Quickack) -> u64 {
     let epochs: Vec<u64> = crew(quickack).values().map(|worker| worker.epoch).collect();
@@ -86,7 +86,7 @@ fn hup_reloads_without_a_word_to_the_clients_of_memcached() {
     load.stop().assert_unharmed();
 }
 
-/// It aborts at its deadline and says because of whom; nobody has the new configuration.
+/// It aborts at its deadline and names the worker; no worker has the new configuration.
 #[test]
 fn a_reload_with_a_stopped_worker_changes_nobody_before_memcached() {
     let global = ["hang_timeout: 30s"];
@@ -99,7 +99,7 @@ fn a_reload_with_a_stopped_worker_changes_nobody_before_memcached() {
     let answer = quickack.admin(&["reload"]);
     let took = start.elapsed();
     assert!(!answer.ok && answer.text.contains("worker 2"), "{answer:?}");
-    // Workers may take two seconds to prepare; nobody waits until it is called hung.
+    // Workers may take two seconds to prepare; the reload does not wait for the hang timeout.
     assert!(took < Duration::from_secs(20), "{took:?}");
     assert_eq!(epoch(&quickack), before);
     send(workers[&2].pid, Signal::CONT);
@@ -164,14 +164,14 @@ fn set_holds_for_all_workers_and_for_their_successors_before_memcached() {
     });
     wait_for_crew(&quickack, 3);
     assert_eq!(epoch(&quickack), before + 1);
-    // A reload of the same file does not forget it, and taking it back is one word.
+    // A reload of the same file keeps it, and one command removes it.
     quickack.admin_ok(&["reload"]);
     assert!(quickack.admin_ok(&["config", "--diff"]).contains("2g"));
     quickack.admin_ok(&["set", "memory_max=", "alpha.timeout_reply="]);
     assert!(!quickack.admin_ok(&["config", "--diff"]).contains("2g"));
 }
 
-/// A limit that is set takes effect: the successor of a killed worker has it as well.
+/// A limit set at run time takes effect, also in the successor of a killed worker.
 #[test]
 fn a_timeout_that_is_set_is_kept_by_a_server_that_never_answers() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
@@ -212,7 +212,7 @@ fn a_change_of_owners_is_refused_with_the_number_of_keys_before_memcached() {
     assert!(said.contains("applied by 2/2"), "{said}");
     load.wait_for_everybody();
     wait_until("the third is asked", || memcacheds[2].stat("cmd_get") > 0);
-    // And back again.
+    // And back to two servers.
     quickack.rewrite(&crew::text(2, &[], &addresses[..2], &["hash: md5"]));
     assert!(!quickack.admin(&["reload"]).ok);
     quickack.admin_ok(&["reload", "--allow-remap"]);
@@ -221,7 +221,7 @@ fn a_change_of_owners_is_refused_with_the_number_of_keys_before_memcached() {
     drop(memcacheds);
 }
 
-/// The number that stands before some words, whatever separates its thousands.
+/// Returns the number before some words, with any separators of thousands.
 fn number_before(text: &str, words: &str) -> Option<u64> {
     let before = text.split(words).next().filter(|before| before.len() < text.len())?;
     let digit = |c: char| c.is_ascii_digit() || c == ',';
@@ -250,7 +250,7 @@ fn pools_come_and_go_beside_one_that_stays_before_memcached() {
     load.stop().assert_unharmed();
 }
 
-/// What was asked of a pool before it went is answered.
+/// Requests sent to a pool before its removal are answered.
 #[test]
 fn a_pool_that_goes_answers_what_it_was_asked_by_hesitant_clients() {
     let server = super::shutdown::Hesitant::start();
@@ -298,7 +298,7 @@ fn a_configuration_of_two_thousand_servers_passes_before_memcached() {
     tally.assert_unharmed();
 }
 
-/// Workers take the configuration that holds, also when they die while it changes.
+/// Workers end up with the current configuration, even if some die while it changes.
 #[test]
 fn kills_between_reloads_leave_all_workers_with_one_epoch_before_memcached() {
     let (memcached, quickack) = crew::field(4, &[], &["timeout: 60000"]);
@@ -324,7 +324,7 @@ fn kills_between_reloads_leave_all_workers_with_one_epoch_before_memcached() {
     load.stop().assert_lost_at_most(12);
 }
 
-/// Calm and with five reloads a second, in turn: one pair of three must be alike.
+/// Alternates calm periods with five reloads a second: one pair of three must be alike.
 #[test]
 #[ignore = "wants a machine to itself; `cargo xtask test --long` runs it"]
 fn soak_reloads_move_the_99th_percentile_by_less_than_a_millisecond_before_memcached() {

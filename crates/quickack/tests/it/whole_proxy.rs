@@ -1,4 +1,4 @@
-//! Limits of the file mean the whole proxy, however many workers share the work.
+//! Limits in the file apply to the whole proxy, for any number of workers.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -32,7 +32,7 @@ fn memcached_sees_no_more_links_than_the_cap_whatever_the_number_of_workers() {
         links == 8
     });
     load.stop().assert_unharmed();
-    // More workers than links there may be.
+    // More workers than permitted links.
     quickack.rewrite(&crew::text(9, &[], &[memcached.address], &caps));
     let answer = quickack.admin(&["reload"]);
     assert!(!answer.ok && answer.text.contains("server_connections_max"), "{answer:?}");
@@ -60,8 +60,8 @@ fn clients_of_a_pool_before_memcached_are_counted_over_all_workers() {
     }
 }
 
-/// A server that takes every connection, says nothing and hangs up: workers come again and again,
-/// together no faster than the file says.
+/// A server accepts every connection, sends nothing and closes. Workers connect again and again,
+/// together no faster than the limit in the file.
 #[test]
 fn a_storm_of_connects_is_shared_out_among_all_workers() {
     const PER_SECOND: u64 = 10;
@@ -76,7 +76,7 @@ fn a_storm_of_connects_is_shared_out_among_all_workers() {
             thread::spawn(move || {
                 let mut stream = stream;
                 let mut bytes = [0; 256];
-                // Whoever asks for its version finds it well, and asks on.
+                // A handshake succeeds, and requests follow.
                 while let Ok(n) = stream.read(&mut bytes) {
                     if n == 0 || !bytes.starts_with(b"version") {
                         return;
@@ -109,7 +109,7 @@ fn a_storm_of_connects_is_shared_out_among_all_workers() {
     let seconds = start.elapsed().as_secs_f64();
     let connects = count.load(Ordering::Relaxed) - before;
     println!("{connects} connects in {seconds:.1} s, of {PER_SECOND} a second");
-    // A tenth of a second's worth may come at once.
+    // A burst of a tenth of a second's connects is permitted.
     let most = PER_SECOND as f64 * (seconds + 0.1) + 2.0;
     assert!(connects as f64 <= most, "{connects} connects in {seconds} s");
     assert!(connects > 4, "it was never asked");

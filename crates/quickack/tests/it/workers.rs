@@ -1,5 +1,5 @@
-//! Workers that are killed, stopped and hang, under a load that checks every reply: what it costs
-//! whom.
+//! Workers that are killed, stopped or hang, under a load that checks every reply: the effect on
+//! each client.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ use testkit::process::{Facts, Memcached, Quickack, freeze, send, wait_until, wai
 use super::crew::{self, Worker, crew, wait_for_crew};
 use super::{QUICKACK, config};
 
-/// What `after` has beyond `before`.
+/// Returns the counts of `after` minus those of `before`.
 fn since(before: &Tally, after: &Tally) -> Tally {
     let rows = after.connections.iter().zip(&before.connections);
     let row = |(after, before): (&Counts, &Counts)| Counts {
@@ -29,15 +29,16 @@ fn since(before: &Tally, after: &Tally) -> Tally {
     Tally { connections: rows.map(row).collect(), errors: after.errors.clone() }
 }
 
-/// Kills a worker, and waits until its successor has a client. Only its own clients notice, and
-/// each of them at most once. The answer is how long it took.
+/// Kills a worker, and waits until its successor has a client. Only the dead worker's clients
+/// notice, and each of them at most once. Returns the time taken.
 fn kill_one(quickack: &Quickack, load: &Load, victim: usize) -> Duration {
     let (before, tally) = (crew(quickack), load.tally());
     let start = Instant::now();
     send(before[&victim].pid, Signal::KILL);
     let mut after = before.clone();
     wait_until("the successor has a client", || {
-        // Those who were cut off are with the others long since: somebody must knock.
+        // The clients that were cut off have already connected to other workers, so a new client
+        // must connect.
         let mut probe = quickack.client();
         probe.ask("get nobody-has-this\r\n", "END\r\n");
         after = crew(quickack);
@@ -72,7 +73,7 @@ fn forty_kills_cost_each_client_of_memcached_one_request_at_most() {
     let before: Vec<_> = (0..4).map(cpus).collect();
     assert!(before.iter().all(|cpus| !cpus[0].contains([',', '-'])), "{before:?}");
     let held = quickack.process.facts().descriptors();
-    // Who dies young again and again is given pauses; these are to be killed in their prime.
+    // A worker that repeatedly dies soon after its start gets pauses; these must be killed later.
     let mut served_since = [Instant::now(); 4];
     let mut times = Vec::new();
     for victim in (0..4).cycle().take(40) {
@@ -89,8 +90,8 @@ fn forty_kills_cost_each_client_of_memcached_one_request_at_most() {
     assert_eq!((0..4).map(cpus).collect::<Vec<_>>(), before, "each on its processor again");
 }
 
-/// How long this machine takes at this moment to start our program and to see its end: 2 ms when it
-/// has nothing else to do.
+/// Returns the time that this machine takes at this moment to start the program and to see its end:
+/// 2 ms if it has nothing else to do.
 fn start_of_a_process() -> Duration {
     let times = (0..9).map(|_| {
         let start = Instant::now();
@@ -101,7 +102,7 @@ fn start_of_a_process() -> Duration {
     median(times.collect())
 }
 
-/// A little longer than what the master calls an early death.
+/// A little longer than the limit of an early death in the master.
 const YOUTH: Duration = Duration::from_millis(250);
 
 #[test]
@@ -155,7 +156,7 @@ fn a_stopped_worker_before_memcached_is_found_by_its_heartbeat() {
     assert!(said.contains("worker 2"), "{said}");
 }
 
-/// An idle worker turns seldom; that is no reason to call it hung.
+/// An idle worker turns rarely, which must not make it count as hung.
 #[test]
 fn workers_that_have_nothing_to_do_are_not_hung_before_memcached() {
     let (_memcached, quickack) = crew::field(3, &["hang_timeout: 1s"], &[]);
@@ -183,7 +184,7 @@ fn an_embedded_cache_that_is_killed_costs_its_items_and_no_worker() {
         wait_until("a new cache is there", || {
             quickack.caches().first().is_some_and(|id| *id != caches[0])
         });
-        // It is back for everybody when everybody has an answer that is no error.
+        // The service is restored when every connection has an answer without an error.
         let mut failed = load.tally().total().failed;
         wait_until("nobody is refused any more", || {
             load.wait_for_everybody();
@@ -221,7 +222,7 @@ fn what_an_embedded_cache_holds_outlives_workers_and_reloads() {
     client.ask(&format!("cas fresh 0 0 1 {cas}\r\nx\r\n"), "STORED\r\n");
 }
 
-/// Items with all that meta commands leave in them; the cas of `fresh`.
+/// Stores items with all marks of meta commands; returns the cas of `fresh`.
 fn store_with_marks(quickack: &Quickack) -> String {
     let mut client = quickack.client();
     client.send("ms fresh 5 F7 T1000 c\r\nhello\r\n");
@@ -233,7 +234,7 @@ fn store_with_marks(quickack: &Quickack) -> String {
     cas
 }
 
-/// What lies on the disk by then is another version, or nothing at all.
+/// By then the file on disk is another version, or missing.
 #[test]
 fn a_worker_before_memcached_is_started_again_from_the_masters_own_image() {
     let memcached = Memcached::start();
@@ -253,7 +254,8 @@ fn a_worker_before_memcached_is_started_again_from_the_masters_own_image() {
     assert!(image.as_deref().is_ok_and(|image| image != Path::new(program)), "{image:?}");
 }
 
-/// One that dies as soon as it is started is started ever later, and the others go on.
+/// A worker that dies right after each start is started with growing pauses, and the others
+/// continue.
 #[test]
 fn a_worker_that_dies_again_and_again_is_given_pauses_before_memcached() {
     let (_memcached, quickack) = crew::field(2, &[], &[]);
@@ -269,7 +271,7 @@ fn a_worker_that_dies_again_and_again_is_given_pauses_before_memcached() {
         deaths == 6
     });
     let took = start.elapsed();
-    // 0 + 0 + 100 + 200 + 400 ms between them.
+    // The pauses between them: 0 + 0 + 100 + 200 + 400 ms.
     assert!(took > Duration::from_millis(500), "six deaths in {took:?}");
     wait_for_crew(&quickack, 2);
     load.wait_for_everybody();
