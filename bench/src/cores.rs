@@ -1,8 +1,8 @@
 //! Requests a second with an increasing number of workers, each on its own CPU, if a machine has
 //! enough CPUs for them, the load and the servers.
+//!
 //! The workers have the first CPUs, one each. The other CPUs are shared by as many generators and
 //! servers as there are of those; their utilisation shows when they are the limit.
-//! servers as there are of those; how busy they are says when they are the limit.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -6,9 +6,9 @@
 //!                 v
 //!              report (table, bars) --> page (docs/benchmarks.md)
 //!  seed: the stall between Nagle and delayed ACK.   trace: system calls, instructions.
-//!  balance, idle, cores: connections a worker, what the master does, many workers and CPUs.
-//!  hits: how often a full cache knows what is asked for.
-//!  php: misses as php-memcached asks them.   resting: what idle clients and one large value hold.
+//!  balance, idle, cores: connections a worker, the master's work, many workers and CPUs.
+//!  hits: the hit ratio of a full cache.
+//!  php: misses as php-memcached requests them.   resting: memory of idle clients, of a large value.
 //! ```
 
 mod acts;

@@ -5,11 +5,11 @@
 //! `verify` the value too.
 //!
 //! ```text
-//!  Workload --> Generator --> Connection (requests asked, reply reader, output)
+//!  Workload --> Generator --> Connection (outstanding requests, reply reader, output)
 //!                  |   \----> Corpus     (keys, requests and values as bytes)
 //!                  v
 //!                Tally (counts and latency, handed to the window)
-//!  wire: how requests and replies look in classic text, meta, binary and RESP
+//!  wire: requests and replies in classic text, meta, binary and RESP
 //! ```
 
 mod arrival;

@@ -3,9 +3,9 @@
 //!
 //! ```text
 //!   main table            cargo xtask bench --write
-//!   <!-- … --rows redis -->   one table for the rows with Redis behind
-//!   <!-- … --rows NAME -->    a section each for the rows that are of neither
-//!   <!-- … --seed -->         and for what is not a table of rows
+//!   <!-- … --rows redis -->   one table for the rows with Redis
+//!   <!-- … --rows NAME -->    a section for each other row
+//!   <!-- … --seed -->         and for each other measurement
 //! ```
 
 use std::fmt::Write as _;

@@ -23,7 +23,7 @@ pub fn run(seed: u64, budget: usize) {
     mutate::run("request", seed, budget, |bytes, _| check(bytes, &written));
 }
 
-/// Writes the head of the request to a server. The last argument tells whether the server has the
+/// Writes the head of the request to a server. The last argument is true if the server has the
 /// meta commands.
 pub type Write<'a> = &'a dyn Fn(&dyn Protocol, &Request, &[u8], &[Span], bool) -> Vec<u8>;
 

@@ -7,7 +7,7 @@
 //! waits is **lost**; then its client connects again and continues.
 //!
 //! ```text
-//!   Load ──── thread: one epoll ──┬── Conn: socket, what was asked ── Keys: what is known
+//!   Load ──── thread: one epoll ──┬── Conn: socket, requests ── Keys: known values
 //!     ▲                           ├── Conn
 //!     └───────── Book ◀───────────┴── …      counts, error lines, latencies
 //! ```

@@ -4,12 +4,11 @@
 //! ```text
 //!   fetch.rs   the project's source, once, below target/suites
 //!   stage.rs   a network and a /tmp of its own, the server, quickack, the tests
-//!   said.rs    the tests' output, read
+//!   said.rs    parses the tests' output
 //!   list.rs    the tests that pass through quickack, in testkit/suites: a list only grows
 //! ```
 //!
-//! A test that passes straight to the server and not through quickack has its reason in
-//! docs/suites.md.
+//! For a test that passes directly but not through quickack, docs/suites.md has the reason.
 
 mod fetch;
 mod list;

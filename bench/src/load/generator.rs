@@ -1,9 +1,9 @@
 //! The loop: wait, read replies, send new requests.
 //!
 //! ```text
-//!   run_until(t) : wait --> receive --> ask again (closed loop)
-//!                   ^  \--> a request is due --> ask, or wait for its connection (open loop)
-//!   drain()      : the same without asking, until every request is answered
+//!   run_until(t) : wait --> receive --> send again (closed loop)
+//!                   ^  \--> a request is due --> send, or wait for its connection (open loop)
+//!   drain()      : the same without new requests, until all are answered
 //! ```
 
 use std::collections::VecDeque;

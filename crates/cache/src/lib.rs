@@ -12,10 +12,10 @@
 //!   arena   the rest          |  small, a tenth  |                  main                    |
 //!                                each a ring: items enter at the head, leave at the tail
 //!
-//!   new key ----------------> small --- asked for again, or main has room ---> main --+
-//!   key whose ghost is found -------------------------------------------------> main  | asked for
+//!   new key ----------------> small ---- requested again, or main has room --> main --+
+//!   key whose ghost is found -------------------------------------------------> main  | requested
 //!                               |                                              ^  |  | since: once
-//!                               +-- never asked for: evicted, leaves a ghost    +--+--+ more round
+//!                               +-- never requested: evicted, leaves a ghost    +--+--+ more round
 //! ```
 //!
 //! That is the S3-FIFO policy. It was chosen over an LRU list because its queues are FIFO, and a

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   text ──file──> tree with places ──compile──> Config { plan, process, listeners, servers, … }
-//!                        overrides ───┘ │  └─ directives: the table; value, address: its words
+//!                        overrides ───┘ │  └─ directives: the table; value, address: its values
 //!                                       └──> Report: errors and warnings, line by line
 //! ```
 //!

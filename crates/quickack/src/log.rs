@@ -1,8 +1,8 @@
 //! The log: one line for each fact, to stderr or a file. Never in the path of a request.
 //!
 //! ```text
-//!   a fact ── level ── Repeats: has it been said within this second? ── render ── Sink
-//!                         └── counted, and told as one line when the second is over
+//!   a fact ── level ── Repeats: was it written within this second? ── render ── Sink
+//!                         └── counted, and reported as one line when the second is over
 //! ```
 //!
 //! Only the master has a [`Log`]; workers send it their lines. A process without a master uses

@@ -1,7 +1,7 @@
 //! Counters, rendered for people, for programs, and for twemproxy's collectors.
 //!
 //! ```text
-//!   Book (shared memory) + Plan (names) + Facts (what only the master knows) ──take──> Snapshot
+//!   Book (shared memory) + Plan (names) + Facts (known only to the master) ──take──> Snapshot
 //!   Snapshot ──> text | JSON | twemproxy's JSON
 //! ```
 //!

@@ -2,9 +2,9 @@
 //! front of several kinds of servers. All answers must be the same.
 //!
 //! ```text
-//!            ┌──▶ memcached                            what it says is right
+//!            ┌──▶ memcached                            its answers are right
 //!   rounds ──┼──▶ quickack ──▶ one memcached      ┐
-//!            ├──▶ quickack ──▶ four memcacheds    ├──  must say the same
+//!            ├──▶ quickack ──▶ four memcacheds    ├──  same answers
 //!            └──▶ quickack ──▶ the embedded cache ┘
 //! ```
 //!

@@ -2,11 +2,11 @@
 //! through quickack to several of the same kind. The answers must be the same.
 //!
 //! ```text
-//!            ┌──▶ a server                       what it says is right
+//!            ┌──▶ a server                       its answers are right
 //!   batch ───┤
-//!            └──▶ quickack ──▶ s1 s2 s3 s4       must say the same, or refuse what the table says
+//!            └──▶ quickack ──▶ s1 s2 s3 s4       same answers, or the table's refusals
 //!
-//!   scratch: a third server, which tells which words of a spoilt call are keys
+//!   scratch: a third server, which finds the keys of a spoilt call
 //! ```
 //!
 //! There are two valid results. One is the single server's answer, compared as strictly as the

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   made by a read that missed ──▶ that reader wins ──────────┐
-//!   close to its end ──▶ the next reader who asks wins ───────┼──▶ token sent: nobody wins
+//!   close to its end ──▶ the next reader that asks wins ──────┼──▶ token sent: nobody wins
 //!   invalidated: stale, no token ──▶ the next reader wins ────┘         │
 //!                    ▲                                                  │
 //!                    └────────────── invalidated again ─────────────────┘

@@ -6,8 +6,8 @@
 //!
 //! ```text
 //!   handle_received ─▶ intake.rs ─▶ execute.rs ─▶ cache::Store
-//!                       frames       words  │  (meta.rs: meta's)
-//!   transmit ◀────────── session.rs's out ◀─┘      all that one read asked leaves in one write
+//!                       frames      replies │  (meta.rs: meta's)
+//!   transmit ◀────────── session.rs's out ◀─┘      all replies to one read leave in one write
 //! ```
 //!
 //! A client that does not read its replies is not read either. A value that is too large is

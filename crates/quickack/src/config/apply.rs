@@ -40,7 +40,6 @@ impl Findings {
 
 /// Reads the entries of a block into `draft`. Returns the settings in the order of the file;
 /// entries with an error are missing.
-/// error less.
 pub fn apply<D>(
     table: &'static [Directive<D>],
     entries: &[Entry],
