@@ -1,7 +1,7 @@
 //! The lists of tests that pass through quickack: one sorted file for each suite, which only grows.
 //!
-//! memcached's tests number their 175,000 assertions, so one line can stand for many: `t/cas.t
-//! 1-43`.
+//! memcached's tests number their 175,000 assertions, so one line can stand for many, such as
+//! `t/cas.t 1-43`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

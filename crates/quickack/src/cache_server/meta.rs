@@ -319,7 +319,7 @@ fn push_fact(letter: u8, item: &Item<'_>, now: u64, out: &mut Vec<u8>) {
         b'h' => u64::from(item.fetched),
         b'l' => now.saturating_sub(item.accessed.into()),
         b't' => match item.expires {
-            // An item that has just expired still has a time in memcached's reply.
+            // For an item just made to expire, memcached returns the wrapped difference too.
             Some(second) => u64::from(second.wrapping_sub(now as u32)),
             None => return out.extend_from_slice(b" t-1"),
         },
