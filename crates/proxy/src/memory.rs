@@ -1,4 +1,4 @@
-//! The account of all bytes held in buffers, and what its ceiling means for a client.
+//! The account of all bytes held in buffers, and the effect of its limit on a client.
 
 use crate::limits::{self, Limits};
 
@@ -9,13 +9,13 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Whether `more` bytes are within the ceiling.
+    /// Whether `more` bytes are within the limit.
     pub(crate) fn has_room(&self, more: usize) -> bool {
         self.held.saturating_add(more) <= self.max
     }
 
-    /// `limits` as they are now: the nearer the ceiling, the sooner a client that does not read is
-    /// paused.
+    /// Returns `limits` narrowed to the memory left: the nearer the limit, the sooner a client that
+    /// does not read is paused.
     pub(crate) fn narrow(&self, limits: Limits) -> Limits {
         let outbox = limits.client_outbox;
         let client_outbox = match self.held {
@@ -26,7 +26,7 @@ impl Memory {
         Limits { client_outbox, ..limits }
     }
 
-    /// A holder that held `*told` now holds `now`.
+    /// Updates the account for a holder that held `*told` and now holds `now`.
     pub(crate) fn change(&mut self, told: &mut usize, now: usize) {
         self.held = self.held + now - *told;
         *told = now;
