@@ -185,8 +185,8 @@ impl Desk {
         self.hold(id);
     }
 
-    /// Takes the head of a value whose body is still to come: at once to the client, if it keeps up
-    /// and waits for nothing else, and otherwise into `data`. Returns whether the client gets a
+    /// Takes the head of a value whose body is still to come: to the client at once, if it keeps up
+    /// and awaits nothing else, and otherwise into `data`. Returns whether the client gets a
     /// stream.
     pub(crate) fn begin_value(
         &mut self,
@@ -215,8 +215,8 @@ impl Desk {
         (shown, streams)
     }
 
-    /// Whether the client is to receive an answer of this many bytes while it arrives: it keeps up,
-    /// and waits for nothing else.
+    /// Whether the client is to get this many bytes as a stream: it keeps up and awaits nothing
+    /// else.
     pub(crate) fn may_stream(&self, entry: Entry, len: usize) -> bool {
         let row = &self.rows[entry.row];
         let is_next = |client: &&Client| client.head == entry.row && row.left == 1;
@@ -322,9 +322,8 @@ impl Desk {
         self.part_done(entry.row);
     }
 
-    /// Answers a request with the server's own item; of a broadcast's items the last good one
-    /// stays. A line is kept even above the memory limit, since the client must learn the outcome
-    /// of a change.
+    /// Answers a request with the server's own item; of a broadcast's, the last good one stays. A
+    /// line is kept even above the memory limit: the client of a change must learn the outcome.
     pub(crate) fn status(&mut self, id: RowId, server: u32, value: Value<'_>, has_body: bool) {
         if has_body && !value.is_begun() && !self.memory.has_room(value.len()) {
             return self.fail_part((id, 0), Some(server), Fault::OutOfMemory, self.rows[id].writes);
