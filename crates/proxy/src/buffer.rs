@@ -1,5 +1,5 @@
-//! Bytes on their way out. Small pieces are copied into one buffer (cheaper than an iovec each);
-//! large ones are kept by reference to the block in which they arrived.
+//! Bytes to be sent. Small pieces are copied into one buffer (cheaper than an iovec each); large
+//! ones are kept by reference to the block in which they arrived.
 //!
 //! ```text
 //!   bytes   [ head | head | END ]          copied, in order
@@ -171,7 +171,7 @@ impl Outbox {
         (other.gone, other.shared_len) = (0, 0);
     }
 
-    /// Collects the bytes to write, in order, in as many slices as one call may carry.
+    /// Collects the bytes to write, in order, in as many slices as one call may hold.
     pub(crate) fn slices<'a>(&'a self, out: &mut Slices<'a>) {
         self.slices_within(usize::MAX, out);
     }

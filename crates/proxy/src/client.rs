@@ -252,7 +252,7 @@ impl Client {
         self.expected = answer_len.max(self.expected - self.expected / 8);
     }
 
-    /// Returns the bytes on their way to it, or expected to be from the answers before.
+    /// Returns the bytes queued for it, or expected to be from the answers before.
     fn owed(&self) -> usize {
         self.out.len() + self.rows_held + self.outstanding() * self.expected
     }

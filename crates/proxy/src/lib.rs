@@ -11,7 +11,7 @@
 //! | decisions from outside | `install` `set_ejected` `drain` |
 //! | work for the driver | `poll_action` `poll_timeout` `poll_transmit` + `transmit` |
 //!
-//! In each turn the driver hands over everything that is ready, carries out the actions, and writes
+//! In each turn the driver hands over everything that is ready, executes the actions, and writes
 //! the clients that `poll_transmit` names. When nothing more is ready, it calls `end_turn` and
 //! writes the links.
 //!

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A message is a get of one or many keys, or another request. `end` is its end in the stream of
-//! sent bytes. Comparing two numbers therefore tells whether a message was handed to the kernel,
+//! sent bytes. Comparing two numbers therefore shows whether a message was handed to the kernel,
 //! and so may have been executed, or not.
 
 use std::collections::VecDeque;
@@ -74,7 +74,7 @@ pub(crate) struct Link {
     pub(crate) dirty: bool,
     /// It is counted among the links on which its server owes a reply.
     pub(crate) owes: bool,
-    /// It has carried a reply, so its loss is not a failure to connect.
+    /// It has received a reply, so its loss is not a failure to connect.
     pub(crate) proven: bool,
     /// When it came up.
     pub(crate) up_at: Time,

@@ -118,7 +118,7 @@ pub(crate) enum Stage {
 pub(crate) enum Health {
     /// Requests go to it; links are made when they are needed.
     Ready,
-    /// Its keys fail at once; a probe is on its way or due.
+    /// Its keys fail at once; a probe is outstanding or due.
     Down,
 }
 

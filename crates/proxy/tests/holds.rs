@@ -221,7 +221,7 @@ fn the_server_is_silent_not_the_link() {
     stage.says(clients[1], "incr n 2\r\n");
     assert_eq!(stage.turn(idle), "version\r\n", "it asks whether the server is there");
     assert_eq!(stage.turn(busy), "");
-    // The server is there. So only one link is slow, and the message there is on its way.
+    // The server is there. So only one link is slow, and the message there is outstanding.
     stage.says(idle, "VERSION 1.6.18\r\n");
     assert_eq!(stage.turn(idle), "incr n 2\r\n");
     stage.says(idle, "7\r\n");

@@ -196,8 +196,8 @@ fn a_get_on_a_lost_link_is_asked_once_more_and_only_once() {
     stage.closes(link, Closed::Eof);
     let second = stage.connect(0);
     assert_eq!(stage.turn(second), "get y\r\nget z\r\n");
-    // The link has carried a reply, so its end is no sign that the server is down, and a third link
-    // would be made.
+    // The link has received a reply, so its end is no sign that the server is down, and a third
+    // link would be made.
     stage.says(second, "END\r\n");
     stage.closes(second, Closed::Eof);
     let lost = "SERVER_ERROR s0: connection lost\r\n";
@@ -317,7 +317,7 @@ fn gets_that_wait_for_company_wait_no_longer_than_the_queue_deadline() {
     assert_eq!(stage.turn(link), "get late\r\n");
 }
 
-/// The report of an answered probe may get lost on its way to outlier detection, so an ejected
+/// The report of an answered probe may get lost before it reaches outlier detection, so an ejected
 /// server is probed until it is back in the ring.
 #[test]
 fn an_ejected_server_that_answers_its_probe_is_probed_again() {

@@ -1,4 +1,4 @@
-//! Stories of reads: quiet ones that are joined, and large values on their way.
+//! Stories of reads: quiet ones that are joined, and large values in transit.
 
 mod stage;
 

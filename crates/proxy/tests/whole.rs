@@ -63,7 +63,7 @@ fn field(limit: impl FnOnce(&mut limits::Limits)) -> (Stage, ConnId, [String; 2]
     (stage, client, keys, links)
 }
 
-/// Ends the second server's link, and fails its next connect in this way.
+/// Ends the second server's link, and fails its next connect in this manner.
 fn loses(stage: &mut Stage, client: ConnId, keys: &[String; 2], link: ConnId, how: Closed) {
     stage.closes(link, Closed::Eof);
     asks(stage, client, &format!("GET {}", keys[1]));

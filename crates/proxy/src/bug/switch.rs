@@ -84,7 +84,7 @@ pub enum Bug {
     HideMarks,
     /// An answer has the opaque of the request before.
     LoseOpaque,
-    /// A read that tells one client to fill an item is sent again when its link has died.
+    /// A read that makes one client fill an item is sent again when its link has died.
     WinTwice,
     /// Messages to a silent server are sent all the same.
     NeverHold,

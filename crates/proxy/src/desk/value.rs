@@ -1,4 +1,4 @@
-//! A server's reply to a request, on its way to the client.
+//! Replies of servers to requests, as values for clients.
 
 use metrics::Pool as Counter;
 use proto::{Item, Shown};

@@ -238,7 +238,7 @@ impl Proxy {
         }
     }
 
-    /// Closes a link that carries nothing.
+    /// Closes an idle link.
     pub(super) fn close_quietly(&mut self, id: ConnId) {
         let mut link = self.links.remove(id).expect("the caller found it");
         self.desk.memory.change(&mut link.held, 0);

@@ -1,4 +1,4 @@
-//! A driver for stories: it carries out the proxy's orders, and records what a test may check.
+//! A driver for stories: it executes the proxy's orders, and records what a test may check.
 
 // Each test program uses only some of it.
 #![allow(dead_code)]
@@ -229,7 +229,7 @@ impl Stage {
         self.settle();
     }
 
-    /// Lets the link carry a reply, so that its loss is no sign that the server is down.
+    /// Has a reply arrive on the link, so that its loss is no sign that the server is down.
     pub fn greet(&mut self, link: ConnId) {
         let client = self.client();
         self.says(client, "get hello\r\n");
