@@ -60,7 +60,7 @@ pub enum Parsed<T> {
 pub struct Command {
     /// The command's name on the wire.
     pub name: &'static str,
-    /// The way in which the data plane handles it.
+    /// How the data plane handles it.
     pub class: Class,
     /// Some forms of it need capabilities that not every server has, and are refused without them.
     pub skilled: bool,
@@ -68,7 +68,7 @@ pub struct Command {
     pub note: &'static str,
 }
 
-/// The way in which the data plane handles a request.
+/// How the data plane handles a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Reads any number of keys, each answered by a value or by nothing. It is split by server and
@@ -175,7 +175,7 @@ pub struct Request {
     /// It is kept whole until it is answered, so that it can be sent again after a retryable error:
     /// see [`Excuse`].
     pub repeat: bool,
-    /// It carries a value to be stored.
+    /// It contains a value to be stored.
     pub stores: bool,
     pub place: Place,
     /// A database other than the client's that it accesses, if that is not the first.
@@ -233,9 +233,9 @@ pub enum Quiet {
     Silent,
 }
 
-/// The relation of a request to marks. Some servers mark items as stale, or as being refilled by
-/// the client that was told to. The newer forms of a read show the marks and move them; the classic
-/// forms do neither.
+/// The relation of a request to marks. Some servers mark items as stale, or as being refilled by a
+/// client chosen for it. The newer forms of a read show the marks and move them; the classic forms
+/// do neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Marks {
     /// It has nothing to do with marks.
@@ -264,7 +264,7 @@ pub struct Skills {
     pub make: Make,
 }
 
-/// A server's identity, where clients are told of it. Versions are major, minor, patch.
+/// A server's identity, as clients may see it. Versions are major, minor, patch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Make {
     /// The name of the program; empty where the servers differ.
@@ -457,7 +457,7 @@ pub enum Answer<'a> {
     End,
     /// A read of one key found nothing.
     Miss,
-    /// The request was carried out.
+    /// The request was executed.
     Ok,
     /// All earlier requests are settled.
     Barrier,

@@ -88,7 +88,7 @@ pub struct Totals {
     pub keys_asked: u64,
     pub hits: u64,
     pub misses: u64,
-    /// Requests that carried a value to be stored.
+    /// Requests with a value to be stored.
     pub stores: u64,
     /// Logins that succeeded, and those that failed.
     pub logins: u64,

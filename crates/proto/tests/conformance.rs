@@ -536,7 +536,7 @@ fn start_of(message: &[u8], key: Span) -> usize {
     before.iter().rposition(|&byte| byte == b'$').expect("a length")
 }
 
-/// Whatever a client writes into a request, the proxy's answer is one value and no more.
+/// The proxy's answer is one value and no more, with any bytes in the request.
 #[test]
 fn no_argument_can_forge_an_answer() {
     const EVIL: &[&[u8]] = &[

@@ -1,6 +1,6 @@
 //! Prints the cost of one parse. The figures are for reading; the asserted bounds are wide, since a
-//! busy machine must not fail a build. Run it as `cargo test --release -p proto --test speed --
-//! --nocapture`.
+//! busy machine must not fail a build. Run it as
+//! `cargo test --release -p proto --test speed -- --nocapture`.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;

@@ -60,7 +60,7 @@ pub(super) fn parse(ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<I
     }
 }
 
-/// Whether this line can answer an administrative command, be it carried out or not.
+/// Whether this line can answer an administrative command, be it executed or not.
 fn is_admins(text: &[u8]) -> bool {
     let word = text.split(|byte| *byte == b' ').next().unwrap_or_default();
     match word {

@@ -410,7 +410,7 @@ fn silent(noreply: bool) -> Quiet {
 }
 
 /// Whether this is a signed 32-bit number. A negative one means "expired at once" and is part of
-/// the protocol, but programs read minus zero in different ways.
+/// the protocol, but programs read minus zero differently.
 fn is_exptime(text: &[u8]) -> bool {
     match text.strip_prefix(b"-") {
         Some(digits) => scan::decimal(digits, i32::MAX as u64).is_some_and(|value| value > 0),

@@ -7,7 +7,7 @@
 //!   $1 a  $-1          ->  $1 a           any that is not null
 //! ```
 //!
-//! Where all servers must succeed, the first error is the answer. If other servers have carried out
+//! Where all servers must succeed, the first error is the answer. If other servers have executed
 //! the change, the answer says so, since nothing undoes it.
 
 use std::borrow::Cow;
@@ -19,7 +19,7 @@ use super::{answer, config, info, words};
 use crate::part::{self, Ours, Part, Said};
 use crate::{Answer, Asked, Class, Reach};
 
-/// The way in which replies are merged.
+/// How the replies are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gathering {
     /// Numbers, added up.
@@ -146,7 +146,7 @@ fn administer(asked: &Asked<'_>, how: Gathering, parts: &[Part<'_>], out: &mut V
     }
 }
 
-/// Writes the error that claims least, and whether other servers have carried out the request.
+/// Writes the error that claims least, and whether other servers have executed the request.
 fn fail(asked: &Asked<'_>, parts: &[Part<'_>], is_partly_done: bool, out: &mut Vec<u8>) {
     let errors = parts.iter().filter_map(|part| error(asked, part));
     let Some(error) = errors.min_by_key(|error| claim(error)) else {

@@ -26,7 +26,7 @@ use crate::part::{Ours, Part, Said};
 use number::{Number, ONE, human, version};
 use pieces::parts;
 
-/// The way in which the servers' values become one.
+/// How the servers' values become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     /// The sum.
@@ -109,7 +109,7 @@ const RULES: &[(&str, Rule)] = &[
     ("number_of_*", Greatest),
     ("active_defrag_running", Greatest),
     ("lazyfree*", Sum),
-    // Persistence. A client waits while a server loads, so it is told to only if all servers load.
+    // Persistence. A client waits while a server loads, so this is 1 only if all servers load.
     ("loading", Least),
     ("async_loading", Greatest),
     ("loading_start_time", Least),

@@ -132,7 +132,7 @@ fn word_len(text: &[u8]) -> Option<usize> {
     while let Some(&byte) = text.get(at) {
         match byte {
             b' ' | b'\t' | b'\n' | b'\r' => break,
-            // A space follows, or nothing.
+            // A blank follows, or nothing.
             b'"' | b'\'' => return Some(at + quoted_len(&text[at..], byte)?),
             _ => at += 1,
         }

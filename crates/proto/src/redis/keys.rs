@@ -1,6 +1,6 @@
-//! Which arguments are keys. Most of it follows from the servers' description of their commands
-//! (`KeySpec`). For a few commands the description is incomplete, and those are read here as
-//! servers read them.
+//! The positions of the keys among a request's arguments. Most of it follows from the servers'
+//! description of their commands (`KeySpec`). For a few commands the description is incomplete, and
+//! those are read here as servers read them.
 //!
 //! A request that a server would refuse is refused with the server's text and is not sent. If the
 //! number of keys is unknown, a missing key cannot be noticed.

@@ -117,7 +117,7 @@ fn whole(progress: &mut Progress, input: &[u8]) -> Parsed<Item> {
 }
 
 /// Returns the length of one short string, `OK` or a digit, that is complete; most replies are
-/// such. It decides nothing about others: it only saves the long way.
+/// such. It decides nothing about others: it only saves the long path.
 #[inline(always)]
 fn short(input: &[u8]) -> Option<usize> {
     match *input {

@@ -14,7 +14,7 @@
 //! pool of one server, and `split` for one whose keys may be on several servers, or `each` if each
 //! key has an answer of its own.
 //!
-//! A row with an `@` is about the way to a server and back:
+//! A row with an `@` is about the route to a server and back:
 //!
 //! ```text
 //!   > mg k T9\r\n                 sent by a client
@@ -69,11 +69,12 @@ pub struct Row {
     pub asked: String,
     /// The bytes that the server sends, and whether it closes.
     pub server: Option<(Vec<u8>, bool)>,
-    /// The server's capabilities, in a row about the way to it.
+    /// The server's capabilities, in a row about the route to it.
     pub skills: Option<Skills>,
     /// The bytes sent to that server.
     pub sent: Vec<u8>,
-    /// The protocol's reading of the row; in a row about the way to a server, the client's answer.
+    /// The protocol's reading of the row; in a row about the route to a server, the client's
+    /// answer.
     pub meaning: String,
     /// The protocol version of the connection; 0 is the one in which it begins.
     pub dialect: u8,

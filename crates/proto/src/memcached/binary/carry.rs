@@ -99,7 +99,7 @@ impl<'a> Said<'a> {
             _ if !is_plain(self.key) => None,
             Shape::Delete if free => Some(DELETE),
             // Not `mg`, though its answer would be shorter. On a stale item it takes the right to
-            // renew the item, and this client could not be told of that.
+            // renew the item, and this client could not be informed of that.
             Shape::Touch { .. } => Some(GATS_ONE),
             Shape::Store(_) if self.quiet && !free => Some(CAS),
             Shape::Store(mode) if self.quiet => Some(match mode {

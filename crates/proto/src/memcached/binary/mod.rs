@@ -8,7 +8,7 @@
 //!   Get GetQ GetK GetKQ   gets, merged        Delete         delete, or md with a cas number
 //!   GAT GATQ GATK GATKQ   gats                Touch          gats
 //!   SetQ AddQ …           set add …           Increment      ma; quiet: incr
-//!   Set Add Append …      ms                  a key that text cannot carry: mg ms md ma with b
+//!   Set Add Append …      ms                  a key that text cannot hold:  mg ms md ma with b
 //! ```
 
 mod answer;

@@ -23,7 +23,7 @@ const BAD_ARGUMENTS: &[u8] = b"ERR Invalid arguments specified for command";
 fn is_taken(row: &Row) -> bool {
     match row.class {
         Class::Refuse(_) => row.container && subs(row).next().is_some(),
-        // These are answered, but never carried out.
+        // These are answered, but never executed.
         Class::Local(_) => !matches!(row.name, "multi" | "exec" | "discard"),
         _ => true,
     }
@@ -195,7 +195,7 @@ impl Talk<'_> {
         rows.for_each(|row| words::bulk(row.name.as_bytes(), self.out));
     }
 
-    /// Writes the keys of a command that is not carried out; with `flags`, also the use of each.
+    /// Writes the keys of a command that is not executed; with `flags`, also the use of each.
     pub(super) fn command_keys(&mut self, command: &[&[u8]], flags: bool) {
         let keys = match keys(command) {
             Ok(keys) if keys.len() > KEYS_MAX => return self.error(&[MANY_KEYS]),

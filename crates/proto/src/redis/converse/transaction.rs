@@ -1,7 +1,7 @@
 //! MULTI, EXEC, DISCARD: transactions are refused, together with every command in them.
 //!
 //! Clients send MULTI, their commands and EXEC in one write. If only MULTI and EXEC were refused,
-//! the commands between them would be carried out although the client reads that they were not. A
+//! the commands between them would be executed although the client reads that they were not. A
 //! client that waits for the answer to MULTI never sends EXEC, so the data plane closes it with
 //! that answer.
 

@@ -99,7 +99,7 @@ fn the_parts_of_a_split_are_written_with_what_belongs_to_their_keys() {
     }
 }
 
-/// The short way and the long one have the same result: an array is classified as a line is, and
+/// The short path and the long one have the same result: an array is classified as a line is, and
 /// with a long argument as with a short one.
 #[test]
 fn every_way_to_read_a_request_understands_the_same() {
