@@ -73,7 +73,7 @@ pub(crate) struct Client {
     pub(crate) awaits_since: Time,
     /// It has waited for the link as long as a silent server is waited for: see `flow/hold.rs`.
     pub(crate) is_late: bool,
-    /// It has sent a `quit`, or its like.
+    /// It has sent a `quit` or an equivalent command.
     pub(crate) quits: bool,
     /// Its connection has ended without a `quit`.
     pub(crate) has_left: bool,

@@ -79,8 +79,7 @@ pub(crate) struct Question {
     /// The number of elements in its answer, if it went to one server unchanged and the answer is a
     /// list.
     pub(crate) elements: Option<u32>,
-    /// How many times it was sent again; `None` if it may not be. A retryable error has it sent
-    /// again.
+    /// How many times it was sent again after a retryable error; `None` if it may not be.
     pub(crate) repeats: Option<u8>,
     /// Set when its data was refused. The outstanding message removes the old value of its key.
     pub(crate) no_room: Option<NoRoom>,

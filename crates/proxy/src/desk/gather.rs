@@ -82,7 +82,7 @@ pub(super) fn gather(
     let asked = row.question.asked();
     let learnt = row.question.protocol.learn(&asked, &words[start..]).filter(|_| is_good);
     if row.question.protocol.forgets(&asked) {
-        // A script that was being loaded meanwhile may have been learned since.
+        // Once more, since a script that was being loaded meanwhile may have been learned.
         lore.forget();
     } else if let Some((name, text)) = learnt.filter(|_| !bug!(NeverLearn)) {
         lore.learn(name, &text);

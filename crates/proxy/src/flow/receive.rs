@@ -102,7 +102,7 @@ impl Proxy {
             joined.drain(..used);
             client.partial = joined;
         } else {
-            // A request was put back.
+            // A request was put back into the buffer.
             client.partial.extend_from_slice(&joined[used..]);
         }
         self.limit_partial(id);
@@ -278,7 +278,7 @@ impl Proxy {
         Some(self.read_later(id, used, muted))
     }
 
-    /// Refuses a request. If its data is what is refused, the old value of its key may have to go.
+    /// Refuses a request. If the reason is its data, the old value of its key may have to go.
     #[cold]
     fn refuse_or_remove(
         &mut self,
