@@ -378,7 +378,7 @@ impl Asked<'_> {
     }
 }
 
-/// The part of a server's item that follows, for the client, the head that `translate` wrote.
+/// The part of a server's item that the client gets after the head that `translate` wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// Nothing, and no head was written either.
@@ -472,7 +472,7 @@ pub enum Answer<'a> {
     /// A failure that is not the client's: a sentence that contains the server's name. Nothing has
     /// changed, and the request may be sent again.
     Failed(&'a str),
-    /// As `Failed`, of a change that has been sent: it may have been made.
+    /// As `Failed`, for a change that has been sent: it may have been made.
     Uncertain(&'a str),
     /// A server's own error line.
     Error(&'a [u8]),
