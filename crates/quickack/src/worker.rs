@@ -1,4 +1,4 @@
-//! The worker: one loop around one `Proxy`, led by the master over a channel and the board. It
+//! The worker: one loop around one `Proxy`, led by the master over a channel and the scoreboard. It
 //! never forks, blocks, or opens a file once it serves.
 //!
 //! ```text
@@ -21,13 +21,13 @@ use proxy::{Event, Proxy, Report, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sys::signal::{self, Signals};
 
-use crate::board::Board;
 use crate::config::Affinity;
 use crate::event::{self, Loop, Order, Traveller};
 use crate::ipc::guest::Guest;
 use crate::ipc::installation::Installation;
 use crate::ipc::{Channel, Message};
 use crate::log::{self, Level};
+use crate::scoreboard::Scoreboard;
 use origins::Origins;
 
 use prepare::{Prepared, compile};
@@ -47,7 +47,7 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     let mut crew = Crew::new(Channel::new(channel));
     let first = crew.wait_for_first()?;
-    let board = crew.board.clone().ok_or("no board was passed")?;
+    let scoreboard = crew.scoreboard.clone().ok_or("no scoreboard was passed")?;
     sys::process::set_title(&format!("quickack: worker {}", crew.slot));
     crew.pin(&first.affinity);
     let room = first.install.plan.clients_room;
@@ -59,13 +59,13 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
     }
     let signals = Signals::new(signal::ALL_OF_A_CHILD).map_err(text)?;
     let place = event::Place {
-        board: board.clone(),
+        scoreboard: scoreboard.clone(),
         slot: crew.slot,
         mode: first.mode,
         pokes: crew.pokes.clone(),
         lock: crew.lock.take(),
     };
-    let sheet = board.sheet(crew.slot);
+    let sheet = scoreboard.sheet(crew.slot);
     let install = first.install;
     let mut mind = Proxy::new(install.plan.clone(), seed(), Time(0), sheet);
     crew.epoch = first.epoch;
@@ -75,11 +75,11 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
     ended.map_err(text)
 }
 
-/// What leads this worker: the master's channel and the board.
+/// What leads this worker: the master's channel and the scoreboard.
 struct Crew {
     channel: Channel,
     slot: usize,
-    board: Option<Board>,
+    scoreboard: Option<Scoreboard>,
     lock: Option<OwnedFd>,
     pokes: Rc<std::cell::RefCell<Vec<OwnedFd>>>,
     /// Listening sockets that were passed and are not in the loop yet.
@@ -88,7 +88,7 @@ struct Crew {
     /// What is installed.
     epoch: u64,
     health: u64,
-    /// Rows of all servers, which the board's health is compared for, and what they are called.
+    /// The names of all servers, by row; their health in the scoreboard is looked at.
     names: HashMap<u32, String>,
     ejected: Vec<u32>,
     /// Told to the master as still in use.
@@ -111,7 +111,7 @@ impl Crew {
         Crew {
             channel,
             slot: 0,
-            board: None,
+            scoreboard: None,
             lock: None,
             pokes: Rc::default(),
             passed: BTreeMap::new(),
@@ -157,7 +157,7 @@ impl Crew {
                 self.heed(received.message, received.fds, &mut Vec::new());
                 self.channel.acknowledge().map_err(|why| why.to_string())?;
                 // After each message: what comes next may prepare a change that never holds.
-                let holds = self.board.as_ref().map_or(0, Board::config_epoch);
+                let holds = self.scoreboard.as_ref().map_or(0, Scoreboard::config_epoch);
                 if let Some(prepared) = self.prepared.take_if(|one| one.epoch <= holds) {
                     self.names = prepared.names.clone();
                     // The loop has its own copies; ours would keep the sockets open.
@@ -178,9 +178,9 @@ impl Crew {
         match message {
             Message::Welcome { slot, release: _ } => {
                 self.slot = slot;
-                self.board = fds.pop().and_then(|fd| {
+                self.scoreboard = fds.pop().and_then(|fd| {
                     let memory = sys::memory::map(fd).ok()?;
-                    Board::open(memory).ok()
+                    Scoreboard::open(memory).ok()
                 });
             }
             Message::Lock {} => self.lock = fds.pop(),
@@ -191,7 +191,7 @@ impl Crew {
                 pokes.extend(fds);
             }
             Message::Prepare { epoch } => self.prepare(epoch, fds.pop()),
-            // The board says which epoch holds; this has only woken us.
+            // The scoreboard says which epoch holds; this has only woken us.
             Message::Commit { epoch: _ } => {}
             Message::Abort { epoch } => {
                 self.prepared.take_if(|prepared| prepared.epoch == epoch);
@@ -293,8 +293,8 @@ impl event::Errands for Crew {
     }
 
     fn standing_orders(&mut self, out: &mut Vec<Order>) {
-        let Some(board) = &self.board else { return };
-        let (epoch, health) = (board.config_epoch(), board.health_epoch());
+        let Some(scoreboard) = &self.scoreboard else { return };
+        let (epoch, health) = (scoreboard.config_epoch(), scoreboard.health_epoch());
         if epoch == self.epoch && health == self.health {
             return;
         }
@@ -310,13 +310,13 @@ impl event::Errands for Crew {
         if health != self.health || changed {
             self.health = health;
             let now: Vec<u32> =
-                self.names.keys().copied().filter(|row| board.is_ejected(*row)).collect();
+                self.names.keys().copied().filter(|row| scoreboard.is_ejected(*row)).collect();
             let back = self.ejected.iter().filter(|row| !now.contains(row));
             out.extend(back.map(|row| Order::Eject { server: *row, ejected: false }));
             let gone = now.iter().filter(|row| !self.ejected.contains(row));
             out.extend(gone.map(|row| Order::Eject { server: *row, ejected: true }));
             self.ejected = now;
-            board.set_installed(self.slot, self.epoch, self.health);
+            scoreboard.set_installed(self.slot, self.epoch, self.health);
         }
     }
 
@@ -349,8 +349,8 @@ impl event::Errands for Crew {
     fn installed(&mut self, mind: &dyn event::Mind) {
         self.told_in_use = mind.retired_rows_in_use();
         let (epoch, rows_in_use) = (self.epoch, self.told_in_use.clone());
-        if let Some(board) = &self.board {
-            board.set_installed(self.slot, self.epoch, self.health);
+        if let Some(scoreboard) = &self.scoreboard {
+            scoreboard.set_installed(self.slot, self.epoch, self.health);
         }
         self.say(Message::Installed { epoch, rows_in_use });
     }

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::Loop;
 use super::conn::Conn;
-use crate::board::Board;
+use crate::scoreboard::Scoreboard;
 
 /// Where a server is, ready to be connected to, with the options of its links.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub struct Connects {
     /// By the server's row.
     targets: BTreeMap<u32, Target>,
     /// The bucket that all workers take from.
-    board: Option<Board>,
+    scoreboard: Option<Scoreboard>,
     /// For all workers together; 0 is any number.
     per_second: u64,
     /// Links in the order of their turn; one that was closed meanwhile is not in `servers`.
@@ -47,8 +47,8 @@ pub struct Connects {
 }
 
 impl Connects {
-    pub fn share(&mut self, board: Board) {
-        self.board = Some(board);
+    pub fn share(&mut self, scoreboard: Scoreboard) {
+        self.scoreboard = Some(scoreboard);
     }
 
     /// Servers are there from now on. Those of before stay: what has left the plan may still be
@@ -69,11 +69,11 @@ impl Connects {
 
     /// Leave to connect now, or how long to wait.
     fn take_token(&self) -> Result<(), u64> {
-        let Some(board) = &self.board else { return Ok(()) };
+        let Some(scoreboard) = &self.scoreboard else { return Ok(()) };
         if self.per_second == 0 {
             return Ok(());
         }
-        board.take_connect_token(sys::clock::monotonic_us(), self.per_second)
+        scoreboard.take_connect_token(sys::clock::monotonic_us(), self.per_second)
     }
 }
 

@@ -37,8 +37,8 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use sys::signal::Signals;
 
-use crate::board::Board;
 use crate::ipc::installation::AcceptMode;
+use crate::scoreboard::Scoreboard;
 use accept::{Crowd, Door, Policy};
 use blocks::Blocks;
 use conn::Conns;
@@ -53,7 +53,7 @@ pub use mind::Mind;
 
 /// Where a worker stands among the others.
 pub struct Place {
-    pub board: Board,
+    pub scoreboard: Scoreboard,
     pub slot: usize,
     pub mode: AcceptMode,
     /// What wakes each worker, by slot; they come and go.
@@ -126,21 +126,21 @@ impl<'m> Loop<'m> {
         signals: Signals,
     ) -> std::io::Result<Loop<'m>> {
         let mut looping = Loop::new(mind, errands, signals, SHUTDOWN_TIMEOUT)?;
-        let Place { board, slot, mode, pokes, lock } = place;
+        let Place { scoreboard, slot, mode, pokes, lock } = place;
         if let Some(own) = pokes.borrow().get(slot) {
             // Edge by edge: each poke is an event, and nobody need read what it left behind.
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
             epoll::add(&looping.epoll, own, token(POKE), flags)?;
         }
         looping.is_led = true;
-        looping.counters = Some(board.sheet(slot).counters(0));
-        looping.connects.share(board.clone());
+        looping.counters = Some(scoreboard.sheet(slot).counters(0));
+        looping.connects.share(scoreboard.clone());
         let policy = match (mode, lock) {
             (AcceptMode::Gate, _) => Policy::Gate,
             (AcceptMode::Mutex, Some(lock)) => Policy::Mutex(lock),
             (AcceptMode::Reuseport | AcceptMode::Mutex, _) => Policy::Alone,
         };
-        looping.door.share(Crowd { board, slot, pokes }, policy);
+        looping.door.share(Crowd { scoreboard, slot, pokes }, policy);
         looping.take_up(install);
         looping.errands.installed(looping.mind);
         Ok(looping)
@@ -225,7 +225,7 @@ impl<'m> Loop<'m> {
     fn wake(&mut self) {
         self.woken = self.now;
         if let Some(crowd) = self.door.crowd() {
-            crowd.board.beat(crowd.slot);
+            crowd.scoreboard.beat(crowd.slot);
         }
     }
 

@@ -84,15 +84,16 @@ impl Errands for Script {
 impl Leader {
     /// Starts a loop with the pools of `text`, each listening at one of `listeners`.
     fn start(text: &str, listeners: Vec<Listener>, per_second: u64) -> Leader {
-        let memory = sys::memory::shared("test", Board::words(1, 64)).unwrap();
-        let board = Board::create(sys::memory::map(&memory).unwrap(), 1, 64);
-        let book = *board.book();
+        let memory = sys::memory::shared("test", Scoreboard::words(1, 64)).unwrap();
+        let scoreboard = Scoreboard::create(sys::memory::map(&memory).unwrap(), 1, 64);
+        let book = *scoreboard.book();
         let (orders, take_orders) = channel();
         let (tell, told) = channel();
         let wake = sys::poke::new().unwrap();
         let script = Script { wake: wake.try_clone().unwrap(), orders: take_orders, told: tell };
         let text = text.to_string();
-        let thread = std::thread::spawn(move || run(board, script, &text, listeners, per_second));
+        let thread =
+            std::thread::spawn(move || run(scoreboard, script, &text, listeners, per_second));
         let leader = Leader { wake, orders, told, book, thread: Some(thread) };
         assert!(matches!(leader.hear(), Told::Installed));
         leader
@@ -119,17 +120,23 @@ impl Leader {
     }
 }
 
-fn run(board: Board, mut script: Script, text: &str, listeners: Vec<Listener>, per_second: u64) {
+fn run(
+    scoreboard: Scoreboard,
+    mut script: Script,
+    text: &str,
+    listeners: Vec<Listener>,
+    per_second: u64,
+) {
     let install = install(text, listeners, per_second);
     let place = Place {
-        board: board.clone(),
+        scoreboard: scoreboard.clone(),
         slot: 0,
         mode: AcceptMode::Gate,
         pokes: Rc::new(RefCell::new(vec![sys::poke::new().unwrap()])),
         lock: None,
     };
     let signals = Signals::new(&[]).unwrap();
-    let mut mind = Proxy::new(install.plan.clone(), 1, Time(0), board.sheet(0));
+    let mut mind = Proxy::new(install.plan.clone(), 1, Time(0), scoreboard.sheet(0));
     Loop::led(&mut mind, &mut script, place, install, signals).unwrap().run().unwrap();
 }
 

@@ -56,7 +56,7 @@ messages! {
     Worker Refused { epoch: u64, why: String }
         "It could not; nothing has changed."
     Master Commit { epoch: u64 }
-        "It holds. Who has not seen the epoch on the board yet is woken by this."
+        "It holds. This wakes a worker that has not seen the epoch in the scoreboard yet."
     Master Abort { epoch: u64 }
         "It will never hold; forget it."
     Worker Installed { epoch: u64, rows_in_use: Vec<u32> }

@@ -23,7 +23,7 @@ impl Master {
         while self.slots.len() < count {
             self.slots.push(Slot::new(self.slots.len()));
         }
-        self.board.set_used(self.slots.len(), self.rows.used());
+        self.scoreboard.set_used(self.slots.len(), self.rows.used());
         Ok(())
     }
 
@@ -92,9 +92,10 @@ impl Master {
                 let worker = self.slots[*number].worker.as_ref();
                 worker.is_some_and(|worker| worker.channel.has_room_to_spare())
             };
-            let serving = (0..self.slots.len()).filter(|number| self.board.is_serving(*number));
+            let serving =
+                (0..self.slots.len()).filter(|number| self.scoreboard.is_serving(*number));
             let serving = serving.filter(listens);
-            let count = |number: &usize| self.board.connections(*number) + given(*number);
+            let count = |number: &usize| self.scoreboard.connections(*number) + given(*number);
             let Some(number) = serving.min_by_key(count) else {
                 self.waiting_clients.push((client.clone(), fd));
                 continue;
@@ -111,8 +112,8 @@ impl Master {
     /// New workers have no clients: the others give them some of theirs.
     pub(super) fn share_clients(&mut self) {
         let serving: Vec<usize> =
-            (0..self.slots.len()).filter(|number| self.board.is_serving(*number)).collect();
-        let count = |number: &usize| self.board.connections(*number);
+            (0..self.slots.len()).filter(|number| self.scoreboard.is_serving(*number)).collect();
+        let count = |number: &usize| self.scoreboard.connections(*number);
         let all: u32 = serving.iter().map(count).sum();
         let keep = all.div_ceil(serving.len().max(1) as u32);
         let rich: Vec<usize> =

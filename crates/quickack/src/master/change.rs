@@ -1,14 +1,14 @@
 //! One configuration becomes another, for all workers or for none: two-phase commit.
 //!
 //! ```text
-//!   Reading ──text──▶ Preparing ──all Prepared──▶ a store on the board ──▶ Committing ──▶ answer
-//!      │ errors, a remap    │ Refused, a death,                               │ deadline: says who
-//!      ▼ not allowed        ▼ the deadline                                    ▼ has not said so
-//!   refused, nothing changed                                            it holds all the same
+//!   Reading ─text─▶ Preparing ─all Prepared─▶ a store in the scoreboard ──▶ Committing ──▶ answer
+//!      │ errors, a remap  │ Refused, a death,                               │ deadline: says who
+//!      ▼ not allowed      ▼ the deadline                                    ▼ has not said so
+//!   refused, nothing changed                                          it holds all the same
 //! ```
 //!
-//! The store is the moment: each worker looks at the board before it reads anything in a turn, so
-//! no request read after it is routed by the older configuration.
+//! The store is the moment: each worker looks at the scoreboard before it reads anything in a turn,
+//! so no request read after it is routed by the older configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -372,9 +372,9 @@ impl Master {
             self.change = Some(Change { phase: Phase::Preparing(Box::new(next)), ..change });
             return self.abandon_change(&error.to_string());
         }
-        self.board.set_used(self.slots.len(), next.rows.used());
+        self.scoreboard.set_used(self.slots.len(), next.rows.used());
         self.prepare_health(&next.running);
-        self.board.commit_config(epoch);
+        self.scoreboard.commit_config(epoch);
         self.running = next.running;
         self.sealed = next.sealed;
         self.rows = next.rows;
@@ -387,7 +387,7 @@ impl Master {
             if number < workers {
                 waiting.insert(number);
             } else if matches!(worker.state, State::Starting | State::Serving) {
-                self.board.set_serving(number, false);
+                self.scoreboard.set_serving(number, false);
                 worker.set_state(State::Leaving);
                 worker.send(Message::Retire {}, &[]);
             }

@@ -1,5 +1,5 @@
 //! Which servers are out of their rings: decided here, once, for all workers. Workers report what
-//! they see; the jury weighs it; the board's health epoch makes all of them change at once.
+//! they see; the jury weighs it; the scoreboard's health epoch makes all of them change at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,8 +83,8 @@ impl Master {
             Verdict::Return(server) => (server, false),
         };
         let changes: Vec<(u32, bool)> = verdicts.iter().map(change).collect();
-        self.board.set_ejected(&changes);
-        let sheet = self.board.master_sheet();
+        self.scoreboard.set_ejected(&changes);
+        let sheet = self.scoreboard.master_sheet();
         for (server, ejected) in changes {
             let name = self.health.names.get(&server).map_or("a server", String::as_str);
             let counters = sheet.counters(server);
@@ -103,19 +103,20 @@ impl Master {
 
     /// As the statistics tell it.
     pub(super) fn health_of(&self, row: u32) -> crate::stats::Health {
-        if !self.board.is_ejected(row) {
+        if !self.scoreboard.is_ejected(row) {
             return match self.health.failing.contains_key(&row) {
                 true => crate::stats::Health::Down,
                 false => crate::stats::Health::Up,
             };
         }
-        let since_us = self.board.master_sheet().counters(row).value(metrics::Server::EjectedAt);
+        let since_us =
+            self.scoreboard.master_sheet().counters(row).value(metrics::Server::EjectedAt);
         crate::stats::Health::Ejected { since_us }
     }
 
     /// Who is out, by name.
     pub(super) fn ejected_servers(&self) -> Vec<String> {
-        let names = self.health.names.iter().filter(|(row, _)| self.board.is_ejected(**row));
+        let names = self.health.names.iter().filter(|(row, _)| self.scoreboard.is_ejected(**row));
         names.map(|(_, name)| name.clone()).collect()
     }
 }

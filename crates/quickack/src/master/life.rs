@@ -158,7 +158,7 @@ impl Master {
     fn drain_workers(&mut self) {
         let timeout_us = self.running.config.process.shutdown_timeout_us;
         for slot in &mut self.slots {
-            self.board.set_serving(slot.number, false);
+            self.scoreboard.set_serving(slot.number, false);
             if let Some(worker) = slot.worker.as_mut().filter(|one| one.state != State::Hung) {
                 worker.send(Message::Drain { timeout_us }, &[]);
                 if worker.state != State::Leaving {
@@ -192,8 +192,8 @@ impl Master {
             // Its last words, and the clients it has handed over, may still be in the channel.
             self.listen_to(number);
             let Some((worker, status)) = self.slots[number].reap(now)? else { continue };
-            self.board.set_serving(number, false);
-            self.board.clear_worker(number);
+            self.scoreboard.set_serving(number, false);
+            self.scoreboard.clear_worker(number);
             self.health.forget_worker(number);
             self.poke_all();
             if worker.state == State::Leaving {
@@ -212,7 +212,7 @@ impl Master {
                 State::Hung => String::new(),
                 _ => address_space::hint(
                     status,
-                    super::address_space_needed(&self.running.config, self.board.rows()),
+                    super::address_space_needed(&self.running.config, self.scoreboard.rows()),
                 ),
             };
             let text = format!("worker {number} (pid {pid}) died: {status}{again}{hint}");
@@ -224,7 +224,7 @@ impl Master {
 
     /// A worker was told by somebody else to end, and drains.
     pub(super) fn note_leaving(&mut self, number: usize) {
-        self.board.set_serving(number, false);
+        self.scoreboard.set_serving(number, false);
         if let Some(worker) = self.slots[number].worker.as_mut()
             && matches!(worker.state, State::Starting | State::Serving)
         {
@@ -238,7 +238,7 @@ impl Master {
     /// The dead may have been about to take a client.
     pub(super) fn poke_all(&self) {
         for (number, poke) in self.pokes.iter().enumerate() {
-            if self.board.is_serving(number) {
+            if self.scoreboard.is_serving(number) {
                 sys::poke::poke(poke);
             }
         }
@@ -270,7 +270,8 @@ impl Master {
             if worker.leaves_late(now, shutdown) {
                 worker.send(Message::Drain { timeout_us: 0 }, &[]);
             }
-            let is_still = worker.stands_still(self.board.beats(number), looks) && !hang.is_zero();
+            let is_still =
+                worker.stands_still(self.scoreboard.beats(number), looks) && !hang.is_zero();
             let is_deaf = worker.channel.overdue(now) && !was_late && !hang.is_zero();
             let why = match is_deaf {
                 _ if is_still => format!("no turn in {} ms", hang.as_millis()),
@@ -284,7 +285,7 @@ impl Master {
             );
             say(&mut self.log, Level::Error, &text);
             worker.set_state(State::Hung);
-            self.board.set_serving(number, false);
+            self.scoreboard.set_serving(number, false);
             // ABRT leaves a core where the system keeps them; a process that is stopped has no
             // chance to.
             let signal = if worker.is_stopped() { Signal::KILL } else { Signal::ABORT };

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   signals ──┐                               ┌── worker 0 ── clients, servers
-//!   admin   ──┼──▶ one ladder of questions ──▶├── worker 1     each by a channel, all by the board
+//!   admin   ──┼──▶ one ladder of questions ──▶├── worker 1     a channel to each, one scoreboard
 //!   channels ─┤      (`Master::turn`)         └── …
 //!   timers  ──┘                                    cache processes
 //! ```
@@ -47,9 +47,9 @@ use sys::kernel::Kernel;
 use sys::signal::Signals;
 
 use crate::address_space;
-use crate::board::Board;
 use crate::config::{self, Accept, Config, WORKERS_MAX};
 use crate::event::{self, Choice};
+use crate::scoreboard::Scoreboard;
 
 use crate::ipc::Message;
 use crate::ipc::guest::Guest;
@@ -83,8 +83,8 @@ pub fn run(config: Config, file: Option<PathBuf>) -> ExitCode {
 struct Master {
     signals: Signals,
     events: Events,
-    board: Board,
-    /// The board's memory, and what else every worker is passed.
+    scoreboard: Scoreboard,
+    /// The scoreboard's memory, and what else every worker is passed.
     memory: Rc<OwnedFd>,
     lock: Rc<OwnedFd>,
     pokes: Vec<Rc<OwnedFd>>,
@@ -145,8 +145,8 @@ impl Master {
         sys::process::set_title("quickack: master");
         sys::process::raise_descriptors();
         let signals = Signals::new(life::SIGNALS)?;
-        let (memory, board) = make_board(&config)?;
-        let mut rows = Rows::new(board.rows());
+        let (memory, scoreboard) = make_scoreboard(&config)?;
+        let mut rows = Rows::new(scoreboard.rows());
         judge::affinity(&config).map_err(io::Error::other)?;
         let found = reader::look_up(&config).map_err(io::Error::other)?;
         let addresses = reader::choose(&found, None);
@@ -168,14 +168,14 @@ impl Master {
             addresses,
         };
         let sealed = Rc::new(running.installation(&mut caches)?.seal()?);
-        board.commit_config(running.epoch);
+        scoreboard.commit_config(running.epoch);
         let events = Events::new(&signals)?;
         let desk = Desk::open(&running, file.as_deref(), &events)?;
         let mut master = Master {
             events,
             signals,
             health: Health::new(&running),
-            board,
+            scoreboard,
             memory: Rc::new(memory),
             lock: Rc::new(sys::lock::new()?),
             pokes: Vec::new(),
@@ -258,7 +258,7 @@ impl Master {
         // As memcached's own, a number that an `int` can hold.
         let descriptors = sys::process::descriptors_max().min(i32::MAX as usize);
         let room = descriptors.saturating_mul(process.worker_count());
-        self.board.book().tell_process(metrics::Process {
+        self.scoreboard.book().tell_process(metrics::Process {
             pid: std::process::id().into(),
             started_s: unix_s - self.started.elapsed().as_secs().min(unix_s),
             told_s: unix_s,
@@ -360,7 +360,7 @@ impl Master {
         if worker.state == State::Starting {
             worker.set_state(State::Serving);
             self.has_served = true;
-            self.board.set_serving(number, true);
+            self.scoreboard.set_serving(number, true);
             // Whoever waits in a queue may be this worker's to take.
             sys::poke::poke(&self.pokes[number]);
         }
@@ -383,16 +383,16 @@ impl Master {
         }
         let freed = self.rows.release(&in_use);
         for row in &freed {
-            self.board.book().clear_row(*row);
+            self.scoreboard.book().clear_row(*row);
             self.health.forget_row(*row);
         }
         let still_out: Vec<(u32, bool)> = freed
             .iter()
-            .filter(|row| self.board.is_ejected(**row))
+            .filter(|row| self.scoreboard.is_ejected(**row))
             .map(|row| (*row, false))
             .collect();
         if !still_out.is_empty() {
-            self.board.set_ejected(&still_out);
+            self.scoreboard.set_ejected(&still_out);
         }
         if !freed.is_empty() {
             let (config, rows) = (&self.running.config, &self.running.rows);
@@ -402,12 +402,12 @@ impl Master {
     }
 }
 
-/// The board, with room for what the configuration may grow to.
-fn make_board(config: &Config) -> io::Result<(OwnedFd, Board)> {
+/// The scoreboard, with room for what the configuration may grow to.
+fn make_scoreboard(config: &Config) -> io::Result<(OwnedFd, Scoreboard)> {
     let count = config.plan.pools.iter().map(|pool| pool.servers.len() + 1).sum::<usize>();
     let rows = (count * ROWS_SPARE + 1).max(ROWS_MIN);
-    let words = Board::words(WORKERS_MAX, rows);
-    let memory = sys::memory::shared("quickack-board", words)?;
+    let words = Scoreboard::words(WORKERS_MAX, rows);
+    let memory = sys::memory::shared("quickack-scoreboard", words)?;
     let mapped = sys::memory::map(&memory).map_err(|error| {
         let bytes = (words * size_of::<u64>()) as u64;
         let what = format!(
@@ -417,20 +417,20 @@ fn make_board(config: &Config) -> io::Result<(OwnedFd, Board)> {
         );
         address_space::no_room(&error, &what, address_space_needed(config, rows))
     })?;
-    let board = Board::create(mapped, WORKERS_MAX, rows);
-    Ok((memory, board))
+    let scoreboard = Scoreboard::create(mapped, WORKERS_MAX, rows);
+    Ok((memory, scoreboard))
 }
 
-/// Bytes of address space that the largest of our processes is to use: a worker maps the board and
-/// has `memory_max` of buffers, an embedded cache has its items.
+/// Bytes of address space that the largest of our processes is to use: a worker maps the scoreboard
+/// and has `memory_max` of buffers, an embedded cache has its items.
 fn address_space_needed(config: &Config, rows: usize) -> u64 {
-    let board = Board::words(WORKERS_MAX, rows) * size_of::<u64>();
+    let scoreboard = Scoreboard::words(WORKERS_MAX, rows) * size_of::<u64>();
     let servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
     let caches = servers.filter_map(|server| match server {
         config::ServerAddress::Embedded { memory } => Some(*memory),
         _ => None,
     });
-    caches.chain([board + config.plan.memory_max]).max().unwrap_or(board) as u64
+    caches.chain([scoreboard + config.plan.memory_max]).max().unwrap_or(scoreboard) as u64
 }
 
 /// A line of the master's own; the same words again within a second are counted.

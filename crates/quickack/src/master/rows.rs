@@ -22,7 +22,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// For a board of `max` rows; row 0 is the workers' own.
+    /// For a scoreboard of `max` rows; row 0 is the workers' own.
     pub fn new(max: usize) -> Rows {
         Rows {
             pools: BTreeMap::new(),

@@ -5,11 +5,11 @@ use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use crate::board::Board;
+use crate::scoreboard::Scoreboard;
 
 /// The workers, seen by one of them.
 pub struct Crowd {
-    pub board: Board,
+    pub scoreboard: Scoreboard,
     /// Which of them we are.
     pub slot: usize,
     /// What wakes each of them, by slot; our own among them.
@@ -19,8 +19,8 @@ pub struct Crowd {
 impl Crowd {
     /// The worker with the fewest clients of those that serve and that `counts` lets pass.
     pub fn fewest(&self, counts: impl Fn(usize, u32) -> bool) -> Option<(usize, u32)> {
-        let serving = (0..self.board.slots()).filter(|slot| self.board.is_serving(*slot));
-        let known = serving.map(|slot| (slot, self.board.connections(slot)));
+        let serving = (0..self.scoreboard.slots()).filter(|slot| self.scoreboard.is_serving(*slot));
+        let known = serving.map(|slot| (slot, self.scoreboard.connections(slot)));
         known.filter(|(slot, clients)| counts(*slot, *clients)).min_by_key(|(_, clients)| *clients)
     }
 
@@ -35,7 +35,7 @@ impl Crowd {
 
     /// Lets all others look.
     pub fn poke_all(&self) {
-        let serving = (0..self.board.slots()).filter(|slot| self.board.is_serving(*slot));
+        let serving = (0..self.scoreboard.slots()).filter(|slot| self.scoreboard.is_serving(*slot));
         serving.for_each(|slot| self.poke(slot));
     }
 }

@@ -78,7 +78,7 @@ impl Gate {
 
     /// Makes sure that somebody watches when we do not.
     pub fn pass_on(&mut self, crowd: &Crowd, now: Time) {
-        if self.fewest(crowd, now).is_some_and(|(slot, _)| !crowd.board.watching(slot)) {
+        if self.fewest(crowd, now).is_some_and(|(slot, _)| !crowd.scoreboard.watching(slot)) {
             self.decline(crowd, now);
         }
     }
@@ -103,7 +103,7 @@ impl Gate {
             if until > now {
                 continue;
             }
-            let idle = is_waiting && crowd.board.connections(slot) == clients;
+            let idle = is_waiting && crowd.scoreboard.connections(slot) == clients;
             *peer = match idle {
                 true => Peer::Silent { clients, until: now.after(SILENCE_US) },
                 false => Peer::Fine,
@@ -169,9 +169,9 @@ mod tests {
     #[test]
     fn a_worker_that_does_not_answer_a_poke_holds_the_gate_no_longer() {
         let crowds = crowd(3);
-        let (us, board) = (&crowds[0], &crowds[0].board);
+        let (us, scoreboard) = (&crowds[0], &crowds[0].scoreboard);
         for (slot, clients) in [(0, 9), (1, 3), (2, 8)] {
-            board.set_connections(slot, clients);
+            scoreboard.set_connections(slot, clients);
         }
         let mut gate = Gate::new(3);
         let mut now = Time(0);
@@ -183,20 +183,20 @@ mod tests {
         assert!(gate.may_take(us, 9, now), "only slot 2 counts, with 8");
         // It is given another chance after a while, or when its clients change.
         assert!(!gate.may_take(us, 9, now.after(SILENCE_US)));
-        board.set_connections(1, 4);
+        scoreboard.set_connections(1, 4);
         assert!(!gate.may_take(us, 9, now));
     }
 
     #[test]
     fn a_worker_that_took_the_client_is_not_blamed() {
         let crowds = crowd(2);
-        let (us, board) = (&crowds[0], &crowds[0].board);
+        let (us, scoreboard) = (&crowds[0], &crowds[0].scoreboard);
         let mut gate = Gate::new(2);
-        board.set_connections(0, 5);
+        scoreboard.set_connections(0, 5);
         for (is_waiting, clients_then) in [(true, 1), (false, 0)] {
-            board.set_connections(1, 0);
+            scoreboard.set_connections(1, 0);
             gate.decline(us, Time(0));
-            board.set_connections(1, clients_then);
+            scoreboard.set_connections(1, clients_then);
             gate.judge(us, is_waiting, Time(ANSWER_US));
             assert!(!gate.may_take(us, 5, Time(ANSWER_US)));
         }
@@ -205,13 +205,13 @@ mod tests {
     #[test]
     fn who_does_not_serve_does_not_count() {
         let crowds = crowd(2);
-        let (us, board) = (&crowds[0], &crowds[0].board);
-        board.set_connections(0, 5);
+        let (us, scoreboard) = (&crowds[0], &crowds[0].scoreboard);
+        scoreboard.set_connections(0, 5);
         let gate = Gate::new(2);
         assert!(!gate.may_take(us, 5, Time(0)));
-        board.set_serving(1, false);
+        scoreboard.set_serving(1, false);
         assert!(gate.may_take(us, 5, Time(0)));
-        board.set_serving(0, false);
+        scoreboard.set_serving(0, false);
         assert!(gate.may_take(us, 5, Time(0)), "somebody must");
     }
 }

@@ -92,7 +92,7 @@ impl Door {
         assert!(self.places.is_empty(), "the way is chosen once");
         self.way = match policy {
             Policy::Alone => Way::Alone,
-            Policy::Gate => Way::Gate(Gate::new(crowd.board.slots())),
+            Policy::Gate => Way::Gate(Gate::new(crowd.scoreboard.slots())),
             Policy::Mutex(lock) => Way::Mutex(Mutex::new(lock)),
         };
         self.crowd = Some(crowd);
@@ -195,7 +195,7 @@ impl Door {
 
     fn publish(&self) {
         if let Some(crowd) = &self.crowd {
-            crowd.board.set_connections(crowd.slot, self.clients);
+            crowd.scoreboard.set_connections(crowd.slot, self.clients);
         }
     }
 
@@ -344,7 +344,7 @@ impl Door {
                 // After a first one it is not known whether more wait: the kernel says if so.
                 if !may && self.taken == 0 {
                     gate.decline(crowd, now);
-                    crowd.board.set_watching(crowd.slot, false);
+                    crowd.scoreboard.set_watching(crowd.slot, false);
                     if let Some(place) = &mut self.places[at] {
                         place.unwatch(epoll);
                     }
@@ -378,14 +378,14 @@ impl Door {
             }
         }
         if let Some(crowd) = &self.crowd {
-            crowd.board.set_watching(crowd.slot, true);
+            crowd.scoreboard.set_watching(crowd.slot, true);
         }
     }
 
     fn stand_aside(&mut self, epoll: &OwnedFd) {
         self.places.iter_mut().flatten().for_each(|place| place.unwatch(epoll));
         if let Some(crowd) = &self.crowd {
-            crowd.board.set_watching(crowd.slot, false);
+            crowd.scoreboard.set_watching(crowd.slot, false);
         }
     }
 

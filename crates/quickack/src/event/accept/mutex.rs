@@ -129,11 +129,11 @@ mod tests {
     #[test]
     fn who_has_too_many_skips_and_the_skips_decay() {
         let crowds = crowd(2);
-        let (us, board) = (&crowds[0], &crowds[0].board);
+        let (us, scoreboard) = (&crowds[0], &crowds[0].scoreboard);
         let mut mutex = mutex();
         assert!(mutex.begin(us, 0) && mutex.may_take(us, 0));
         mutex.took();
-        board.set_connections(0, 7);
+        scoreboard.set_connections(0, 7);
         assert!(!mutex.may_take(us, 7), "one client more than our share, once");
         mutex.end(us, 7);
         let skipped =
@@ -145,16 +145,16 @@ mod tests {
     #[test]
     fn who_has_its_share_again_tries_at_once() {
         let crowds = crowd(2);
-        let (us, board) = (&crowds[0], &crowds[0].board);
+        let (us, scoreboard) = (&crowds[0], &crowds[0].scoreboard);
         let mut mutex = mutex();
         assert!(mutex.begin(us, 0));
         mutex.took();
-        board.set_connections(0, 9);
+        scoreboard.set_connections(0, 9);
         mutex.end(us, 9);
         assert!(!mutex.begin(us, 9));
         assert_eq!(mutex.wake_by(Time(0)), Some(Time(50_000)));
         // Its own have left, or the other one has taken some.
-        board.set_connections(1, 9);
+        scoreboard.set_connections(1, 9);
         assert!(mutex.begin(us, 9));
         assert_eq!(mutex.wake_by(Time(0)), None);
     }

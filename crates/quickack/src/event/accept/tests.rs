@@ -10,17 +10,17 @@ use rustix::process::Resource;
 
 use super::super::{LISTENER, POKE, token};
 use super::*;
-use crate::board::Board;
+use crate::scoreboard::Scoreboard;
 
 /// What each of `slots` serving workers knows of the others.
 pub(super) fn crowd(slots: usize) -> Vec<Crowd> {
-    let memory = sys::memory::shared("test", Board::words(slots, 1)).unwrap();
-    let board = Board::create(sys::memory::map(&memory).unwrap(), slots, 1);
+    let memory = sys::memory::shared("test", Scoreboard::words(slots, 1)).unwrap();
+    let scoreboard = Scoreboard::create(sys::memory::map(&memory).unwrap(), slots, 1);
     let pokes: Vec<OwnedFd> = (0..slots).map(|_| sys::poke::new().unwrap()).collect();
     let pokes = Rc::new(RefCell::new(pokes));
     let one = |slot| {
-        board.set_serving(slot, true);
-        Crowd { board: board.clone(), slot, pokes: Rc::clone(&pokes) }
+        scoreboard.set_serving(slot, true);
+        Crowd { scoreboard: scoreboard.clone(), slot, pokes: Rc::clone(&pokes) }
     };
     (0..slots).map(one).collect()
 }
@@ -233,7 +233,7 @@ fn who_stood_aside_watches_again_when_it_has_the_fewest() {
     let post = &mut row.posts[heavy];
     post.clients.drain(..).for_each(|_| post.door.left());
     row.settle(|_| true);
-    assert!(row.posts[heavy].door.crowd().unwrap().board.watching(heavy));
+    assert!(row.posts[heavy].door.crowd().unwrap().scoreboard.watching(heavy));
     (0..3).for_each(|_| row.connect());
     row.settle(|_| true);
     assert!(row.counts()[heavy] >= 2, "{:?}", row.counts());

@@ -1,4 +1,4 @@
-//! The board: the memory that the master and its workers share, apart from the channel.
+//! The scoreboard: the memory that the master and its workers share, apart from the channel.
 //!
 //! ```text
 //!   line 0      header           master   magic, version, slots, rows
@@ -21,41 +21,41 @@ use metrics::{Book, Sheet};
 
 /// The shared memory, as master and workers see it.
 #[derive(Clone)]
-pub struct Board {
+pub struct Scoreboard {
     memory: &'static [AtomicU64],
     slots: usize,
     rows: usize,
     book: Book,
 }
 
-impl Board {
-    /// Words of memory that a board for `slots` workers and `rows` pools and servers needs.
+impl Scoreboard {
+    /// Words of memory that a scoreboard for `slots` workers and `rows` pools and servers needs.
     pub fn words(slots: usize, rows: usize) -> usize {
         book_start(slots, rows) + Book::words(slots + 1, rows)
     }
 
-    /// Makes a board of memory that is all zero.
-    pub fn create(memory: &'static [AtomicU64], slots: usize, rows: usize) -> Board {
-        assert_eq!(memory.len(), Board::words(slots, rows), "the memory was made for it");
+    /// Makes a scoreboard of memory that is all zero.
+    pub fn create(memory: &'static [AtomicU64], slots: usize, rows: usize) -> Scoreboard {
+        assert_eq!(memory.len(), Scoreboard::words(slots, rows), "the memory was made for it");
         let book = Book::create(&memory[book_start(slots, rows)..], slots + 1, rows);
         for (word, value) in [MAGIC, VERSION, slots as u64, rows as u64].into_iter().enumerate() {
             memory[word].store(value, Ordering::Relaxed);
         }
-        Board { memory, slots, rows, book }
+        Scoreboard { memory, slots, rows, book }
     }
 
-    /// A board that the master has made.
-    pub fn open(memory: &'static [AtomicU64]) -> Result<Board, String> {
+    /// A scoreboard that the master has made.
+    pub fn open(memory: &'static [AtomicU64]) -> Result<Scoreboard, String> {
         let word = |at: usize| memory.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
         if word(0) != MAGIC || word(1) != VERSION {
-            return Err(format!("the shared memory is not a board of version {VERSION}"));
+            return Err(format!("the shared memory is not a scoreboard of version {VERSION}"));
         }
         let (slots, rows) = (word(2) as usize, word(3) as usize);
-        if memory.len() != Board::words(slots, rows) {
+        if memory.len() != Scoreboard::words(slots, rows) {
             return Err("the shared memory is not as long as its header says".to_string());
         }
         let book = Book::open(&memory[book_start(slots, rows)..]).map_err(|why| why.to_string())?;
-        Ok(Board { memory, slots, rows, book })
+        Ok(Scoreboard { memory, slots, rows, book })
     }
 
     /// Workers that there may be.
@@ -215,12 +215,12 @@ impl Board {
     }
 
     fn health_place(&self, row: u32) -> (usize, u64) {
-        assert!((row as usize) < self.rows, "rows are given out within the board's bound");
+        assert!((row as usize) < self.rows, "rows are given out within the scoreboard's bound");
         (health_start(self.slots) + row as usize / 64, 1 << (row % 64))
     }
 
     fn master_line(&self, slot: usize) -> usize {
-        assert!(slot < self.slots, "slots are given out within the board's bound");
+        assert!(slot < self.slots, "slots are given out within the scoreboard's bound");
         FIRST_SLOT + slot * LINE
     }
 
@@ -262,44 +262,44 @@ const CONNECT_BURST_US: u64 = 100_000;
 mod tests {
     use super::*;
 
-    fn board(slots: usize, rows: usize) -> Board {
-        let fd = sys::memory::shared("test", Board::words(slots, rows)).unwrap();
-        Board::create(sys::memory::map(fd).unwrap(), slots, rows)
+    fn scoreboard(slots: usize, rows: usize) -> Scoreboard {
+        let fd = sys::memory::shared("test", Scoreboard::words(slots, rows)).unwrap();
+        Scoreboard::create(sys::memory::map(fd).unwrap(), slots, rows)
     }
 
     /// Every word that anybody but the tokens' users writes, with its writer.
-    fn written(board: &Board) -> Vec<(usize, String)> {
+    fn written(scoreboard: &Scoreboard) -> Vec<(usize, String)> {
         let mut words = Vec::new();
         let mut note = |writer: &str, act: &dyn Fn()| {
             let before: Vec<u64> =
-                board.memory.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+                scoreboard.memory.iter().map(|word| word.load(Ordering::Relaxed)).collect();
             act();
-            for (at, word) in board.memory.iter().enumerate() {
+            for (at, word) in scoreboard.memory.iter().enumerate() {
                 if word.load(Ordering::Relaxed) != before[at] {
                     words.push((at, writer.to_string()));
                 }
             }
         };
-        note("master", &|| board.commit_config(1));
-        note("anybody", &|| board.take_connect_token(1, 1).unwrap());
-        for slot in 0..board.slots {
-            note("master", &|| board.set_serving(slot, true));
+        note("master", &|| scoreboard.commit_config(1));
+        note("anybody", &|| scoreboard.take_connect_token(1, 1).unwrap());
+        for slot in 0..scoreboard.slots {
+            note("master", &|| scoreboard.set_serving(slot, true));
             let worker = format!("worker {slot}");
-            note(&worker, &|| board.beat(slot));
-            note(&worker, &|| board.set_connections(slot, 1));
-            note(&worker, &|| board.set_watching(slot, true));
-            note(&worker, &|| board.set_installed(slot, 1, 1));
+            note(&worker, &|| scoreboard.beat(slot));
+            note(&worker, &|| scoreboard.set_connections(slot, 1));
+            note(&worker, &|| scoreboard.set_watching(slot, true));
+            note(&worker, &|| scoreboard.set_installed(slot, 1, 1));
         }
-        for row in 0..board.rows as u32 {
-            note("master", &|| board.set_ejected(&[(row, true)]));
+        for row in 0..scoreboard.rows as u32 {
+            note("master", &|| scoreboard.set_ejected(&[(row, true)]));
         }
         words
     }
 
     #[test]
     fn no_two_writers_share_a_cache_line() {
-        let board = board(5, 130);
-        let words = written(&board);
+        let scoreboard = scoreboard(5, 130);
+        let words = written(&scoreboard);
         assert!(words.len() > 5 * 6 + 130);
         for (at, writer) in &words {
             for (other_at, other) in &words {
@@ -313,26 +313,27 @@ mod tests {
 
     #[test]
     fn what_the_master_made_can_be_opened_and_nothing_else() {
-        let board = board(3, 10);
-        assert_eq!(Board::open(board.memory).map(|board| board.slots()), Ok(3));
-        assert!(Board::open(&board.memory[..board.memory.len() - 1]).is_err());
-        board.memory[1].store(VERSION + 1, Ordering::Relaxed);
-        assert!(Board::open(board.memory).is_err());
+        let scoreboard = scoreboard(3, 10);
+        assert_eq!(Scoreboard::open(scoreboard.memory).map(|scoreboard| scoreboard.slots()), Ok(3));
+        assert!(Scoreboard::open(&scoreboard.memory[..scoreboard.memory.len() - 1]).is_err());
+        scoreboard.memory[1].store(VERSION + 1, Ordering::Relaxed);
+        assert!(Scoreboard::open(scoreboard.memory).is_err());
     }
 
     #[test]
     fn connects_keep_to_their_rate_whoever_asks() {
-        let board = board(1, 1);
+        let scoreboard = scoreboard(1, 1);
         let mut now = 1_000_000;
-        let granted = |board: &Board, now| board.take_connect_token(now, 100).is_ok();
-        let burst = (0..100).filter(|_| granted(&board, now)).count();
+        let granted =
+            |scoreboard: &Scoreboard, now| scoreboard.take_connect_token(now, 100).is_ok();
+        let burst = (0..100).filter(|_| granted(&scoreboard, now)).count();
         assert_eq!(burst, 10, "a tenth of a second's worth");
-        let wait = board.take_connect_token(now, 100).unwrap_err();
+        let wait = scoreboard.take_connect_token(now, 100).unwrap_err();
         assert!(wait > 0 && wait <= 10_000);
         now += wait;
-        assert!(granted(&board, now) && !granted(&board, now));
-        let steady = (0..1_000).filter(|step| granted(&board, now + step * 1_000)).count();
+        assert!(granted(&scoreboard, now) && !granted(&scoreboard, now));
+        let steady = (0..1_000).filter(|step| granted(&scoreboard, now + step * 1_000)).count();
         assert!((99..=101).contains(&steady), "{steady}");
-        assert!((0..1_000).all(|_| board.take_connect_token(now, 0).is_ok()));
+        assert!((0..1_000).all(|_| scoreboard.take_connect_token(now, 0).is_ok()));
     }
 }
