@@ -22,8 +22,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sys::signal::{self, Signals};
 
 use crate::config::Affinity;
-use crate::event::{self, Loop, Order, Traveller};
-use crate::ipc::guest::Guest;
+use crate::event::{self, Handover, Loop, Order};
+use crate::ipc::client_state::ClientState;
 use crate::ipc::installation::Installation;
 use crate::ipc::{Channel, Message};
 use crate::log::{self, Level};
@@ -198,7 +198,7 @@ impl Crew {
                 self.passed.clear();
             }
             Message::Adopt { client } => {
-                let client = Traveller { from: client.from, passed: client.into() };
+                let client = Handover { from: client.from, passed: client.into() };
                 out.push(Order::Adopt { client, fds });
             }
             Message::Retire {} => out.push(Order::Retire),
@@ -439,8 +439,8 @@ impl event::Errands for Crew {
         self.say(Message::Log { level: Level::Warning.name().to_string(), key, text });
     }
 
-    fn hand_over(&mut self, client: Traveller, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
-        let client = Guest { from: client.from, ..client.passed.into() };
+    fn hand_over(&mut self, client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+        let client = ClientState { from: client.from, ..client.passed.into() };
         let mut rest: Vec<Rc<OwnedFd>> = fds.into_iter().map(Rc::new).collect();
         while !rest.is_empty() {
             let some = &rest[..rest.len().min(sys::channel::FDS_MAX)];

@@ -11,7 +11,7 @@ use rustix::event::epoll;
 use super::accept::{Arrival, refuse};
 use super::blocks::BLOCK;
 use super::conn::{self, Conn, Read};
-use super::errands::{Note, Traveller};
+use super::errands::{Handover, Note};
 use super::header::{Greeter, Verdict};
 use super::{GREETER, Loop, token};
 
@@ -61,7 +61,7 @@ impl Loop<'_> {
     }
 
     /// A client from another worker.
-    pub(super) fn adopt(&mut self, fd: OwnedFd, client: Traveller) {
+    pub(super) fn adopt(&mut self, fd: OwnedFd, client: Handover) {
         let tcp = sys::listen::local_address(&fd).is_ok();
         self.door.entered();
         let welcome = self.mind.handle_adopted(client.passed, self.now);

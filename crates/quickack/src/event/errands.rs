@@ -50,7 +50,7 @@ pub trait Errands {
 
     /// Clients with nothing outstanding, for other workers. Those that cannot be passed are given
     /// back.
-    fn hand_over(&mut self, client: Traveller, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>>;
+    fn hand_over(&mut self, client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>>;
 }
 
 /// What the loop itself tells the operator.
@@ -60,9 +60,9 @@ pub enum Note {
     HeaderBroken { from: Option<IpAddr>, why: &'static str },
 }
 
-/// A client on its way from worker to worker, beside its connection.
+/// A client that is handed over from worker to worker, beside its connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Traveller {
+pub struct Handover {
     pub passed: Passed,
     /// Who it is by its PROXY header.
     pub from: Option<IpAddr>,
@@ -75,7 +75,7 @@ pub enum Order {
     /// A server left its ring, or came back.
     Eject { server: u32, ejected: bool },
     /// Clients from another worker, who are all alike.
-    Adopt { client: Traveller, fds: Vec<OwnedFd> },
+    Adopt { client: Handover, fds: Vec<OwnedFd> },
     /// No more clients; those who have nothing outstanding go to other workers. Ends with the last.
     Retire,
     /// There are workers with fewer clients: those who have nothing outstanding go to them, until
@@ -121,7 +121,7 @@ impl Errands for Alone {
 
     fn note(&mut self, _note: Note) {}
 
-    fn hand_over(&mut self, _client: Traveller, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+    fn hand_over(&mut self, _client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
         Err(fds)
     }
 }

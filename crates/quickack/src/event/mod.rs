@@ -48,7 +48,7 @@ use header::Greeters;
 
 pub use accept::{CALLS, Choice, Listener, choose};
 pub use connect::{Target, TargetAddress};
-pub use errands::{Alone, Errands, Install, Note, Order, Traveller};
+pub use errands::{Alone, Errands, Handover, Install, Note, Order};
 pub use mind::Mind;
 
 /// Where a worker stands among the others.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::event::epoll;
 use sys::signal;
 
-use super::errands::{Install, Order, Traveller};
+use super::errands::{Handover, Install, Order};
 use super::{ERRANDS, Loop, token};
 
 impl Loop<'_> {
@@ -104,12 +104,12 @@ impl Loop<'_> {
         if surplus == 0 || self.ends.is_some() {
             return;
         }
-        let mut alike: BTreeMap<Traveller, Vec<OwnedFd>> = BTreeMap::new();
+        let mut alike: BTreeMap<Handover, Vec<OwnedFd>> = BTreeMap::new();
         for (id, passed) in self.mind.hand_over(surplus) {
             if let Some(conn) = self.drop_conn(id) {
                 let _ = epoll::delete(&self.epoll, &conn.fd);
                 let from = conn.from.map(|from| *from);
-                alike.entry(Traveller { passed, from }).or_default().push(conn.fd);
+                alike.entry(Handover { passed, from }).or_default().push(conn.fd);
             }
         }
         for (client, fds) in alike {

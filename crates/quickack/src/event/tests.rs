@@ -20,7 +20,7 @@ type Make = Box<dyn FnOnce() -> Order + Send>;
 enum Told {
     Installed,
     Note(Note),
-    Handed(Traveller, Vec<OwnedFd>),
+    Handed(Handover, Vec<OwnedFd>),
     /// A login failed, of a client from there.
     LoginFailed(Option<IpAddr>),
 }
@@ -75,7 +75,7 @@ impl Errands for Script {
         let _ = self.told.send(Told::Note(note));
     }
 
-    fn hand_over(&mut self, client: Traveller, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+    fn hand_over(&mut self, client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
         let _ = self.told.send(Told::Handed(client, fds));
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::guest::Guest;
+use super::client_state::ClientState;
 
 /// Who sends a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,11 +77,11 @@ messages! {
         "Others have fewer: hand over clients that have nothing outstanding until so many are left."
     Worker Leaving {}
         "Somebody else has told it to end: it drains."
-    Worker Clients { client: Guest }
+    Worker Clients { client: ClientState }
         "Connections of clients that have nothing outstanding, one descriptor each, to be given to \
          other workers. They are all alike: of a pool, of a protocol, logged in or not, and have \
          said the same about themselves: database, version of the protocol, names."
-    Master Adopt { client: Guest }
+    Master Adopt { client: ClientState }
         "Connections of clients from another worker, one descriptor each."
     Master Drain { timeout_us: u64 }
         "Take no more clients, answer what was asked, close at a request boundary, and end."

@@ -10,9 +10,9 @@
 //! An envelope is `{"v":1,"seq":12,"ack":7,"body":{"commit":{"epoch":3}}}`: text, so that a trace
 //! of system calls can be read. Configurations are too long for it and travel as sealed memfds.
 
+pub mod client_state;
 #[cfg(test)]
 mod far_end;
-pub mod guest;
 pub mod installation;
 pub mod message;
 

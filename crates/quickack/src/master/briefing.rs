@@ -11,7 +11,7 @@ use super::events::Source;
 use super::workers::Slot;
 use super::{Master, say};
 use crate::ipc::Message;
-use crate::ipc::guest::Guest;
+use crate::ipc::client_state::ClientState;
 use crate::log::Level;
 
 impl Master {
@@ -85,7 +85,7 @@ impl Master {
 
     /// Clients that a worker hands over, each for the serving worker that has the fewest. While
     /// nobody serves, or is told so much that it would be taken for deaf, they wait here.
-    pub(super) fn pass_clients(&mut self, client: Guest, fds: Vec<OwnedFd>) {
+    pub(super) fn pass_clients(&mut self, client: ClientState, fds: Vec<OwnedFd>) {
         for fd in fds {
             let given = |number: usize| self.handed.get(&number).copied().unwrap_or(0);
             let listens = |number: &usize| {

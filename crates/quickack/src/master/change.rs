@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::orders::Visitor;
+use super::admin_server::ConnectionId;
 use super::reader::{self, Addresses, Reader, Reading};
 use super::report::one_line;
 use super::rows::Rows;
@@ -30,15 +30,15 @@ use crate::log::Level;
 
 /// A change that waits for its turn.
 pub enum Asked {
-    Reload { asker: Option<Visitor>, allow_remap: bool },
-    Set { asker: Visitor, words: Vec<String> },
+    Reload { asker: Option<ConnectionId>, allow_remap: bool },
+    Set { asker: ConnectionId, words: Vec<String> },
 }
 
 /// A change under way.
 pub struct Change {
     phase: Phase,
     /// Who asked; a signal expects no answer.
-    asker: Option<Visitor>,
+    asker: Option<ConnectionId>,
     allow_remap: bool,
 }
 
@@ -80,7 +80,12 @@ impl Change {
 
 impl Master {
     /// The file is read anew.
-    pub(super) fn begin_reload(&mut self, asker: Option<Visitor>, allow_remap: bool, now: Instant) {
+    pub(super) fn begin_reload(
+        &mut self,
+        asker: Option<ConnectionId>,
+        allow_remap: bool,
+        now: Instant,
+    ) {
         let Some(file) = self.file.clone() else {
             let why = "there is no file: the proxy runs with what is built in";
             return self.refuse(asker, why);
@@ -103,13 +108,13 @@ impl Master {
     }
 
     /// `KEY=VALUE` words over the file's.
-    pub(super) fn begin_set(&mut self, visitor: Visitor, words: &[String], now: Instant) {
-        let asker = Some(visitor);
+    pub(super) fn begin_set(&mut self, id: ConnectionId, words: &[String], now: Instant) {
+        let asker = Some(id);
         if self.ending.is_some() {
             return self.refuse(asker, "the proxy is ending");
         }
         if self.change.is_some() {
-            return self.remember(Asked::Set { asker: visitor, words: words.to_vec() });
+            return self.remember(Asked::Set { asker: id, words: words.to_vec() });
         }
         let mut overrides = self.running.config.overrides.clone();
         for word in words {
@@ -195,7 +200,7 @@ impl Master {
     /// The first phase: everything the master can know is settled, then the workers are asked.
     fn prepare(
         &mut self,
-        asker: Option<Visitor>,
+        asker: Option<ConnectionId>,
         allow_remap: bool,
         reading: Reading,
         overrides: &[Override],
@@ -465,20 +470,20 @@ impl Master {
         self.graves.extend(gone);
     }
 
-    fn refuse(&mut self, asker: Option<Visitor>, why: &str) {
+    fn refuse(&mut self, asker: Option<ConnectionId>, why: &str) {
         let epoch = self.running.epoch;
         let text = format!("change refused, epoch {epoch} holds: {}", one_line(why));
         say(&mut self.log, Level::Error, &text);
-        if let Some(visitor) = asker {
-            self.desk.refuse(visitor, why);
-            self.want_to_write(visitor);
+        if let Some(id) = asker {
+            self.admin_server.refuse(id, why);
+            self.want_to_write(id);
         }
     }
 
-    fn answer(&mut self, asker: Option<Visitor>, text: String) {
-        if let Some(visitor) = asker {
-            self.desk.answer(visitor, text);
-            self.want_to_write(visitor);
+    fn answer(&mut self, asker: Option<ConnectionId>, text: String) {
+        if let Some(id) = asker {
+            self.admin_server.answer(id, text);
+            self.want_to_write(id);
         }
     }
 }

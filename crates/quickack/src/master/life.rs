@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use sys::signal;
 
-use super::orders::Visitor;
+use super::admin_server::ConnectionId;
 use super::say;
 use super::workers::{Slot, State};
 use super::{Ending, Master};
@@ -52,21 +52,21 @@ impl Master {
 
     /// Opens again by their names what others may have moved away or removed, whatever the file
     /// says: the log and the admin socket.
-    pub(super) fn renew(&mut self, asker: Option<Visitor>) {
+    pub(super) fn renew(&mut self, asker: Option<ConnectionId>) {
         self.reopen_log(asker);
         self.renew_admin(asker);
     }
 
     /// The admin socket by itself: once its file is gone, no reload can be asked for. The same
     /// trouble is told once, and to whoever asks.
-    pub(super) fn renew_admin(&mut self, asker: Option<Visitor>) {
-        let had_one = self.desk.path().is_some();
+    pub(super) fn renew_admin(&mut self, asker: Option<ConnectionId>) {
+        let had_one = self.admin_server.path().is_some();
         let admin = &self.running.config.process.admin;
-        match self.desk.open_admin(admin, self.file.as_deref(), &self.events) {
+        match self.admin_server.open_admin(admin, self.file.as_deref(), &self.events) {
             Ok(false) => self.admin_trouble.clear(),
             Ok(true) => {
                 self.admin_trouble.clear();
-                let path = self.desk.path().unwrap_or(Path::new("")).display();
+                let path = self.admin_server.path().unwrap_or(Path::new("")).display();
                 let text = match had_one {
                     true => "the admin socket was removed, and is made again".to_string(),
                     false => format!("admin socket: {path}"),
@@ -85,7 +85,7 @@ impl Master {
     }
 
     /// Files of unix sockets that are other files by now: clients do not reach us there.
-    pub(super) fn look_at_sockets(&mut self, asker: Option<Visitor>) {
+    pub(super) fn look_at_sockets(&mut self, asker: Option<ConnectionId>) {
         let text = |path: &Path| {
             format!(
                 "{} is another file now, not the socket that is listened on: clients do not reach \
@@ -99,7 +99,7 @@ impl Master {
         }
     }
 
-    fn reopen_log(&mut self, asker: Option<Visitor>) {
+    fn reopen_log(&mut self, asker: Option<ConnectionId>) {
         match self.log.reopen() {
             Ok(false) => {}
             Ok(true) => self.tell(asker, Level::Notice, "the log is reopened"),
@@ -113,18 +113,18 @@ impl Master {
     }
 
     /// The same of what makes the answer an error, whatever else is answered.
-    fn fail(&mut self, asker: Option<Visitor>, text: &str) {
+    fn fail(&mut self, asker: Option<ConnectionId>, text: &str) {
         say(&mut self.log, Level::Error, text);
-        if let Some(visitor) = asker {
-            self.desk.note_failure(visitor, text);
+        if let Some(id) = asker {
+            self.admin_server.note_failure(id, text);
         }
     }
 
     /// In the log, and with the answer to whoever asked.
-    fn tell(&mut self, asker: Option<Visitor>, level: Level, text: &str) {
+    fn tell(&mut self, asker: Option<ConnectionId>, level: Level, text: &str) {
         say(&mut self.log, level, text);
-        if let Some(visitor) = asker {
-            self.desk.note(visitor, text);
+        if let Some(id) = asker {
+            self.admin_server.note(id, text);
         }
     }
 
@@ -249,7 +249,7 @@ impl Master {
         // If this look comes late, the master itself stood still, and so may have all the others.
         let was_late = now > self.next_look + LOOK_EVERY / 2;
         self.next_look = now + LOOK_EVERY;
-        self.desk.tidy(&self.events, now);
+        self.admin_server.tidy(&self.events, now);
         self.handed.clear();
         self.graves.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
         let hang = Duration::from_micros(self.running.config.process.hang_timeout_us);

@@ -17,9 +17,10 @@
 //! | `judge` | whether a configuration may hold, and what it would change |
 //! | `change` | one configuration becomes another, for all workers or for none |
 //! | `health` | which servers are out of their rings |
-//! | `orders` | what the operator asks by the admin socket |
+//! | `admin_server` | what the operator asks by the admin socket |
 //! | `reader` | a process of its own that reads files and looks up hosts |
 
+mod admin_server;
 mod briefing;
 mod caches;
 mod change;
@@ -28,7 +29,6 @@ mod health;
 mod judge;
 mod life;
 mod listeners;
-mod orders;
 pub mod reader;
 mod report;
 mod rows;
@@ -52,17 +52,17 @@ use crate::event::{self, Choice};
 use crate::scoreboard::Scoreboard;
 
 use crate::ipc::Message;
-use crate::ipc::guest::Guest;
+use crate::ipc::client_state::ClientState;
 use crate::ipc::installation::{self, AcceptMode, Installation, ListenerEntry, PoolRows};
 use crate::log::{Fact, From, Level, Log, Now};
 
+use admin_server::AdminServer;
 use caches::Caches;
 use change::{Asked, Change};
 use events::{Events, Source};
 use health::Health;
 use life::LOOK_EVERY;
 use listeners::Listeners;
-use orders::Desk;
 use rows::Rows;
 use workers::{Slot, State, Worker};
 
@@ -99,7 +99,7 @@ struct Master {
     change: Option<Change>,
     /// What was asked while a change was under way, in order.
     asked: VecDeque<Asked>,
-    desk: Desk,
+    admin_server: AdminServer,
     /// Why the admin socket could not be opened last, to be told once.
     admin_trouble: String,
     log: Log,
@@ -113,7 +113,7 @@ struct Master {
     /// Clients that were given to workers since the last look, by slot.
     handed: BTreeMap<usize, u32>,
     /// Clients that were handed over while nobody served: they wait for the next who does.
-    waiting_clients: Vec<(Guest, OwnedFd)>,
+    waiting_clients: Vec<(ClientState, OwnedFd)>,
     /// Children that were killed and take their time.
     graves: Vec<Child>,
     /// Of the last change that was tried, whether it holds or not.
@@ -170,7 +170,7 @@ impl Master {
         let sealed = Rc::new(running.installation(&mut caches)?.seal()?);
         scoreboard.commit_config(running.epoch);
         let events = Events::new(&signals)?;
-        let desk = Desk::open(&running, file.as_deref(), &events)?;
+        let admin_server = AdminServer::open(&running, file.as_deref(), &events)?;
         let mut master = Master {
             events,
             signals,
@@ -187,7 +187,7 @@ impl Master {
             slots: Vec::new(),
             change: None,
             asked: VecDeque::new(),
-            desk,
+            admin_server,
             admin_trouble: String::new(),
             log,
             file,
@@ -224,7 +224,7 @@ impl Master {
             match source {
                 Source::Signals => self.heed_signals(now)?,
                 Source::Channel(slot) => self.listen_to(slot),
-                Source::Desk(visitor) => self.serve_desk(visitor, now),
+                Source::Admin(id) => self.serve_admin(id, now),
             }
         }
         self.reap(now)?;

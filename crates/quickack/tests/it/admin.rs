@@ -1,4 +1,4 @@
-//! The admin socket: who may use it, its verbs, and visitors who behave badly.
+//! The admin socket: who may use it, its verbs, and connections that behave badly.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ fn socket(quickack: &Quickack) -> std::path::PathBuf {
     quickack.folder().join("admin.sock")
 }
 
-fn visitor(quickack: &Quickack) -> UnixStream {
+fn connect(quickack: &Quickack) -> UnixStream {
     let stream = UnixStream::connect(socket(quickack)).expect("it listens");
     stream.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
     stream
@@ -54,18 +54,18 @@ fn every_verb_answers_in_text_and_those_that_can_in_json_before_memcached() {
     }
 }
 
-/// Those who knock and say nothing, say half of it, or do not listen keep nobody waiting.
+/// Connections that say nothing, say half of it, or do not read keep nobody waiting.
 #[test]
-fn bad_visitors_keep_nobody_from_memcached_or_from_the_desk() {
+fn bad_admin_connections_keep_nobody_from_memcached() {
     let (_memcached, quickack) = crew::field(2, &[], &[]);
     let load = crew::load(&quickack, 10, Options { rate: Some(1_000), ..Options::default() });
-    let silent: Vec<UnixStream> = (0..20).map(|_| visitor(&quickack)).collect();
-    let mut half = visitor(&quickack);
+    let silent: Vec<UnixStream> = (0..20).map(|_| connect(&quickack)).collect();
+    let mut half = connect(&quickack);
     half.write_all(b"work").expect("it reads");
-    let mut gone = visitor(&quickack);
+    let mut gone = connect(&quickack);
     gone.write_all(b"stats --json\n").expect("it reads");
     drop(gone);
-    let mut endless = visitor(&quickack);
+    let mut endless = connect(&quickack);
     let chunk = [b'x'; 16 * 1024];
     while endless.write_all(&chunk).is_ok() {}
     let mut rest = String::new();
