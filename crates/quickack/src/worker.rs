@@ -45,38 +45,38 @@ pub fn run() -> ExitCode {
 
 fn serve(channel: OwnedFd) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
-    let mut crew = Crew::new(Channel::new(channel));
-    let first = crew.wait_for_first()?;
-    let scoreboard = crew.scoreboard.clone().ok_or("no scoreboard was passed")?;
-    sys::process::set_title(&format!("quickack: worker {}", crew.slot));
-    crew.pin(&first.affinity);
+    let mut master = MasterChannel::new(Channel::new(channel));
+    let first = master.wait_for_first()?;
+    let scoreboard = master.scoreboard.clone().ok_or("no scoreboard was passed")?;
+    sys::process::set_title(&format!("quickack: worker {}", master.slot));
+    master.pin(&first.affinity);
     let room = first.install.plan.clients_room;
     if room < ROOM_EXPECTED.min(first.install.plan.clients_max) {
         let text =
             format!("a worker has room for {room} clients only: the descriptor limit is low");
         let (level, key) = (Level::Warning.name().to_string(), "room".to_string());
-        crew.say(Message::Log { level, key, text });
+        master.say(Message::Log { level, key, text });
     }
     let signals = Signals::new(signal::ALL_OF_A_CHILD).map_err(text)?;
     let place = event::Place {
         scoreboard: scoreboard.clone(),
-        slot: crew.slot,
+        slot: master.slot,
         mode: first.mode,
-        pokes: crew.pokes.clone(),
-        lock: crew.lock.take(),
+        pokes: master.pokes.clone(),
+        lock: master.lock.take(),
     };
-    let sheet = scoreboard.sheet(crew.slot);
+    let sheet = scoreboard.sheet(master.slot);
     let install = first.install;
     let mut mind = Proxy::new(install.plan.clone(), seed(), Time(0), sheet);
-    crew.epoch = first.epoch;
-    let ended = Loop::led(&mut mind, &mut crew, place, install, signals)
+    master.epoch = first.epoch;
+    let ended = Loop::led(&mut mind, &mut master, place, install, signals)
         .and_then(|mut looping| looping.run());
-    crew.finish();
+    master.finish();
     ended.map_err(text)
 }
 
-/// What leads this worker: the master's channel and the scoreboard.
-struct Crew {
+/// The channel to the master, and what came by it: the scoreboard, descriptors, configurations.
+struct MasterChannel {
     channel: Channel,
     slot: usize,
     scoreboard: Option<Scoreboard>,
@@ -100,15 +100,15 @@ struct Crew {
     lines_lost: u64,
     /// Where logins have failed from that are still to be told of, by the pool's row.
     failed_logins: BTreeMap<u32, Origins>,
-    /// The master is.
+    /// The master has ended.
     is_gone: bool,
     /// The processors that we might use before we were kept on one.
     processors: Vec<usize>,
 }
 
-impl Crew {
-    fn new(channel: Channel) -> Crew {
-        Crew {
+impl MasterChannel {
+    fn new(channel: Channel) -> MasterChannel {
+        MasterChannel {
             channel,
             slot: 0,
             scoreboard: None,
@@ -283,7 +283,7 @@ impl Crew {
     }
 }
 
-impl event::Errands for Crew {
+impl event::Errands for MasterChannel {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.channel.as_fd())
     }

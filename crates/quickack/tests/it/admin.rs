@@ -8,7 +8,7 @@ use serde_json::Value;
 use testkit::load::Options;
 use testkit::process::{DEADLINE, Quickack, wait_until};
 
-use super::crew::{self, crew};
+use super::harness::{self, workers};
 
 fn socket(quickack: &Quickack) -> std::path::PathBuf {
     quickack.folder().join("admin.sock")
@@ -22,7 +22,7 @@ fn connect(quickack: &Quickack) -> UnixStream {
 
 #[test]
 fn only_the_owner_may_ask_a_proxy_before_memcached() {
-    let (_memcached, mut quickack) = crew::field(1, &[], &[]);
+    let (_memcached, mut quickack) = harness::field(1, &[], &[]);
     let mode = std::fs::metadata(socket(&quickack)).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     quickack.process.signal(rustix::process::Signal::TERM);
@@ -34,14 +34,14 @@ fn only_the_owner_may_ask_a_proxy_before_memcached() {
 
 #[test]
 fn every_verb_answers_in_text_and_those_that_can_in_json_before_memcached() {
-    let (_memcached, quickack) = crew::field(2, &[], &[]);
+    let (_memcached, quickack) = harness::field(2, &[], &[]);
     for verb in ["config", "stats", "workers"] {
         let text = quickack.admin_ok(&[verb]);
         assert!(text.lines().count() > 2, "{verb}: {text}");
         let json: Value = serde_json::from_str(&quickack.admin_ok(&[verb, "--json"])).unwrap();
         assert!(json.is_object() || json.is_array(), "{verb}: {json}");
     }
-    let pids: Vec<String> = crew(&quickack).values().map(|one| one.pid.to_string()).collect();
+    let pids: Vec<String> = workers(&quickack).values().map(|one| one.pid.to_string()).collect();
     let text = quickack.admin_ok(&["workers"]);
     assert!(pids.iter().all(|pid| text.contains(pid)), "{text}");
     assert!(text.contains(&quickack.process.id().to_string()), "{text}");
@@ -57,8 +57,8 @@ fn every_verb_answers_in_text_and_those_that_can_in_json_before_memcached() {
 /// Connections that say nothing, say half of it, or do not read keep nobody waiting.
 #[test]
 fn bad_admin_connections_keep_nobody_from_memcached() {
-    let (_memcached, quickack) = crew::field(2, &[], &[]);
-    let load = crew::load(&quickack, 10, Options { rate: Some(1_000), ..Options::default() });
+    let (_memcached, quickack) = harness::field(2, &[], &[]);
+    let load = harness::load(&quickack, 10, Options { rate: Some(1_000), ..Options::default() });
     let silent: Vec<UnixStream> = (0..20).map(|_| connect(&quickack)).collect();
     let mut half = connect(&quickack);
     half.write_all(b"work").expect("it reads");
@@ -72,7 +72,7 @@ fn bad_admin_connections_keep_nobody_from_memcached() {
     // The refusal may be overtaken by the reset that follows what it did not read.
     let _ = endless.read_to_string(&mut rest);
     assert!(rest.is_empty() || rest.starts_with("error: "), "{rest}");
-    assert_eq!(crew(&quickack).len(), 2);
+    assert_eq!(workers(&quickack).len(), 2);
     half.write_all(b"ers --json\n").expect("it reads");
     let mut answer = String::new();
     half.read_to_string(&mut answer).expect("it answers and closes");
@@ -85,7 +85,7 @@ fn bad_admin_connections_keep_nobody_from_memcached() {
 #[test]
 fn drain_and_quit_end_a_proxy_before_memcached() {
     for verb in ["drain", "quit"] {
-        let (_memcached, mut quickack) = crew::field(2, &[], &[]);
+        let (_memcached, mut quickack) = harness::field(2, &[], &[]);
         let mut client = quickack.client();
         client.ask("get a\r\n", "END\r\n");
         quickack.admin_ok(&[verb]);
@@ -102,8 +102,8 @@ fn a_log_in_json_is_an_object_a_line_and_repeats_are_counted_before_memcached() 
     let folder = tempfile::tempdir().expect("a folder for the log");
     let log = folder.path().join("log");
     let nobody = testkit::process::free_address();
-    let text = crew::text(2, &["log_format: json"], &[nobody], &["timeout: 200"]);
-    let quickack = crew::start(2, &[], &[nobody], &["timeout: 200"]);
+    let text = harness::text(2, &["log_format: json"], &[nobody], &["timeout: 200"]);
+    let quickack = harness::start(2, &[], &[nobody], &["timeout: 200"]);
     let text = text.replace("  log_format", &format!("  log: {}\n  log_format", log.display()));
     quickack.rewrite(&text);
     quickack.admin_ok(&["reload"]);

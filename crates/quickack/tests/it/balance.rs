@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use testkit::process::{Client, Facts, Quickack, send, wait_until};
 
-use super::crew::{self, crew, wait_for_crew};
+use super::harness::{self, wait_for_workers, workers};
 
 const WORKERS: usize = 8;
 
 /// What becomes of `count` clients that come in a burst and stay.
 fn spread(accept: &str, count: usize) -> Vec<u64> {
     let (_memcached, quickack) =
-        crew::field(WORKERS, &[&format!("accept: {accept}")], &["backlog: 4096"]);
+        harness::field(WORKERS, &[&format!("accept: {accept}")], &["backlog: 4096"]);
     let mut clients: Vec<Client> = (0..count).map(|_| quickack.client()).collect();
-    let spread = crew::wait_for_clients(&quickack, count as u64);
+    let spread = harness::wait_for_clients(&quickack, count as u64);
     // They are served, and not only taken.
     for client in clients.iter_mut().step_by(count / 16) {
         client.ask("get a\r\n", "END\r\n");
@@ -72,22 +72,22 @@ fn the_mutex_leaves_nobody_without_clients_of_memcached() {
 /// Clients that leave and come again keep it even.
 #[test]
 fn the_gate_evens_out_what_left_one_worker_of_memcacheds_empty() {
-    let (_memcached, quickack) = crew::field(4, &["accept: gate"], &[]);
+    let (_memcached, quickack) = harness::field(4, &["accept: gate"], &[]);
     let mut clients: Vec<Option<(Client, usize)>> =
-        (0..32).map(|_| Some(crew::client_of(&quickack))).collect();
+        (0..32).map(|_| Some(harness::client_of(&quickack))).collect();
     for client in &mut clients {
         if client.as_ref().is_some_and(|(_, worker)| *worker == 1) {
             *client = None;
         }
     }
-    wait_until("worker 1 is empty", || crew(&quickack)[&1].clients == 0);
+    wait_until("worker 1 is empty", || workers(&quickack)[&1].clients == 0);
     // The gate may have given it one more or less than the others.
     let left = clients.iter().flatten().count() as u64;
     let new: Vec<Client> = (0..8).map(|_| quickack.client()).collect();
     wait_until("the new ones are taken", || {
-        crew(&quickack).values().map(|worker| worker.clients).sum::<u64>() == left + 8
+        workers(&quickack).values().map(|worker| worker.clients).sum::<u64>() == left + 8
     });
-    let counts: Vec<u64> = crew(&quickack).values().map(|worker| worker.clients).collect();
+    let counts: Vec<u64> = workers(&quickack).values().map(|worker| worker.clients).collect();
     assert!(counts[1] >= 6, "{counts:?}");
     drop(new);
 }
@@ -106,7 +106,7 @@ fn holder(quickack: &Quickack) -> Option<u32> {
 #[test]
 fn in_mutex_mode_a_client_of_memcached_wakes_one_idle_worker() {
     let global = ["accept: mutex", "epoll_timeout: 5s", "hang_timeout: 0"];
-    let (_memcached, quickack) = crew::field(WORKERS, &global, &[]);
+    let (_memcached, quickack) = harness::field(WORKERS, &global, &[]);
     wait_until("somebody holds the mutex", || holder(&quickack).is_some());
     let workers = Facts::of(quickack.workers().into_values());
     const COUNT: u64 = 100;
@@ -114,7 +114,7 @@ fn in_mutex_mode_a_client_of_memcached_wakes_one_idle_worker() {
     for n in 1..=COUNT {
         clients.push(TcpStream::connect(quickack.address()).expect("somebody accepts"));
         wait_until("it is taken, and somebody waits for the next", || {
-            crew::clients(&quickack) == n && holder(&quickack).is_some()
+            harness::clients(&quickack) == n && holder(&quickack).is_some()
         });
     }
     let woken = workers.wakeups() - before;
@@ -128,7 +128,7 @@ fn in_mutex_mode_a_client_of_memcached_wakes_one_idle_worker() {
 fn a_killed_holder_of_the_mutex_before_memcached_is_followed_by_another() {
     let epoll_timeout = Duration::from_millis(500);
     let global = ["accept: mutex", "epoll_timeout: 500ms"];
-    let (_memcached, quickack) = crew::field(4, &global, &[]);
+    let (_memcached, quickack) = harness::field(4, &global, &[]);
     for _ in 0..5 {
         wait_until("somebody holds the mutex", || holder(&quickack).is_some());
         let Some(old) = holder(&quickack) else { continue };
@@ -140,6 +140,6 @@ fn a_killed_holder_of_the_mutex_before_memcached_is_followed_by_another() {
         assert!(took <= 6 * epoll_timeout, "{took:?} after the holder's death");
         let mut client = quickack.client();
         client.ask("get a\r\n", "END\r\n");
-        wait_for_crew(&quickack, 4);
+        wait_for_workers(&quickack, 4);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use testkit::load::{Options, Trust};
 use testkit::process::{Client, DEADLINE, Memcached, Quickack, wait_until};
 
-use super::crew::{self, crew};
+use super::harness::{self, workers};
 
 /// Three servers that say their own name for every key, and clients of every worker.
 struct Field {
@@ -33,10 +33,10 @@ impl Field {
         let said = |rule: &&&str| more.iter().any(|line| name(line) == name(rule));
         let rules: Vec<&str> =
             RULES.iter().filter(|rule| !said(rule)).chain(more).copied().collect();
-        let quickack = crew::start(WORKERS, &[], &addresses, &rules);
+        let quickack = harness::start(WORKERS, &[], &addresses, &rules);
         let (mut clients, mut counts) = (Vec::new(), [0; WORKERS]);
         while counts.iter().any(|count| *count < 2) {
-            let (client, worker) = crew::client_of(&quickack);
+            let (client, worker) = harness::client_of(&quickack);
             counts[worker] += 1;
             clients.push(client);
         }
@@ -75,7 +75,7 @@ impl Field {
         for key in 0..KEYS {
             self.ask(key % self.clients.len(), key);
         }
-        let json = crew::stats(&self.quickack);
+        let json = harness::stats(&self.quickack);
         let servers = json["pools"][0]["servers"].as_array().cloned().unwrap_or_default();
         servers.iter().filter(|server| server["ejected"] == true).count()
     }
@@ -156,7 +156,7 @@ fn a_server_of_memcacheds_leaves_and_returns_for_all_workers_at_once() {
             assert!(!stayed || without[key] == owners[key], "key{key} moved for nothing");
             assert_ne!(without[key], Some(gone));
         }
-        let epochs: Vec<u64> = crew(&field.quickack).values().map(|one| one.health).collect();
+        let epochs: Vec<u64> = workers(&field.quickack).values().map(|one| one.health).collect();
         assert!(epochs.iter().all(|epoch| *epoch == epochs[0]), "{epochs:?}");
         field.revive(gone);
         // It is back empty, and asked by all or by nobody.
@@ -175,16 +175,16 @@ fn a_new_worker_before_memcached_begins_with_the_ring_of_the_others() {
     field.kill(1);
     field.change(&keys, |answer| answer.is_none());
     let without = field.owners();
-    let old = crew(&field.quickack)[&0].pid;
+    let old = workers(&field.quickack)[&0].pid;
     testkit::process::send(old, rustix::process::Signal::KILL);
     wait_until("worker 0 is there again", || {
-        crew(&field.quickack).get(&0).is_some_and(|one| one.pid != old && one.is_serving())
+        workers(&field.quickack).get(&0).is_some_and(|one| one.pid != old && one.is_serving())
     });
     field.clients.clear();
-    wait_until("nobody is counted any more", || crew::clients(&field.quickack) == 0);
+    wait_until("nobody is counted any more", || harness::clients(&field.quickack) == 0);
     let mut seen = [false; WORKERS];
     while seen != [true; WORKERS] {
-        let (client, worker) = crew::client_of(&field.quickack);
+        let (client, worker) = harness::client_of(&field.quickack);
         seen[worker] = true;
         field.clients.push(client);
     }
@@ -219,7 +219,7 @@ fn no_more_memcacheds_leave_the_ring_than_may() {
 fn servers_of_memcacheds_that_come_and_go_under_load_mix_nothing_up() {
     let mut field = Field::new(3, &[]);
     let options = Options { trust: Trust::Old, rate: Some(3_000), ..Options::default() };
-    let load = crew::load(&field.quickack, 40, options);
+    let load = harness::load(&field.quickack, 40, options);
     for server in [0, 1] {
         field.kill(server);
         load.wait_for_requests(1_500);

@@ -10,7 +10,7 @@ use testkit::load::{Counts, Options};
 use testkit::process::{Client, Memcached, Process, Quickack, free_address, send, wait_until};
 
 use super::QUICKACK;
-use super::crew::{self, crew};
+use super::harness::{self, workers};
 
 /// One number of the first pool's.
 #[track_caller]
@@ -22,7 +22,7 @@ fn number(json: &Value, path: &[&str]) -> u64 {
 
 /// Requests of clients that were answered, reads and updates apart.
 fn answered(quickack: &Quickack) -> (u64, u64) {
-    let json = crew::stats(quickack);
+    let json = harness::stats(quickack);
     let count = |name: &str| number(&json, &["latency_us", name, "count"]);
     let (reads, updates) = (count("reads"), count("updates"));
     assert_eq!(number(&json, &["requests_total"]), reads + updates);
@@ -32,8 +32,8 @@ fn answered(quickack: &Quickack) -> (u64, u64) {
 #[test]
 fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() {
     let memcached = Memcached::start();
-    let quickack = crew::start(4, &[], &[memcached.address], &["timeout: 60000"]);
-    let load = crew::load(&quickack, 40, Options { depth: 3, keys: 12, ..Options::default() });
+    let quickack = harness::start(4, &[], &[memcached.address], &["timeout: 60000"]);
+    let load = harness::load(&quickack, 40, Options { depth: 3, keys: 12, ..Options::default() });
     load.wait_for_requests(5_000);
     load.pause();
     let total = load.tally().total();
@@ -43,16 +43,16 @@ fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() 
         load.wait_for_requests(500);
         if n % 2 == 0 {
             let more = format!("timeout: {}", 60_001 + n);
-            quickack.rewrite(&crew::text(4, &[], &[memcached.address], &[&more]));
+            quickack.rewrite(&harness::text(4, &[], &[memcached.address], &[&more]));
             quickack.admin_ok(&["reload"]);
         } else {
             // Nothing is outstanding: what the dead one has counted is what its clients have heard.
             load.pause();
-            let old = crew(&quickack)[&(n / 2)].pid;
+            let old = workers(&quickack)[&(n / 2)].pid;
             send(old, Signal::KILL);
             wait_until("a successor serves", || {
-                let crew = crew(&quickack);
-                crew.get(&(n / 2)).is_some_and(|one| one.pid != old && one.is_serving())
+                let workers = workers(&quickack);
+                workers.get(&(n / 2)).is_some_and(|one| one.pid != old && one.is_serving())
             });
             load.resume();
         }
@@ -62,7 +62,7 @@ fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() 
         assert_eq!((total.failed, total.lost), (0, 0));
         assert_eq!(answered(&quickack), (total.gets, total.updates), "round {n}: {total:?}");
     }
-    let clients = crew::clients(&quickack);
+    let clients = harness::clients(&quickack);
     assert_eq!(clients, 40, "those of the dead are gone from the gauges");
 }
 
@@ -71,7 +71,7 @@ fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() 
 fn the_stats_port_speaks_as_nutcrackers_does_before_memcached() {
     let memcached = Memcached::start();
     let port = free_address();
-    let text = crew::text(2, &[&format!("stats: {port}")], &[memcached.address], &[]);
+    let text = harness::text(2, &[&format!("stats: {port}")], &[memcached.address], &[]);
     let quickack = Quickack::start(QUICKACK, &text);
     let client = || {
         let mut client = quickack.client();
