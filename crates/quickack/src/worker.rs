@@ -67,9 +67,9 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
     };
     let sheet = scoreboard.sheet(master.slot);
     let install = first.install;
-    let mut mind = Proxy::new(install.plan.clone(), seed(), Time(0), sheet);
+    let mut service = Proxy::new(install.plan.clone(), seed(), Time(0), sheet);
     master.epoch = first.epoch;
-    let ended = Loop::led(&mut mind, &mut master, place, install, signals)
+    let ended = Loop::led(&mut service, &mut master, place, install, signals)
         .and_then(|mut looping| looping.run());
     master.finish();
     ended.map_err(text)
@@ -346,8 +346,8 @@ impl event::Errands for MasterChannel {
         self.say(Message::Leaving {});
     }
 
-    fn installed(&mut self, mind: &dyn event::Mind) {
-        self.told_in_use = mind.retired_rows_in_use();
+    fn installed(&mut self, service: &dyn event::Service) {
+        self.told_in_use = service.retired_rows_in_use();
         let (epoch, rows_in_use) = (self.epoch, self.told_in_use.clone());
         if let Some(scoreboard) = &self.scoreboard {
             scoreboard.set_installed(self.slot, self.epoch, self.health);
@@ -355,9 +355,9 @@ impl event::Errands for MasterChannel {
         self.say(Message::Installed { epoch, rows_in_use });
     }
 
-    fn after_turn(&mut self, mind: &dyn event::Mind) {
+    fn after_turn(&mut self, service: &dyn event::Service) {
         if !self.told_in_use.is_empty() {
-            let rows = mind.retired_rows_in_use();
+            let rows = service.retired_rows_in_use();
             if rows != self.told_in_use {
                 self.told_in_use.clone_from(&rows);
                 self.say(Message::RowsInUse { rows });

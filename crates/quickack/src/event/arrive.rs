@@ -24,7 +24,7 @@ impl Loop<'_> {
             match arrival.has_header {
                 true => self.greet(arrival),
                 false => {
-                    let welcome = self.mind.handle_accept(arrival.pool, self.now);
+                    let welcome = self.service.handle_accept(arrival.pool, self.now);
                     self.seat(welcome, arrival.fd, arrival.tcp, None, b"");
                 }
             }
@@ -32,8 +32,8 @@ impl Loop<'_> {
         came
     }
 
-    /// Makes a socket a client of the mind's, which comes `from` there by its PROXY header and has
-    /// said `first` already.
+    /// Makes a socket a client of the service. `from`: its address by its PROXY header; `first`: the
+    /// bytes of it that have been read already.
     fn seat(
         &mut self,
         welcome: Result<ConnId, Vec<u8>>,
@@ -48,7 +48,7 @@ impl Loop<'_> {
                 self.conns.insert(Conn { from, ..Conn::new(id, fd, tcp, false) });
                 if !first.is_empty() {
                     self.blocks.writable()[..first.len()].copy_from_slice(first);
-                    self.mind.handle_received(id, self.blocks.current(), first.len(), self.now);
+                    self.service.handle_received(id, self.blocks.current(), first.len(), self.now);
                     self.run_actions(None);
                 }
                 self.watch(id);
@@ -64,7 +64,7 @@ impl Loop<'_> {
     pub(super) fn adopt(&mut self, fd: OwnedFd, client: Handover) {
         let tcp = sys::listen::local_address(&fd).is_ok();
         self.door.entered();
-        let welcome = self.mind.handle_adopted(client.passed, self.now);
+        let welcome = self.service.handle_adopted(client.passed, self.now);
         self.seat(welcome, fd, tcp, client.from, b"");
     }
 
@@ -105,7 +105,7 @@ impl Loop<'_> {
         let Greeter { fd, pool, tcp, .. } = greeter;
         // It is watched anew, as a connection.
         let _ = epoll::delete(&self.epoll, &fd);
-        let welcome = self.mind.handle_accept(pool, self.now);
+        let welcome = self.service.handle_accept(pool, self.now);
         self.seat(welcome, fd, tcp, from, rest);
     }
 

@@ -94,13 +94,13 @@ impl Loop<'_> {
 
     fn queue(&mut self, link: ConnId, server: u32) {
         if self.connects.waiting.len() == WAITING_MAX {
-            return self.mind.handle_closed(link, Closed::Own, self.now);
+            return self.service.handle_closed(link, Closed::Own, self.now);
         }
         if let Some(counters) = &self.counters {
             counters.add(Worker::ConnectsWaited, 1);
         }
         // It is not the server that is late meanwhile.
-        self.mind.handle_connecting(link, self.now.after(AS_LONG_AS_IT_TAKES_US));
+        self.service.handle_connecting(link, self.now.after(AS_LONG_AS_IT_TAKES_US));
         self.connects.waiting.push_back(link);
         self.connects.servers.insert(link, server);
     }
@@ -120,7 +120,7 @@ impl Loop<'_> {
             }
             self.connects.waiting.pop_front();
             if let Some(server) = self.connects.servers.remove(&link) {
-                self.mind.handle_connecting(link, self.now);
+                self.service.handle_connecting(link, self.now);
                 self.begin(link, server);
             }
         }
@@ -134,12 +134,12 @@ impl Loop<'_> {
                 self.conns.insert(Conn::new(link, fd, tcp, !established));
                 self.watch(link);
                 if established {
-                    self.mind.handle_connected(link, self.now);
+                    self.service.handle_connected(link, self.now);
                 }
             }
             Err(error) => {
                 let how = if is_ours(error) { Closed::Own } else { Closed::Reset };
-                self.mind.handle_closed(link, how, self.now);
+                self.service.handle_closed(link, how, self.now);
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use proxy::plan::Plan;
 use proxy::{Event, Passed, Report};
 
-use super::{Listener, Mind, Target};
+use super::{Listener, Service, Target};
 
 /// Who leads. The cache process, which nobody leads, has [`Alone`].
 pub trait Errands {
@@ -35,10 +35,10 @@ pub trait Errands {
     fn listen(&mut self, out: &mut Vec<Order>);
 
     /// An installation has been carried out.
-    fn installed(&mut self, mind: &dyn Mind);
+    fn installed(&mut self, service: &dyn Service);
 
     /// A turn is over.
-    fn after_turn(&mut self, mind: &dyn Mind);
+    fn after_turn(&mut self, service: &dyn Service);
 
     fn report(&mut self, report: Report);
 
@@ -111,9 +111,9 @@ impl Errands for Alone {
 
     fn listen(&mut self, _out: &mut Vec<Order>) {}
 
-    fn installed(&mut self, _mind: &dyn Mind) {}
+    fn installed(&mut self, _service: &dyn Service) {}
 
-    fn after_turn(&mut self, _mind: &dyn Mind) {}
+    fn after_turn(&mut self, _service: &dyn Service) {}
 
     fn report(&mut self, _report: Report) {}
 

@@ -2,7 +2,7 @@
 //! <https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>).
 //!
 //! Where the header ends is found here, so that it may come in any pieces and stays bounded; what
-//! it says is judged by a parser once it is whole. Until then the mind does not know the client:
+//! it says is judged by a parser once it is whole. Until then the service does not know the client:
 //! a balancer that connects only to see whether we are there costs nothing.
 
 use std::collections::VecDeque;

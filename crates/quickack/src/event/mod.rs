@@ -1,4 +1,4 @@
-//! The loop: sockets and the clock on one side, a [`Mind`] on the other, orders from above.
+//! The loop: sockets and the clock on one side, a [`Service`] on the other, orders from above.
 //!
 //! ```text
 //!   wait ─▶ orders ─▶ read what is ready ─▶ actions ─▶ write clients ─▶ look, without waiting
@@ -20,8 +20,8 @@ mod connect;
 mod ebb;
 mod errands;
 mod header;
-mod mind;
 mod orders;
+mod service;
 #[cfg(test)]
 mod tests;
 mod traffic;
@@ -49,7 +49,7 @@ use header::Greeters;
 pub use accept::{CALLS, Choice, Listener, choose};
 pub use connect::{Target, TargetAddress};
 pub use errands::{Alone, Errands, Handover, Install, Note, Order};
-pub use mind::Mind;
+pub use service::Service;
 
 /// Where a worker stands among the others.
 pub struct Place {
@@ -64,7 +64,7 @@ pub struct Place {
 
 /// The loop and everything it owns.
 pub struct Loop<'m> {
-    mind: &'m mut dyn Mind,
+    service: &'m mut dyn Service,
     errands: &'m mut dyn Errands,
     epoll: OwnedFd,
     conns: Conns,
@@ -85,7 +85,7 @@ pub struct Loop<'m> {
     used_at: Time,
     /// A signal has come; it is heeded when everything that was ready with it has been read.
     asked_to_leave: bool,
-    /// The mind has been told where a client's connection begins and ends.
+    /// The service has been told where a client's connection begins and ends.
     located: bool,
     /// The same for an order.
     is_called: bool,
@@ -106,26 +106,26 @@ impl<'m> Loop<'m> {
     /// A loop that ends after TERM or INT, when everything asked has been answered or
     /// `shutdown_timeout` has passed.
     pub fn alone(
-        mind: &'m mut dyn Mind,
+        service: &'m mut dyn Service,
         nobody: &'m mut Alone,
         listeners: Vec<Listener>,
         signals: Signals,
         shutdown_timeout: Duration,
     ) -> std::io::Result<Loop<'m>> {
-        let mut looping = Loop::new(mind, nobody, signals, shutdown_timeout)?;
+        let mut looping = Loop::new(service, nobody, signals, shutdown_timeout)?;
         looping.door.set_listeners(&looping.epoll, listeners);
         Ok(looping)
     }
 
-    /// A loop of one worker of several, with the plan of `install` in its mind already.
+    /// A loop of one worker of several, whose service has the plan of `install` already.
     pub fn led(
-        mind: &'m mut dyn Mind,
+        service: &'m mut dyn Service,
         errands: &'m mut dyn Errands,
         place: Place,
         install: Install,
         signals: Signals,
     ) -> std::io::Result<Loop<'m>> {
-        let mut looping = Loop::new(mind, errands, signals, SHUTDOWN_TIMEOUT)?;
+        let mut looping = Loop::new(service, errands, signals, SHUTDOWN_TIMEOUT)?;
         let Place { scoreboard, slot, mode, pokes, lock } = place;
         if let Some(own) = pokes.borrow().get(slot) {
             // Edge by edge: each poke is an event, and nobody need read what it left behind.
@@ -142,12 +142,12 @@ impl<'m> Loop<'m> {
         };
         looping.door.share(Crowd { scoreboard, slot, pokes }, policy);
         looping.take_up(install);
-        looping.errands.installed(looping.mind);
+        looping.errands.installed(looping.service);
         Ok(looping)
     }
 
     fn new(
-        mind: &'m mut dyn Mind,
+        service: &'m mut dyn Service,
         errands: &'m mut dyn Errands,
         signals: Signals,
         shutdown_timeout: Duration,
@@ -158,7 +158,7 @@ impl<'m> Loop<'m> {
             epoll::add(&epoll, fd, token(ERRANDS), epoll::EventFlags::IN)?;
         }
         Ok(Loop {
-            mind,
+            service,
             errands,
             conns: Conns::default(),
             blocks: Blocks::new(),
@@ -274,8 +274,8 @@ impl<'m> Loop<'m> {
 
     /// Everything that was ready has been read.
     fn end_turn(&mut self) {
-        if self.mind.poll_timeout().is_some_and(|due| due <= self.now) {
-            self.mind.handle_timeout(self.now);
+        if self.service.poll_timeout().is_some_and(|due| due <= self.now) {
+            self.service.handle_timeout(self.now);
         }
         self.give_up_greeters();
         if std::mem::take(&mut self.is_called) {
@@ -287,7 +287,7 @@ impl<'m> Loop<'m> {
         self.located = true;
         while std::mem::take(&mut self.located) {
             // Whoever has waited for that since goes on now: nothing else would wake us for it.
-            self.mind.end_turn(self.now);
+            self.service.end_turn(self.now);
             self.run_actions(None);
         }
         self.connect_waiting();
@@ -301,7 +301,7 @@ impl<'m> Loop<'m> {
         {
             sys::process::trim_heap();
         }
-        self.errands.after_turn(self.mind);
+        self.errands.after_turn(self.service);
         self.watch_errands();
     }
 
@@ -321,7 +321,7 @@ impl<'m> Loop<'m> {
             return Some(AT_ONCE);
         }
         let due = [
-            self.mind.poll_timeout(),
+            self.service.poll_timeout(),
             self.door.due(now),
             self.greeters.due(),
             self.connects.due(),
@@ -336,7 +336,7 @@ impl<'m> Loop<'m> {
 
     fn is_over(&self) -> bool {
         match self.ends {
-            Some(ends) => self.mind.is_drained() || self.now >= ends,
+            Some(ends) => self.service.is_drained() || self.now >= ends,
             None => self.retiring && self.door.is_empty(),
         }
     }

@@ -38,7 +38,7 @@ impl Loop<'_> {
             match order {
                 Order::Install(install) => self.install(*install),
                 Order::Eject { server, ejected } => {
-                    self.mind.set_ejected(server, ejected, self.now);
+                    self.service.set_ejected(server, ejected, self.now);
                 }
                 Order::Adopt { client, fds } => {
                     fds.into_iter().for_each(|fd| self.adopt(fd, client.clone()));
@@ -76,8 +76,8 @@ impl Loop<'_> {
         let plan = install.plan.clone();
         self.dismiss_strangers(&plan);
         self.take_up(install);
-        self.mind.install(plan, self.now);
-        self.errands.installed(self.mind);
+        self.service.install(plan, self.now);
+        self.errands.installed(self.service);
     }
 
     /// All of an installation but the plan. Clients in the queues of listeners that go are the old
@@ -105,7 +105,7 @@ impl Loop<'_> {
             return;
         }
         let mut alike: BTreeMap<Handover, Vec<OwnedFd>> = BTreeMap::new();
-        for (id, passed) in self.mind.hand_over(surplus) {
+        for (id, passed) in self.service.hand_over(surplus) {
             if let Some(conn) = self.drop_conn(id) {
                 let _ = epoll::delete(&self.epoll, &conn.fd);
                 let from = conn.from.map(|from| *from);
@@ -140,7 +140,7 @@ impl Loop<'_> {
         self.door.close(&self.epoll);
         self.dismiss_greeters();
         self.ends = Some(self.now.after(within.as_micros() as u64));
-        self.mind.drain(self.now);
+        self.service.drain(self.now);
         self.run_actions(None);
     }
 

@@ -57,11 +57,11 @@ impl Errands for Script {
         out.extend(self.orders.try_iter().map(|make| make()));
     }
 
-    fn installed(&mut self, _mind: &dyn Mind) {
+    fn installed(&mut self, _service: &dyn Service) {
         let _ = self.told.send(Told::Installed);
     }
 
-    fn after_turn(&mut self, _mind: &dyn Mind) {}
+    fn after_turn(&mut self, _service: &dyn Service) {}
 
     fn report(&mut self, _report: Report) {}
 
@@ -136,8 +136,8 @@ fn run(
         lock: None,
     };
     let signals = Signals::new(&[]).unwrap();
-    let mut mind = Proxy::new(install.plan.clone(), 1, Time(0), scoreboard.sheet(0));
-    Loop::led(&mut mind, &mut script, place, install, signals).unwrap().run().unwrap();
+    let mut service = Proxy::new(install.plan.clone(), 1, Time(0), scoreboard.sheet(0));
+    Loop::led(&mut service, &mut script, place, install, signals).unwrap().run().unwrap();
 }
 
 /// Servers stand in the file as `127.0.0.1:port:1` or as the path of a socket.
