@@ -1,5 +1,5 @@
-//! The worker: one loop around one `Proxy`, led by the master over a channel and the scoreboard. It
-//! never forks, blocks, or opens a file once it serves.
+//! The worker: one loop around one `Proxy`, controlled by the master over a channel and the
+//! scoreboard. It never forks, blocks, or opens a file once it serves.
 //!
 //! ```text
 //!   Welcome, Lock, Listeners, Pokes ──▶ Prepare (compile) ──▶ Commit ──▶ the loop
@@ -22,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sys::signal::{self, Signals};
 
 use crate::config::Affinity;
-use crate::event::{self, Handover, Loop, Order};
+use crate::event::{self, Command, Handover, Loop};
 use crate::ipc::client_state::ClientState;
 use crate::ipc::installation::Installation;
 use crate::ipc::{Channel, Message};
@@ -69,7 +69,7 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
     let install = first.install;
     let mut service = Proxy::new(install.plan.clone(), seed(), Time(0), sheet);
     master.epoch = first.epoch;
-    let ended = Loop::led(&mut service, &mut master, place, install, signals)
+    let ended = Loop::controlled(&mut service, &mut master, place, install, signals)
         .and_then(|mut looping| looping.run());
     master.finish();
     ended.map_err(text)
@@ -154,7 +154,7 @@ impl MasterChannel {
     fn wait_for_first(&mut self) -> Result<Prepared, String> {
         loop {
             while let Some(received) = self.channel.receive().map_err(|why| why.to_string())? {
-                self.heed(received.message, received.fds, &mut Vec::new());
+                self.handle(received.message, received.fds, &mut Vec::new());
                 self.channel.acknowledge().map_err(|why| why.to_string())?;
                 // After each message: what comes next may prepare a change that never holds.
                 let holds = self.scoreboard.as_ref().map_or(0, Scoreboard::config_epoch);
@@ -173,8 +173,8 @@ impl MasterChannel {
         }
     }
 
-    /// What the master says; orders for the loop are appended.
-    fn heed(&mut self, message: Message, mut fds: Vec<OwnedFd>, out: &mut Vec<Order>) {
+    /// Handles a message from the master; commands for the loop are appended.
+    fn handle(&mut self, message: Message, mut fds: Vec<OwnedFd>, out: &mut Vec<Command>) {
         match message {
             Message::Welcome { slot, release: _ } => {
                 self.slot = slot;
@@ -199,12 +199,12 @@ impl MasterChannel {
             }
             Message::Adopt { client } => {
                 let client = Handover { from: client.from, passed: client.into() };
-                out.push(Order::Adopt { client, fds });
+                out.push(Command::Adopt { client, fds });
             }
-            Message::Retire {} => out.push(Order::Retire),
-            Message::Share { keep } => out.push(Order::Share { keep }),
+            Message::Retire {} => out.push(Command::Retire),
+            Message::Share { keep } => out.push(Command::Share { keep }),
             Message::Drain { timeout_us } => {
-                out.push(Order::Drain { within: Duration::from_micros(timeout_us) });
+                out.push(Command::Drain { within: Duration::from_micros(timeout_us) });
             }
             // Only workers say the others.
             _ => {}
@@ -283,7 +283,7 @@ impl MasterChannel {
     }
 }
 
-impl event::Errands for MasterChannel {
+impl event::Control for MasterChannel {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.channel.as_fd())
     }
@@ -292,7 +292,7 @@ impl event::Errands for MasterChannel {
         self.channel.is_blocked()
     }
 
-    fn standing_orders(&mut self, out: &mut Vec<Order>) {
+    fn poll_changes(&mut self, out: &mut Vec<Command>) {
         let Some(scoreboard) = &self.scoreboard else { return };
         let (epoch, health) = (scoreboard.config_epoch(), scoreboard.health_epoch());
         if epoch == self.epoch && health == self.health {
@@ -304,7 +304,7 @@ impl event::Errands for MasterChannel {
             self.names = prepared.names;
             self.pin(&prepared.affinity);
             self.passed.clear();
-            out.push(Order::Install(Box::new(prepared.install)));
+            out.push(Command::Install(Box::new(prepared.install)));
             changed = true;
         }
         if health != self.health || changed {
@@ -312,24 +312,24 @@ impl event::Errands for MasterChannel {
             let now: Vec<u32> =
                 self.names.keys().copied().filter(|row| scoreboard.is_ejected(*row)).collect();
             let back = self.ejected.iter().filter(|row| !now.contains(row));
-            out.extend(back.map(|row| Order::Eject { server: *row, ejected: false }));
+            out.extend(back.map(|row| Command::Eject { server: *row, ejected: false }));
             let gone = now.iter().filter(|row| !self.ejected.contains(row));
-            out.extend(gone.map(|row| Order::Eject { server: *row, ejected: true }));
+            out.extend(gone.map(|row| Command::Eject { server: *row, ejected: true }));
             self.ejected = now;
             scoreboard.set_installed(self.slot, self.epoch, self.health);
         }
     }
 
-    fn listen(&mut self, out: &mut Vec<Order>) {
+    fn receive(&mut self, out: &mut Vec<Command>) {
         loop {
             match self.channel.receive() {
-                Ok(Some(received)) => self.heed(received.message, received.fds, out),
+                Ok(Some(received)) => self.handle(received.message, received.fds, out),
                 Ok(None) => break,
                 // Without a master nobody would start us again or count us: the clients are
                 // served to the end of what they asked.
                 Err(_) => {
                     self.is_gone = true;
-                    return out.push(Order::Drain { within: ORPHAN_TIMEOUT });
+                    return out.push(Command::Drain { within: ORPHAN_TIMEOUT });
                 }
             }
         }

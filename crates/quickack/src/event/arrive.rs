@@ -11,7 +11,7 @@ use rustix::event::epoll;
 use super::accept::{Arrival, refuse};
 use super::blocks::BLOCK;
 use super::conn::{self, Conn, Read};
-use super::errands::{Handover, Note};
+use super::control::{Handover, Note};
 use super::header::{Greeter, Verdict};
 use super::{GREETER, Loop, token};
 
@@ -32,8 +32,8 @@ impl Loop<'_> {
         came
     }
 
-    /// Makes a socket a client of the service. `from`: its address by its PROXY header; `first`: the
-    /// bytes of it that have been read already.
+    /// Makes a socket a client of the service. `from`: its address by its PROXY header; `first`:
+    /// the bytes of it that have been read already.
     fn seat(
         &mut self,
         welcome: Result<ConnId, Vec<u8>>,
@@ -119,7 +119,7 @@ impl Loop<'_> {
         if let Some(counters) = &self.counters {
             counters.add(Worker::HeadersBroken, 1);
         }
-        self.errands.note(Note::HeaderBroken { from, why });
+        self.control.note(Note::HeaderBroken { from, why });
     }
 
     fn dismiss(&mut self, at: usize) {

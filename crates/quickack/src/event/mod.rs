@@ -1,10 +1,11 @@
-//! The loop: sockets and the clock on one side, a [`Service`] on the other, orders from above.
+//! The event loop: sockets and the clock on one side, a [`Service`] on the other, and commands that
+//! come over [`Control`].
 //!
 //! ```text
-//!   wait ─▶ orders ─▶ read what is ready ─▶ actions ─▶ write clients ─▶ look, without waiting
-//!              ▲                                                │ something    │ nothing
-//!              └────────────────────────────────────────────────┘              ▼
-//!                                                timers ─▶ end of turn ─▶ write links ─▶ wait
+//!   wait ─▶ commands ─▶ read what is ready ─▶ actions ─▶ write clients ─▶ look, without waiting
+//!               ▲                                                 │ something    │ nothing
+//!               └─────────────────────────────────────────────────┘              ▼
+//!                                                 timers ─▶ end of turn ─▶ write links ─▶ wait
 //! ```
 //!
 //! Links are written only when nothing more is ready: what came in together leaves together, in one
@@ -15,12 +16,12 @@
 mod accept;
 mod arrive;
 mod blocks;
+mod commands;
 mod conn;
 mod connect;
+mod control;
 mod ebb;
-mod errands;
 mod header;
-mod orders;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -48,7 +49,7 @@ use header::Greeters;
 
 pub use accept::{CALLS, Choice, Listener, choose};
 pub use connect::{Target, TargetAddress};
-pub use errands::{Alone, Errands, Handover, Install, Note, Order};
+pub use control::{Alone, Command, Control, Handover, Install, Note};
 pub use service::Service;
 
 /// Where a worker stands among the others.
@@ -65,7 +66,7 @@ pub struct Place {
 /// The loop and everything it owns.
 pub struct Loop<'m> {
     service: &'m mut dyn Service,
-    errands: &'m mut dyn Errands,
+    control: &'m mut dyn Control,
     epoll: OwnedFd,
     conns: Conns,
     blocks: Blocks,
@@ -83,18 +84,18 @@ pub struct Loop<'m> {
     /// Processor time as it was last counted, and when: microseconds.
     used: (u64, u64),
     used_at: Time,
-    /// A signal has come; it is heeded when everything that was ready with it has been read.
+    /// A signal has come; it is handled when everything that was ready with it has been read.
     asked_to_leave: bool,
     /// The service has been told where a client's connection begins and ends.
     located: bool,
-    /// The same for an order.
-    is_called: bool,
-    /// Whether the kernel says when the errands' descriptor can be written to.
+    /// The same for the control channel.
+    control_ready: bool,
+    /// Whether the kernel says when the control channel can be written to.
     is_blocked: bool,
     /// No more clients are taken; those who are quiet go to other workers.
     retiring: bool,
-    /// There is somebody else who ends us if need be.
-    is_led: bool,
+    /// The master controls this process, and ends it if need be.
+    has_master: bool,
     /// Clients beyond so many go to other workers, until then.
     sharing: Option<(u32, Time)>,
     /// No more clients are taken; it ends then, whoever is still here.
@@ -118,21 +119,21 @@ impl<'m> Loop<'m> {
     }
 
     /// A loop of one worker of several, whose service has the plan of `install` already.
-    pub fn led(
+    pub fn controlled(
         service: &'m mut dyn Service,
-        errands: &'m mut dyn Errands,
+        control: &'m mut dyn Control,
         place: Place,
         install: Install,
         signals: Signals,
     ) -> std::io::Result<Loop<'m>> {
-        let mut looping = Loop::new(service, errands, signals, SHUTDOWN_TIMEOUT)?;
+        let mut looping = Loop::new(service, control, signals, SHUTDOWN_TIMEOUT)?;
         let Place { scoreboard, slot, mode, pokes, lock } = place;
         if let Some(own) = pokes.borrow().get(slot) {
             // Edge by edge: each poke is an event, and nobody need read what it left behind.
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
             epoll::add(&looping.epoll, own, token(POKE), flags)?;
         }
-        looping.is_led = true;
+        looping.has_master = true;
         looping.counters = Some(scoreboard.sheet(slot).counters(0));
         looping.connects.share(scoreboard.clone());
         let policy = match (mode, lock) {
@@ -142,24 +143,24 @@ impl<'m> Loop<'m> {
         };
         looping.door.share(Crowd { scoreboard, slot, pokes }, policy);
         looping.take_up(install);
-        looping.errands.installed(looping.service);
+        looping.control.installed(looping.service);
         Ok(looping)
     }
 
     fn new(
         service: &'m mut dyn Service,
-        errands: &'m mut dyn Errands,
+        control: &'m mut dyn Control,
         signals: Signals,
         shutdown_timeout: Duration,
     ) -> std::io::Result<Loop<'m>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, signals.fd(), token(SIGNALS), epoll::EventFlags::IN)?;
-        if let Some(fd) = errands.fd() {
-            epoll::add(&epoll, fd, token(ERRANDS), epoll::EventFlags::IN)?;
+        if let Some(fd) = control.fd() {
+            epoll::add(&epoll, fd, token(CONTROL), epoll::EventFlags::IN)?;
         }
         Ok(Loop {
             service,
-            errands,
+            control,
             conns: Conns::default(),
             blocks: Blocks::new(),
             door: Door::new(&epoll)?,
@@ -176,10 +177,10 @@ impl<'m> Loop<'m> {
             used_at: Time(0),
             asked_to_leave: false,
             located: false,
-            is_called: false,
+            control_ready: false,
             is_blocked: false,
             retiring: false,
-            is_led: false,
+            has_master: false,
             sharing: None,
             ends: None,
             shutdown_timeout,
@@ -211,7 +212,7 @@ impl<'m> Loop<'m> {
             if pass == 0 {
                 self.wake();
             }
-            self.heed_standing_orders();
+            self.apply_changes();
             if !self.pass(events) {
                 break;
             }
@@ -242,7 +243,7 @@ impl<'m> Loop<'m> {
         for event in events {
             // Before each: what holds may change while this pass is under way, and nothing that is
             // read after that may go the old way.
-            self.heed_standing_orders();
+            self.apply_changes();
             served |= self.dispatch(event.data.u64(), event.flags);
         }
         self.write_side(Side::Client);
@@ -256,7 +257,7 @@ impl<'m> Loop<'m> {
     fn note(&mut self, data: u64) {
         match data {
             SIGNALS => self.asked_to_leave = true,
-            ERRANDS => self.is_called = true,
+            CONTROL => self.control_ready = true,
             POKE => self.door.poked(&self.epoll, self.now),
             LISTENER.. => self.door.knock((data - LISTENER) as usize),
             _ => {}
@@ -278,8 +279,8 @@ impl<'m> Loop<'m> {
             self.service.handle_timeout(self.now);
         }
         self.give_up_greeters();
-        if std::mem::take(&mut self.is_called) {
-            self.heed_orders();
+        if std::mem::take(&mut self.control_ready) {
+            self.handle_commands();
         }
         if std::mem::take(&mut self.asked_to_leave) {
             self.heed_signals();
@@ -301,8 +302,8 @@ impl<'m> Loop<'m> {
         {
             sys::process::trim_heap();
         }
-        self.errands.after_turn(self.service);
-        self.watch_errands();
+        self.control.after_turn(self.service);
+        self.watch_control();
     }
 
     /// How long the kernel may let us sleep.
@@ -356,7 +357,7 @@ const GREETER: u64 = 1 << 63;
 /// … then listeners, then what is there once.
 const LISTENER: u64 = GREETER + (1 << 32);
 const POKE: u64 = u64::MAX - 2;
-const ERRANDS: u64 = u64::MAX - 1;
+const CONTROL: u64 = u64::MAX - 1;
 const SIGNALS: u64 = u64::MAX;
 /// How often the processor time is counted, at most.
 const USAGE_PAUSE_US: u64 = 500_000;

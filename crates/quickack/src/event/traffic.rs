@@ -145,7 +145,7 @@ impl Loop<'_> {
                 Action::Pause(id) => self.set_paused(id, true),
                 Action::Resume(id) => self.set_paused(id, false),
                 Action::Locate(id) => self.locate(id),
-                Action::Report(report) => self.errands.report(report),
+                Action::Report(report) => self.control.report(report),
                 Action::Log(event) => self.log(event),
             }
         }
@@ -157,7 +157,7 @@ impl Loop<'_> {
             Event::LoginFailed { client, .. } => self.conns.find(*client).and_then(|it| it.peer()),
             _ => None,
         };
-        self.errands.log(event, from);
+        self.control.log(event, from);
     }
 
     fn flush_ack(&mut self, id: ConnId) {

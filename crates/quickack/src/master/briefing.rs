@@ -51,7 +51,7 @@ impl Master {
     fn brief(&mut self, number: usize) {
         self.tell_process();
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
-        // A descriptor that cannot be watched is that of a worker that cannot be led.
+        // A descriptor that cannot be watched is that of a worker that cannot be controlled.
         if self.events.add(&worker.channel, Source::Channel(number)).is_err() {
             return worker.signal(Signal::KILL);
         }

@@ -1,5 +1,5 @@
-//! The seam between the loop and whoever leads its process: orders come in before anything else is
-//! done, reports go out.
+//! The control channel, as the loop sees it: commands come in before anything else is done, reports
+//! go out.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,28 +11,28 @@ use proxy::{Event, Passed, Report};
 
 use super::{Listener, Service, Target};
 
-/// Who leads. The cache process, which nobody leads, has [`Alone`].
-pub trait Errands {
-    /// What wakes the loop for an order.
+/// What controls the loop. The cache process, which nothing controls, has [`Alone`].
+pub trait Control {
+    /// The descriptor that wakes the loop for a command.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Whether the loop is to say when `fd` can be written to, too.
     fn is_blocked(&self) -> bool;
 
-    /// Whether nobody leads any more.
+    /// Whether the other end is gone.
     fn is_gone(&self) -> bool {
         false
     }
 
-    /// The loop was told to end, and not by these.
+    /// A signal told the loop to end, not a command.
     fn leaving(&mut self) {}
 
-    /// What holds from now on. Asked before each pass over what is ready, so that nothing is read
-    /// by rules that do not hold any more; costs nothing when nothing changed.
-    fn standing_orders(&mut self, out: &mut Vec<Order>);
+    /// Changes that hold for all workers from now on. Asked before each pass over what is ready, so
+    /// that nothing is read by rules that do not hold any more; costs nothing when nothing changed.
+    fn poll_changes(&mut self, out: &mut Vec<Command>);
 
-    /// `fd` is ready: what was said.
-    fn listen(&mut self, out: &mut Vec<Order>);
+    /// `fd` is ready: the commands that have come.
+    fn receive(&mut self, out: &mut Vec<Command>);
 
     /// An installation has been carried out.
     fn installed(&mut self, service: &dyn Service);
@@ -68,8 +68,8 @@ pub struct Handover {
     pub from: Option<IpAddr>,
 }
 
-/// What a loop is told to do.
-pub enum Order {
+/// A command to the loop.
+pub enum Command {
     /// Another configuration.
     Install(Box<Install>),
     /// A server left its ring, or came back.
@@ -95,10 +95,10 @@ pub struct Install {
     pub epoll_timeout: Duration,
 }
 
-/// Nobody leads: a process that serves what it was started with until it is told to end.
+/// No control: the process serves what it was started with until a signal ends it.
 pub struct Alone;
 
-impl Errands for Alone {
+impl Control for Alone {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -107,9 +107,9 @@ impl Errands for Alone {
         false
     }
 
-    fn standing_orders(&mut self, _out: &mut Vec<Order>) {}
+    fn poll_changes(&mut self, _out: &mut Vec<Command>) {}
 
-    fn listen(&mut self, _out: &mut Vec<Order>) {}
+    fn receive(&mut self, _out: &mut Vec<Command>) {}
 
     fn installed(&mut self, _service: &dyn Service) {}
 

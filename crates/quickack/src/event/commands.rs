@@ -1,4 +1,4 @@
-//! What comes from above: signals, standing orders and orders, each carried out between events.
+//! Signals and commands, each carried out between events.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -7,45 +7,45 @@ use std::time::Duration;
 use rustix::event::epoll;
 use sys::signal;
 
-use super::errands::{Handover, Install, Order};
-use super::{ERRANDS, Loop, token};
+use super::control::{Command, Handover, Install};
+use super::{CONTROL, Loop, token};
 
 impl Loop<'_> {
-    /// What holds from now on. Before anything is read.
-    pub(super) fn heed_standing_orders(&mut self) {
-        let mut orders = Vec::new();
-        self.errands.standing_orders(&mut orders);
-        if !orders.is_empty() {
-            self.heed(orders);
+    /// Changes for all workers, such as another configuration: before anything is read.
+    pub(super) fn apply_changes(&mut self) {
+        let mut commands = Vec::new();
+        self.control.poll_changes(&mut commands);
+        if !commands.is_empty() {
+            self.execute(commands);
         }
     }
 
-    /// What was said to us alone. After everything that was ready with it has been read.
-    pub(super) fn heed_orders(&mut self) {
-        let mut orders = Vec::new();
-        self.errands.listen(&mut orders);
-        self.heed(orders);
-        if self.errands.is_gone()
-            && let Some(fd) = self.errands.fd()
+    /// Commands to this worker alone: after everything that was ready with them has been read.
+    pub(super) fn handle_commands(&mut self) {
+        let mut commands = Vec::new();
+        self.control.receive(&mut commands);
+        self.execute(commands);
+        if self.control.is_gone()
+            && let Some(fd) = self.control.fd()
         {
-            // It would be ready for ever. One that is not watched any more needs no more of it.
+            // It would be ready for ever. If it is not watched any more, nothing else is needed.
             let _ = epoll::delete(&self.epoll, fd);
         }
     }
 
-    fn heed(&mut self, orders: Vec<Order>) {
-        for order in orders {
-            match order {
-                Order::Install(install) => self.install(*install),
-                Order::Eject { server, ejected } => {
+    fn execute(&mut self, commands: Vec<Command>) {
+        for command in commands {
+            match command {
+                Command::Install(install) => self.install(*install),
+                Command::Eject { server, ejected } => {
                     self.service.set_ejected(server, ejected, self.now);
                 }
-                Order::Adopt { client, fds } => {
+                Command::Adopt { client, fds } => {
                     fds.into_iter().for_each(|fd| self.adopt(fd, client.clone()));
                 }
-                Order::Retire => self.retire(),
-                Order::Share { keep } => self.sharing = Some((keep, self.now.after(SHARE_US))),
-                Order::Drain { within } => self.drain(within),
+                Command::Retire => self.retire(),
+                Command::Share { keep } => self.sharing = Some((keep, self.now.after(SHARE_US))),
+                Command::Drain { within } => self.drain(within),
             }
             self.run_actions(None);
         }
@@ -59,13 +59,13 @@ impl Loop<'_> {
                 // Meant for the master, and sent to all of our name: a log that was rotated.
                 continue;
             }
-            if self.is_led && self.ends.is_some() {
-                // It is the end of the master, or an impatient operator: the master ends us at
-                // once if it is to be so.
+            if self.has_master && self.ends.is_some() {
+                // The master has ended, or the operator is impatient: the master ends us at once
+                // if that is wanted.
                 continue;
             }
             if self.ends.is_none() {
-                self.errands.leaving();
+                self.control.leaving();
             }
             let within = if self.ends.is_some() { Duration::ZERO } else { self.shutdown_timeout };
             self.drain(within);
@@ -77,7 +77,7 @@ impl Loop<'_> {
         self.dismiss_strangers(&plan);
         self.take_up(install);
         self.service.install(plan, self.now);
-        self.errands.installed(self.service);
+        self.control.installed(self.service);
     }
 
     /// All of an installation but the plan. Clients in the queues of listeners that go are the old
@@ -114,7 +114,7 @@ impl Loop<'_> {
         }
         for (client, fds) in alike {
             // Those that cannot be passed stay for another turn.
-            if let Err(back) = self.errands.hand_over(client.clone(), fds) {
+            if let Err(back) = self.control.hand_over(client.clone(), fds) {
                 back.into_iter().for_each(|fd| self.adopt(fd, client.clone()));
             }
         }
@@ -144,17 +144,17 @@ impl Loop<'_> {
         self.run_actions(None);
     }
 
-    /// While something waits for it, the kernel says when the errands' descriptor has room.
-    pub(super) fn watch_errands(&mut self) {
-        let is_blocked = self.errands.is_blocked();
+    /// While something waits for it, the kernel says when the control channel has room.
+    pub(super) fn watch_control(&mut self) {
+        let is_blocked = self.control.is_blocked();
         if is_blocked == self.is_blocked {
             return;
         }
-        if let Some(fd) = self.errands.fd() {
+        if let Some(fd) = self.control.fd() {
             let out = if is_blocked { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
             let flags = epoll::EventFlags::IN | out;
             // Should it fail, the next turn that has something to say tries again.
-            if epoll::modify(&self.epoll, fd, token(ERRANDS), flags).is_ok() {
+            if epoll::modify(&self.epoll, fd, token(CONTROL), flags).is_ok() {
                 self.is_blocked = is_blocked;
             }
         }
