@@ -1,4 +1,4 @@
-//! Clients that come in: through the door, with or without a PROXY header, or from another worker.
+//! Clients that come in: from a listener, with or without a PROXY header, or from another worker.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ impl Loop<'_> {
     /// New connections, as many as are for us. False: none.
     pub(super) fn accept_waiting(&mut self) -> bool {
         let mut came = false;
-        while let Some(arrival) = self.door.next(&self.epoll, self.now) {
+        while let Some(arrival) = self.acceptor.next(&self.epoll, self.now) {
             came = true;
             match arrival.has_header {
                 true => self.greet(arrival),
@@ -55,7 +55,7 @@ impl Loop<'_> {
             }
             Err(refusal) => {
                 refuse(&fd, &refusal);
-                self.door.left();
+                self.acceptor.left();
             }
         }
     }
@@ -63,7 +63,7 @@ impl Loop<'_> {
     /// A client from another worker.
     pub(super) fn adopt(&mut self, fd: OwnedFd, client: Handover) {
         let tcp = sys::listen::local_address(&fd).is_ok();
-        self.door.entered();
+        self.acceptor.entered();
         let welcome = self.service.handle_adopted(client.passed, self.now);
         self.seat(welcome, fd, tcp, client.from, b"");
     }
@@ -124,7 +124,7 @@ impl Loop<'_> {
 
     fn dismiss(&mut self, at: usize) {
         if self.greeters.remove(at).is_some() {
-            self.door.left();
+            self.acceptor.left();
         }
     }
 
@@ -136,7 +136,7 @@ impl Loop<'_> {
                 let why = "a PROXY header whose end did not come";
                 self.tell_broken(greeter.from, why);
             }
-            self.door.left();
+            self.acceptor.left();
         }
     }
 
@@ -151,7 +151,7 @@ impl Loop<'_> {
 
     pub(super) fn dismiss_greeters(&mut self) {
         for _ in 0..self.greeters.clear() {
-            self.door.left();
+            self.acceptor.left();
         }
     }
 }

@@ -85,16 +85,16 @@ impl Loop<'_> {
     pub(super) fn take_up(&mut self, install: Install) {
         let Install { plan: _, listeners, targets, connects_per_second, epoll_timeout } = install;
         self.connects.set_targets(targets, connects_per_second);
-        self.door.set_epoll_timeout(epoll_timeout.as_micros() as u64);
+        self.acceptor.set_epoll_timeout(epoll_timeout.as_micros() as u64);
         if !self.is_leaving() {
-            self.door.set_listeners(&self.epoll, listeners);
+            self.acceptor.set_listeners(&self.epoll, listeners);
             self.accept_waiting();
         }
     }
 
     /// No more clients; those who are quiet go to other workers, turn by turn.
     fn retire(&mut self) {
-        self.door.close(&self.epoll);
+        self.acceptor.close(&self.epoll);
         self.retiring = true;
     }
 
@@ -126,7 +126,7 @@ impl Loop<'_> {
             _ if self.retiring => usize::MAX,
             None => 0,
             Some((keep, until)) => {
-                let surplus = self.door.clients().saturating_sub(keep);
+                let surplus = self.acceptor.clients().saturating_sub(keep);
                 if surplus == 0 || self.now >= until {
                     self.sharing = None;
                 }
@@ -137,7 +137,7 @@ impl Loop<'_> {
 
     /// No more clients; those who are here leave when they have been answered.
     fn drain(&mut self, within: Duration) {
-        self.door.close(&self.epoll);
+        self.acceptor.close(&self.epoll);
         self.dismiss_greeters();
         self.ends = Some(self.now.after(within.as_micros() as u64));
         self.service.drain(self.now);

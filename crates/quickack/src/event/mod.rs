@@ -40,7 +40,7 @@ use sys::signal::Signals;
 
 use crate::ipc::installation::AcceptMode;
 use crate::scoreboard::Scoreboard;
-use accept::{Crowd, Door, Policy};
+use accept::{Acceptor, Peers, Policy};
 use blocks::Blocks;
 use conn::Conns;
 use connect::Connects;
@@ -70,7 +70,7 @@ pub struct Loop<'m> {
     epoll: OwnedFd,
     conns: Conns,
     blocks: Blocks,
-    door: Door,
+    acceptor: Acceptor,
     greeters: Greeters,
     connects: Connects,
     signals: Signals,
@@ -114,7 +114,7 @@ impl<'m> Loop<'m> {
         shutdown_timeout: Duration,
     ) -> std::io::Result<Loop<'m>> {
         let mut looping = Loop::new(service, nobody, signals, shutdown_timeout)?;
-        looping.door.set_listeners(&looping.epoll, listeners);
+        looping.acceptor.set_listeners(&looping.epoll, listeners);
         Ok(looping)
     }
 
@@ -141,7 +141,7 @@ impl<'m> Loop<'m> {
             (AcceptMode::Mutex, Some(lock)) => Policy::Mutex(lock),
             (AcceptMode::Reuseport | AcceptMode::Mutex, _) => Policy::Alone,
         };
-        looping.door.share(Crowd { scoreboard, slot, pokes }, policy);
+        looping.acceptor.share(Peers { scoreboard, slot, pokes }, policy);
         looping.take_up(install);
         looping.control.installed(looping.service);
         Ok(looping)
@@ -163,7 +163,7 @@ impl<'m> Loop<'m> {
             control,
             conns: Conns::default(),
             blocks: Blocks::new(),
-            door: Door::new(&epoll)?,
+            acceptor: Acceptor::new(&epoll)?,
             greeters: Greeters::default(),
             connects: Connects::default(),
             epoll,
@@ -199,7 +199,7 @@ impl<'m> Loop<'m> {
 
     /// One turn: everything that is ready, then the links.
     fn turn(&mut self, events: &mut Vec<epoll::Event>) -> std::io::Result<()> {
-        self.door.before_wait(&self.epoll, self.now);
+        self.acceptor.before_wait(&self.epoll, self.now);
         let mut timeout = self.timeout();
         for pass in 0..PASSES_MAX {
             events.clear();
@@ -225,8 +225,8 @@ impl<'m> Loop<'m> {
     /// A wait is over.
     fn wake(&mut self) {
         self.woken = self.now;
-        if let Some(crowd) = self.door.crowd() {
-            crowd.scoreboard.beat(crowd.slot);
+        if let Some(peers) = self.acceptor.peers() {
+            peers.scoreboard.beat(peers.slot);
         }
     }
 
@@ -236,7 +236,7 @@ impl<'m> Loop<'m> {
         for event in events {
             self.note(event.data.u64());
         }
-        let first = self.door.is_first();
+        let first = self.acceptor.is_first();
         if first {
             served |= self.accept_waiting();
         }
@@ -258,8 +258,8 @@ impl<'m> Loop<'m> {
         match data {
             SIGNALS => self.asked_to_leave = true,
             CONTROL => self.control_ready = true,
-            POKE => self.door.poked(&self.epoll, self.now),
-            LISTENER.. => self.door.knock((data - LISTENER) as usize),
+            POKE => self.acceptor.poked(&self.epoll, self.now),
+            LISTENER.. => self.acceptor.knock((data - LISTENER) as usize),
             _ => {}
         }
     }
@@ -318,12 +318,12 @@ impl<'m> Loop<'m> {
                 (self.used, self.used_at) = ((user, system), now);
             }
         }
-        if self.door.is_knocked() {
+        if self.acceptor.is_knocked() {
             return Some(AT_ONCE);
         }
         let due = [
             self.service.poll_timeout(),
-            self.door.due(now),
+            self.acceptor.due(now),
             self.greeters.due(),
             self.connects.due(),
             self.ends,
@@ -338,7 +338,7 @@ impl<'m> Loop<'m> {
     fn is_over(&self) -> bool {
         match self.ends {
             Some(ends) => self.service.is_drained() || self.now >= ends,
-            None => self.retiring && self.door.is_empty(),
+            None => self.retiring && self.acceptor.is_empty(),
         }
     }
 

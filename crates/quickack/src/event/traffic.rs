@@ -206,7 +206,7 @@ impl Loop<'_> {
     pub(super) fn drop_conn(&mut self, id: ConnId) -> Option<Conn> {
         let conn = self.conns.remove(id);
         if conn.is_some() && id.is_client() {
-            self.door.left();
+            self.acceptor.left();
         }
         conn
     }

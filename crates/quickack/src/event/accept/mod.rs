@@ -1,5 +1,5 @@
-//! The door: listening sockets, who of the workers takes what knocks at them, and what becomes of
-//! clients for whom there is no room.
+//! The acceptor: listening sockets, which worker takes the clients that wait at them, and what
+//! happens to clients for which there is no room.
 //!
 //! ```text
 //!                     alone       gate           reuseport     mutex
@@ -8,16 +8,16 @@
 //!   a client wakes    us          one worker     its worker    the holder
 //! ```
 //!
-//! With `reuseport` the kernel deals: each worker has its own sockets, and those of workers that
-//! there are no more are among the others' lists, so that no queue is forgotten.
+//! With `reuseport` the kernel deals: each worker has its own sockets. Those of workers that have
+//! gone for good are in the lists of others, so that no queue is forgotten.
 //!
 //! A bounded number is taken a pass. A listener that is taken away is first accepted empty: closed
 //! with clients in its queue, it would reset them.
 
 mod choice;
-mod crowd;
 mod gate;
 mod mutex;
+mod peers;
 mod place;
 #[cfg(test)]
 mod tests;
@@ -33,11 +33,11 @@ use mutex::Mutex;
 use place::{Place, State, waiting};
 
 pub use choice::{CALLS, Choice, choose};
-pub use crowd::Crowd;
+pub use peers::Peers;
 pub(super) use place::Arrival;
 pub use place::Listener;
 
-/// How the workers share what knocks.
+/// How the workers share new clients.
 pub enum Policy {
     /// Nobody else listens at the same sockets, or the kernel deals.
     Alone,
@@ -45,12 +45,12 @@ pub enum Policy {
     Mutex(OwnedFd),
 }
 
-/// All listeners of a worker.
-pub(super) struct Door {
+/// All listeners of a worker, and the policy by which it accepts.
+pub(super) struct Acceptor {
     /// By token; empty where one has gone.
     places: Vec<Option<Place>>,
     way: Way,
-    crowd: Option<Crowd>,
+    peers: Option<Peers>,
     /// Clients that came in and have not left.
     clients: u32,
     /// How many they were when we last asked whether others have fewer.
@@ -72,12 +72,12 @@ enum Way {
     Mutex(Mutex),
 }
 
-impl Door {
-    pub fn new(epoll: &OwnedFd) -> io::Result<Door> {
-        Ok(Door {
+impl Acceptor {
+    pub fn new(epoll: &OwnedFd) -> io::Result<Acceptor> {
+        Ok(Acceptor {
             places: Vec::new(),
             way: Way::Alone,
-            crowd: None,
+            peers: None,
             clients: 0,
             clients_compared: 0,
             knocking: Vec::new(),
@@ -88,14 +88,14 @@ impl Door {
     }
 
     /// From now on, clients are shared in this way. Before the first listener.
-    pub fn share(&mut self, crowd: Crowd, policy: Policy) {
+    pub fn share(&mut self, peers: Peers, policy: Policy) {
         assert!(self.places.is_empty(), "the way is chosen once");
         self.way = match policy {
             Policy::Alone => Way::Alone,
-            Policy::Gate => Way::Gate(Gate::new(crowd.scoreboard.slots())),
+            Policy::Gate => Way::Gate(Gate::new(peers.scoreboard.slots())),
             Policy::Mutex(lock) => Way::Mutex(Mutex::new(lock)),
         };
-        self.crowd = Some(crowd);
+        self.peers = Some(peers);
         self.publish();
     }
 
@@ -105,8 +105,8 @@ impl Door {
         }
     }
 
-    pub fn crowd(&self) -> Option<&Crowd> {
-        self.crowd.as_ref()
+    pub fn peers(&self) -> Option<&Peers> {
+        self.peers.as_ref()
     }
 
     /// Takes clients from these listeners and, when the others are empty, no others.
@@ -166,12 +166,12 @@ impl Door {
         self.places.clear();
         self.knocking.clear();
         self.way = Way::Alone;
-        if let Some(crowd) = &self.crowd {
-            crowd.poke_all();
+        if let Some(peers) = &self.peers {
+            peers.poke_all();
         }
     }
 
-    /// A client came, but not through the door.
+    /// A client came from another worker, not from a listener.
     pub fn entered(&mut self) {
         self.clients += 1;
         self.publish();
@@ -194,8 +194,8 @@ impl Door {
     }
 
     fn publish(&self) {
-        if let Some(crowd) = &self.crowd {
-            crowd.scoreboard.set_connections(crowd.slot, self.clients);
+        if let Some(peers) = &self.peers {
+            peers.scoreboard.set_connections(peers.slot, self.clients);
         }
     }
 
@@ -214,15 +214,15 @@ impl Door {
     /// Before a wait: who has rested is looked at again, and the policy says what is watched.
     pub fn before_wait(&mut self, epoll: &OwnedFd, now: Time) {
         self.wake(epoll, now);
-        if self.crowd.is_some() && self.look_due <= now {
+        if self.peers.is_some() && self.look_due <= now {
             self.look_due = now.after(LOOK_US);
             self.poked(epoll, now);
         }
-        match (&mut self.way, &self.crowd) {
-            (Way::Gate(gate), Some(crowd)) => {
+        match (&mut self.way, &self.peers) {
+            (Way::Gate(gate), Some(peers)) => {
                 if gate.due().is_some_and(|due| due <= now) {
                     let waiting = waiting(&self.places);
-                    gate.judge(crowd, !waiting.is_empty(), now);
+                    gate.judge(peers, !waiting.is_empty(), now);
                     self.knocking.extend(waiting);
                 } else if self.clients_compared != self.clients && self.is_aside() {
                     // To ask is to read a line of every other worker, so it is not done every turn:
@@ -233,7 +233,7 @@ impl Door {
                     }
                 }
             }
-            (Way::Mutex(mutex), Some(crowd)) => match mutex.begin(crowd, self.clients) {
+            (Way::Mutex(mutex), Some(peers)) => match mutex.begin(peers, self.clients) {
                 true => self.watch_all(epoll),
                 false => self.stand_aside(epoll),
             },
@@ -258,19 +258,19 @@ impl Door {
             Way::Mutex(mutex) => mutex.wake_by(now),
         };
         // It bounds the sleep of all who share: their hearts beat once a turn.
-        let look = self.crowd.as_ref().map(|_| self.look_due);
+        let look = self.peers.as_ref().map(|_| self.look_due);
         rests.chain(way).chain(look).min()
     }
 
     /// Somebody wants us to look at the listeners, or nothing has happened for long.
     pub fn poked(&mut self, epoll: &OwnedFd, now: Time) {
-        match (&mut self.way, &self.crowd) {
-            (Way::Gate(gate), Some(crowd)) => {
+        match (&mut self.way, &self.peers) {
+            (Way::Gate(gate), Some(peers)) => {
                 let waiting = waiting(&self.places);
-                if gate.may_take(crowd, self.clients, now) {
+                if gate.may_take(peers, self.clients, now) {
                     self.watch_all(epoll);
                 } else if waiting.is_empty() {
-                    gate.pass_on(crowd, now);
+                    gate.pass_on(peers, now);
                 }
                 waiting.into_iter().for_each(|at| self.knock(at));
             }
@@ -289,8 +289,8 @@ impl Door {
             self.knocking.pop();
             self.taken = 0;
         }
-        if let (Way::Mutex(mutex), Some(crowd)) = (&mut self.way, &self.crowd) {
-            mutex.end(crowd, self.clients);
+        if let (Way::Mutex(mutex), Some(peers)) = (&mut self.way, &self.peers) {
+            mutex.end(peers, self.clients);
         }
         None
     }
@@ -338,20 +338,20 @@ impl Door {
 
     /// Whether a client that may wait at a listener is for us. If it is not, others are told.
     fn may_take(&mut self, epoll: &OwnedFd, at: usize, now: Time) -> bool {
-        match (&mut self.way, &self.crowd) {
-            (Way::Gate(gate), Some(crowd)) => {
-                let may = gate.may_take(crowd, self.clients, now);
+        match (&mut self.way, &self.peers) {
+            (Way::Gate(gate), Some(peers)) => {
+                let may = gate.may_take(peers, self.clients, now);
                 // After a first one it is not known whether more wait: the kernel says if so.
                 if !may && self.taken == 0 {
-                    gate.decline(crowd, now);
-                    crowd.scoreboard.set_watching(crowd.slot, false);
+                    gate.decline(peers, now);
+                    peers.scoreboard.set_watching(peers.slot, false);
                     if let Some(place) = &mut self.places[at] {
                         place.unwatch(epoll);
                     }
                 }
                 may
             }
-            (Way::Mutex(mutex), Some(crowd)) => mutex.may_take(crowd, self.clients),
+            (Way::Mutex(mutex), Some(peers)) => mutex.may_take(peers, self.clients),
             _ => true,
         }
     }
@@ -361,8 +361,8 @@ impl Door {
     }
 
     fn is_least(&self, now: Time) -> bool {
-        match (&self.way, &self.crowd) {
-            (Way::Gate(gate), Some(crowd)) => gate.is_least(crowd, self.clients, now),
+        match (&self.way, &self.peers) {
+            (Way::Gate(gate), Some(peers)) => gate.is_least(peers, self.clients, now),
             _ => true,
         }
     }
@@ -377,15 +377,15 @@ impl Door {
                 place.watch(epoll, at, exclusive, Time(0));
             }
         }
-        if let Some(crowd) = &self.crowd {
-            crowd.scoreboard.set_watching(crowd.slot, true);
+        if let Some(peers) = &self.peers {
+            peers.scoreboard.set_watching(peers.slot, true);
         }
     }
 
     fn stand_aside(&mut self, epoll: &OwnedFd) {
         self.places.iter_mut().flatten().for_each(|place| place.unwatch(epoll));
-        if let Some(crowd) = &self.crowd {
-            crowd.scoreboard.set_watching(crowd.slot, false);
+        if let Some(peers) = &self.peers {
+            peers.scoreboard.set_watching(peers.slot, false);
         }
     }
 

@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 
 use proxy::Time;
 
-use super::crowd::Crowd;
+use super::peers::Peers;
 
 pub struct Mutex {
     lock: OwnedFd,
@@ -58,11 +58,11 @@ impl Mutex {
     }
 
     /// Before a wait: whether to watch the listeners.
-    pub fn begin(&mut self, crowd: &Crowd, mine: u32) -> bool {
+    pub fn begin(&mut self, peers: &Peers, mine: u32) -> bool {
         assert!(self.state != State::Held, "the lock is given up before everything else");
         self.taken = 0;
         // Who has no more than its share again need not wait for whom it has poked to come.
-        let is_over = self.skips > 0 && self.excess(crowd, mine) > 0;
+        let is_over = self.skips > 0 && self.excess(peers, mine) > 0;
         self.skips = if is_over { self.skips - 1 } else { 0 };
         // An error is like another's lock: the next turn tries again.
         let ours = self.skips == 0 && sys::lock::try_lock(&self.lock).unwrap_or(false);
@@ -71,8 +71,8 @@ impl Mutex {
     }
 
     /// Whether what knocks is for us: one client in any case, more within our share.
-    pub fn may_take(&self, crowd: &Crowd, mine: u32) -> bool {
-        self.state == State::Held && (self.taken == 0 || self.excess(crowd, mine) == 0)
+    pub fn may_take(&self, peers: &Peers, mine: u32) -> bool {
+        self.state == State::Held && (self.taken == 0 || self.excess(peers, mine) == 0)
     }
 
     pub fn took(&mut self) {
@@ -80,18 +80,18 @@ impl Mutex {
     }
 
     /// Everything that knocked has been taken: gives up the lock, if it was ours.
-    pub fn end(&mut self, crowd: &Crowd, mine: u32) {
+    pub fn end(&mut self, peers: &Peers, mine: u32) {
         if self.state != State::Held {
             return;
         }
         self.state = State::Released;
         // It cannot fail for a lock that is ours.
         let _ = sys::lock::unlock(&self.lock);
-        let excess = self.excess(crowd, mine);
+        let excess = self.excess(peers, mine);
         if self.taken > 0 && excess > 0 {
             self.skips = excess.min(SKIPS_MAX) + 1;
-            if let Some((slot, _)) = crowd.fewest(|_, _| true) {
-                crowd.poke(slot);
+            if let Some((slot, _)) = peers.fewest(|_, _| true) {
+                peers.poke(slot);
             }
         }
     }
@@ -101,8 +101,8 @@ impl Mutex {
         (self.state == State::Without).then(|| now.after(self.epoll_timeout_us))
     }
 
-    fn excess(&self, crowd: &Crowd, mine: u32) -> u32 {
-        crowd.fewest(|_, _| true).map_or(0, |(_, least)| excess(mine, least))
+    fn excess(&self, peers: &Peers, mine: u32) -> u32 {
+        peers.fewest(|_, _| true).map_or(0, |(_, least)| excess(mine, least))
     }
 }
 
@@ -118,7 +118,7 @@ const SKIPS_MAX: u32 = 16;
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::crowd;
+    use super::super::tests::peers;
     use super::*;
 
     fn mutex() -> Mutex {
@@ -128,8 +128,8 @@ mod tests {
 
     #[test]
     fn who_has_too_many_skips_and_the_skips_decay() {
-        let crowds = crowd(2);
-        let (us, scoreboard) = (&crowds[0], &crowds[0].scoreboard);
+        let everyone = peers(2);
+        let (us, scoreboard) = (&everyone[0], &everyone[0].scoreboard);
         let mut mutex = mutex();
         assert!(mutex.begin(us, 0) && mutex.may_take(us, 0));
         mutex.took();
@@ -144,8 +144,8 @@ mod tests {
 
     #[test]
     fn who_has_its_share_again_tries_at_once() {
-        let crowds = crowd(2);
-        let (us, scoreboard) = (&crowds[0], &crowds[0].scoreboard);
+        let everyone = peers(2);
+        let (us, scoreboard) = (&everyone[0], &everyone[0].scoreboard);
         let mut mutex = mutex();
         assert!(mutex.begin(us, 0));
         mutex.took();

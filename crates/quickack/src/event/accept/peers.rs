@@ -1,5 +1,5 @@
-//! What a worker knows of the others that take clients from the same listeners: how many clients
-//! each has, and how to wake it.
+//! The other workers that take clients from the same listeners: how many clients each has, and how
+//! to wake it.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -8,15 +8,15 @@ use std::rc::Rc;
 use crate::scoreboard::Scoreboard;
 
 /// The workers, seen by one of them.
-pub struct Crowd {
+pub struct Peers {
     pub scoreboard: Scoreboard,
-    /// Which of them we are.
+    /// Our own slot.
     pub slot: usize,
     /// What wakes each of them, by slot; our own among them.
     pub pokes: Rc<RefCell<Vec<OwnedFd>>>,
 }
 
-impl Crowd {
+impl Peers {
     /// The worker with the fewest clients of those that serve and that `counts` lets pass.
     pub fn fewest(&self, counts: impl Fn(usize, u32) -> bool) -> Option<(usize, u32)> {
         let serving = (0..self.scoreboard.slots()).filter(|slot| self.scoreboard.is_serving(*slot));
