@@ -2,9 +2,9 @@
 //! scoreboard. It never forks, blocks, or opens a file once it serves.
 //!
 //! ```text
-//!   Welcome, Lock, Listeners, Pokes ──▶ Prepare (compile) ──▶ Commit ──▶ the loop
-//!                                            ▲                              │ the same again
-//!                                            └──────────────────────────────┘ for each reload
+//!   Welcome, Lock, Listeners, Wakeups ──▶ Prepare (compile) ──▶ Commit ──▶ the loop
+//!                                              ▲                              │ the same again
+//!                                              └──────────────────────────────┘ for each reload
 //! ```
 
 mod origins;
@@ -62,7 +62,7 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
         scoreboard: scoreboard.clone(),
         slot: master.slot,
         mode: first.mode,
-        pokes: master.pokes.clone(),
+        wakeups: master.wakeups.clone(),
         lock: master.lock.take(),
     };
     let sheet = scoreboard.sheet(master.slot);
@@ -81,7 +81,7 @@ struct MasterChannel {
     slot: usize,
     scoreboard: Option<Scoreboard>,
     lock: Option<OwnedFd>,
-    pokes: Rc<std::cell::RefCell<Vec<OwnedFd>>>,
+    wakeups: Rc<std::cell::RefCell<Vec<OwnedFd>>>,
     /// Listening sockets that were passed and are not in the loop yet.
     passed: BTreeMap<u32, OwnedFd>,
     prepared: Option<Prepared>,
@@ -113,7 +113,7 @@ impl MasterChannel {
             slot: 0,
             scoreboard: None,
             lock: None,
-            pokes: Rc::default(),
+            wakeups: Rc::default(),
             passed: BTreeMap::new(),
             prepared: None,
             epoch: 0,
@@ -185,10 +185,10 @@ impl MasterChannel {
             }
             Message::Lock {} => self.lock = fds.pop(),
             Message::Listeners { ids } => self.passed.extend(ids.into_iter().zip(fds)),
-            Message::Pokes { first } => {
-                let mut pokes = self.pokes.borrow_mut();
-                pokes.truncate(first);
-                pokes.extend(fds);
+            Message::Wakeups { first } => {
+                let mut wakeups = self.wakeups.borrow_mut();
+                wakeups.truncate(first);
+                wakeups.extend(fds);
             }
             Message::Prepare { epoch } => self.prepare(epoch, fds.pop()),
             // The scoreboard says which epoch holds; this has only woken us.

@@ -57,8 +57,8 @@ pub struct Place {
     pub scoreboard: Scoreboard,
     pub slot: usize,
     pub mode: AcceptMode,
-    /// What wakes each worker, by slot; they come and go.
-    pub pokes: Rc<RefCell<Vec<OwnedFd>>>,
+    /// The wakeup of each worker, by slot; workers come and go.
+    pub wakeups: Rc<RefCell<Vec<OwnedFd>>>,
     /// The accept mutex; only that mode needs it.
     pub lock: Option<OwnedFd>,
 }
@@ -127,11 +127,11 @@ impl<'m> Loop<'m> {
         signals: Signals,
     ) -> std::io::Result<Loop<'m>> {
         let mut looping = Loop::new(service, control, signals, SHUTDOWN_TIMEOUT)?;
-        let Place { scoreboard, slot, mode, pokes, lock } = place;
-        if let Some(own) = pokes.borrow().get(slot) {
-            // Edge by edge: each poke is an event, and nobody need read what it left behind.
+        let Place { scoreboard, slot, mode, wakeups, lock } = place;
+        if let Some(own) = wakeups.borrow().get(slot) {
+            // Edge-triggered: each wakeup is an event, and nobody need read what it left behind.
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            epoll::add(&looping.epoll, own, token(POKE), flags)?;
+            epoll::add(&looping.epoll, own, token(WAKEUP), flags)?;
         }
         looping.has_master = true;
         looping.counters = Some(scoreboard.sheet(slot).counters(0));
@@ -141,7 +141,7 @@ impl<'m> Loop<'m> {
             (AcceptMode::Mutex, Some(lock)) => Policy::Mutex(lock),
             (AcceptMode::Reuseport | AcceptMode::Mutex, _) => Policy::Alone,
         };
-        looping.acceptor.share(Peers { scoreboard, slot, pokes }, policy);
+        looping.acceptor.share(Peers { scoreboard, slot, wakeups }, policy);
         looping.take_up(install);
         looping.control.installed(looping.service);
         Ok(looping)
@@ -258,7 +258,7 @@ impl<'m> Loop<'m> {
         match data {
             SIGNALS => self.asked_to_leave = true,
             CONTROL => self.control_ready = true,
-            POKE => self.acceptor.poked(&self.epoll, self.now),
+            WAKEUP => self.acceptor.look(&self.epoll, self.now),
             LISTENER.. => self.acceptor.knock((data - LISTENER) as usize),
             _ => {}
         }
@@ -356,7 +356,7 @@ fn token(data: u64) -> epoll::EventData {
 const GREETER: u64 = 1 << 63;
 /// … then listeners, then what is there once.
 const LISTENER: u64 = GREETER + (1 << 32);
-const POKE: u64 = u64::MAX - 2;
+const WAKEUP: u64 = u64::MAX - 2;
 const CONTROL: u64 = u64::MAX - 1;
 const SIGNALS: u64 = u64::MAX;
 /// How often the processor time is counted, at most.

@@ -89,7 +89,7 @@ impl Controller {
         let book = *scoreboard.book();
         let (commands, take_commands) = channel();
         let (tell, told) = channel();
-        let wake = sys::poke::new().unwrap();
+        let wake = sys::wakeup::new().unwrap();
         let script =
             Script { wake: wake.try_clone().unwrap(), commands: take_commands, told: tell };
         let text = text.to_string();
@@ -102,7 +102,7 @@ impl Controller {
 
     fn command(&self, make: impl FnOnce() -> Command + Send + 'static) {
         self.commands.send(Box::new(make)).unwrap();
-        sys::poke::poke(&self.wake);
+        sys::wakeup::wake(&self.wake);
     }
 
     fn hear(&self) -> Told {
@@ -133,7 +133,7 @@ fn run(
         scoreboard: scoreboard.clone(),
         slot: 0,
         mode: AcceptMode::Gate,
-        pokes: Rc::new(RefCell::new(vec![sys::poke::new().unwrap()])),
+        wakeups: Rc::new(RefCell::new(vec![sys::wakeup::new().unwrap()])),
         lock: None,
     };
     let signals = Signals::new(&[]).unwrap();

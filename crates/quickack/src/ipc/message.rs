@@ -45,8 +45,8 @@ messages! {
         "The first message: which worker this is. With it, the shared memory."
     Master Listeners { ids: Vec<u32> }
         "Listening sockets, one descriptor each; the next configuration says whose they are."
-    Master Pokes { first: usize }
-        "What wakes the workers from `first` on, one descriptor each."
+    Master Wakeups { first: usize }
+        "The wakeups (eventfd) of the workers from `first` on, one descriptor each."
     Master Lock {}
         "The file whose record lock is the accept mutex."
     Master Prepare { epoch: u64 }

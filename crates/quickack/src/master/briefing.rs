@@ -15,10 +15,10 @@ use crate::ipc::client_state::ClientState;
 use crate::log::Level;
 
 impl Master {
-    /// Makes places for `count` workers and what wakes them.
+    /// Makes slots for `count` workers, and their wakeups.
     pub(super) fn fill_slots(&mut self, count: usize) -> io::Result<()> {
-        while self.pokes.len() < count {
-            self.pokes.push(Rc::new(sys::poke::new()?));
+        while self.wakeups.len() < count {
+            self.wakeups.push(Rc::new(sys::wakeup::new()?));
         }
         while self.slots.len() < count {
             self.slots.push(Slot::new(self.slots.len()));
@@ -61,7 +61,7 @@ impl Master {
         let mine = self.running.listeners.iter().filter(|entry| entry.is_of(number));
         let ids: Vec<u32> = mine.map(|entry| entry.id).collect();
         self.pass_listeners(number, &ids);
-        self.pass_pokes(number, 0);
+        self.pass_wakeups(number, 0);
         let epoch = self.running.epoch;
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
         worker.send(Message::Prepare { epoch }, &[Rc::clone(&self.sealed)]);
@@ -77,10 +77,10 @@ impl Master {
         }
     }
 
-    /// What wakes the workers from `first` on; all of them fit one message.
-    pub(super) fn pass_pokes(&mut self, number: usize, first: usize) {
+    /// The wakeups of the workers from `first` on; all of them fit one message.
+    pub(super) fn pass_wakeups(&mut self, number: usize, first: usize) {
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
-        worker.send(Message::Pokes { first }, &self.pokes[first..]);
+        worker.send(Message::Wakeups { first }, &self.wakeups[first..]);
     }
 
     /// Clients that a worker hands over, each for the serving worker that has the fewest. While

@@ -288,7 +288,7 @@ impl Master {
     fn ask_workers(&mut self) {
         let Some(Change { phase: Phase::Preparing(next), .. }) = &self.change else { return };
         let count = next.running.config.process.worker_count();
-        let pokes = self.pokes.len();
+        let wakeups = self.wakeups.len();
         if let Err(error) = self.fill_slots(count) {
             return self.abandon_change(&format!("cannot make room for {count} workers: {error}"));
         }
@@ -300,8 +300,8 @@ impl Master {
                     next.waiting.insert(number);
                 }
             } else {
-                if self.pokes.len() > pokes {
-                    self.pass_pokes(number, pokes);
+                if self.wakeups.len() > wakeups {
+                    self.pass_wakeups(number, wakeups);
                 }
                 self.ask_worker(number);
             }

@@ -195,7 +195,7 @@ impl Master {
             self.scoreboard.set_serving(number, false);
             self.scoreboard.clear_worker(number);
             self.health.forget_worker(number);
-            self.poke_all();
+            self.wake_all();
             if worker.state == State::Leaving {
                 say(&mut self.log, Level::Notice, &format!("worker {number} has left ({status})"));
                 self.note_left(number);
@@ -236,10 +236,10 @@ impl Master {
     }
 
     /// The dead may have been about to take a client.
-    pub(super) fn poke_all(&self) {
-        for (number, poke) in self.pokes.iter().enumerate() {
+    pub(super) fn wake_all(&self) {
+        for (number, wakeup) in self.wakeups.iter().enumerate() {
             if self.scoreboard.is_serving(number) {
-                sys::poke::poke(poke);
+                sys::wakeup::wake(wakeup);
             }
         }
     }
@@ -292,14 +292,14 @@ impl Master {
             worker.signal(signal);
         }
         if !was_late {
-            self.poke_if_hung();
+            self.wake_if_hung();
         }
     }
 
-    fn poke_if_hung(&self) {
+    fn wake_if_hung(&self) {
         let is_hung = |slot: &Slot| slot.worker.as_ref().is_some_and(|it| it.state == State::Hung);
         if self.slots.iter().any(is_hung) {
-            self.poke_all();
+            self.wake_all();
         }
     }
 }

@@ -87,7 +87,7 @@ struct Master {
     /// The scoreboard's memory, and what else every worker is passed.
     memory: Rc<OwnedFd>,
     lock: Rc<OwnedFd>,
-    pokes: Vec<Rc<OwnedFd>>,
+    wakeups: Vec<Rc<OwnedFd>>,
     running: Running,
     /// The same for the workers.
     sealed: Rc<OwnedFd>,
@@ -178,7 +178,7 @@ impl Master {
             scoreboard,
             memory: Rc::new(memory),
             lock: Rc::new(sys::lock::new()?),
-            pokes: Vec::new(),
+            wakeups: Vec::new(),
             running,
             sealed,
             rows,
@@ -362,7 +362,7 @@ impl Master {
             self.has_served = true;
             self.scoreboard.set_serving(number, true);
             // Whoever waits in a queue may be this worker's to take.
-            sys::poke::poke(&self.pokes[number]);
+            sys::wakeup::wake(&self.wakeups[number]);
         }
         self.note_applied(number, epoch);
     }

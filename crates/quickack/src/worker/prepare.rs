@@ -136,7 +136,7 @@ fn names(plan: &Plan) -> HashMap<u32, String> {
     names
 }
 
-/// Descriptors beside listeners, links, pokes and clients: the loop, signals, the channel, the
+/// Descriptors beside listeners, links, wakeups and clients: the loop, signals, the channel, the
 /// lock, the log, those that are being handed over, a reserve.
 const DESCRIPTORS_OWN: usize = 24;
 

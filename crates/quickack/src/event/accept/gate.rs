@@ -2,24 +2,24 @@
 //! many more than the fewest that a worker has.
 //!
 //! ```text
-//!   a client knocks ─▶ the kernel wakes one worker (EPOLLEXCLUSIVE)
+//!   a client waits ──▶ the kernel wakes one worker (EPOLLEXCLUSIVE)
 //!                          │ within the gate          │ over it
 //!                          ▼                          ▼
-//!                       accept        stop watching, poke the least loaded worker:
+//!                       accept        stop watching, wake the least loaded worker:
 //!                                     it looks at the listeners itself
 //! ```
 //!
 //! Nobody waits for ever in a queue, because:
-//! * whoever declines a client pokes the worker with the fewest, which by that is within the gate;
-//! * who is poked and is over the gate by then passes the poke on;
+//! * a worker that declines a client wakes the one with the fewest, which is then within the gate;
+//! * a worker that is woken and is over the gate by then passes the wakeup on;
 //! * a worker with the fewest clients watches: it begins to again at the end of the turn in which
-//!   it has lost one, or when it is poked;
-//! * the master pokes all when a worker dies, with whatever it was about to take;
-//! * a worker that was poked and does not take what waits, because it is stopped or hangs, is left
+//!   it has lost one, or when it is woken;
+//! * the master wakes all when a worker dies, since it may have been about to take a client;
+//! * a worker that was woken and does not take what waits, because it is stopped or hangs, is left
 //!   out of the count after a moment.
 //!
 //! Short connections are cheap: a worker with at most [`SLACK`] clients asks nobody, and one that
-//! is over the gate learns of it only when a client knocks.
+//! is over the gate learns of it only when a client comes.
 
 use proxy::Time;
 
@@ -33,12 +33,12 @@ pub struct Gate {
     due: Option<Time>,
 }
 
-/// The state of another worker, as its answers to pokes show it.
+/// The state of another worker, as its answers to wakeups show it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PeerState {
     /// It takes what it is asked to take, or was not asked.
     Fine,
-    /// It was poked when it had so many clients, and should have taken what waits by then.
+    /// It was woken when it had so many clients, and should have taken what waits by then.
     Asked { clients: u32, until: Time },
     /// It did not take it. It does not count until it has another number of clients, or until then.
     Silent { clients: u32, until: Time },
@@ -67,7 +67,7 @@ impl Gate {
     /// A client waits that is not for us: the worker with the fewest is to look.
     pub fn decline(&mut self, peers: &Peers, now: Time) {
         let Some((slot, clients)) = self.fewest(peers, now) else { return };
-        peers.poke(slot);
+        peers.wake(slot);
         let is_asked =
             matches!(self.states[slot], PeerState::Asked { clients: then, .. } if then == clients);
         if !is_asked && slot != peers.slot {
@@ -83,7 +83,7 @@ impl Gate {
         }
     }
 
-    /// When to look whether those who were poked have done something.
+    /// When to look whether the workers that were woken have done something.
     pub fn due(&self) -> Option<Time> {
         self.due
     }
@@ -122,9 +122,10 @@ impl Gate {
 
 /// Clients that a worker may have more than the least loaded one and still take another …
 const SLACK: u32 = 1;
-/// … and for every so many of these, one more: where there are many, exactness is not worth a poke.
+/// … and for every so many of these, one more: where there are many, exactness is not worth a
+/// wakeup.
 const LEAST_SHARE: u32 = 32;
-/// A worker that is poked looks at the listeners within this time, microseconds.
+/// A worker that is woken looks at the listeners within this time, microseconds.
 const ANSWER_US: u64 = 100_000;
 /// One that does not is left out of the count for so long.
 const SILENCE_US: u64 = 1_000_000;
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_does_not_answer_a_poke_holds_the_gate_no_longer() {
+    fn a_worker_that_does_not_answer_a_wakeup_holds_the_gate_no_longer() {
         let everyone = peers(3);
         let (us, scoreboard) = (&everyone[0], &everyone[0].scoreboard);
         for (slot, clients) in [(0, 9), (1, 3), (2, 8)] {

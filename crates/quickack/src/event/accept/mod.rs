@@ -61,7 +61,7 @@ pub(super) struct Acceptor {
     taken: usize,
     /// A descriptor to give up when there is no other, so that a client can be told so.
     reserve: Option<OwnedFd>,
-    /// When to look at the listeners unasked.
+    /// When to look at the listeners without a wakeup.
     look_due: Time,
 }
 
@@ -167,7 +167,7 @@ impl Acceptor {
         self.knocking.clear();
         self.way = Way::Alone;
         if let Some(peers) = &self.peers {
-            peers.poke_all();
+            peers.wake_all();
         }
     }
 
@@ -216,7 +216,7 @@ impl Acceptor {
         self.wake(epoll, now);
         if self.peers.is_some() && self.look_due <= now {
             self.look_due = now.after(LOOK_US);
-            self.poked(epoll, now);
+            self.look(epoll, now);
         }
         match (&mut self.way, &self.peers) {
             (Way::Gate(gate), Some(peers)) => {
@@ -226,7 +226,7 @@ impl Acceptor {
                     self.knocking.extend(waiting);
                 } else if self.clients_compared != self.clients && self.is_aside() {
                     // To ask is to read a line of every other worker, so it is not done every turn:
-                    // if others have got more meanwhile, whoever declines a client pokes us.
+                    // if others have got more meanwhile, the one that declines a client wakes us.
                     self.clients_compared = self.clients;
                     if self.is_least(now) {
                         self.watch_all(epoll);
@@ -262,8 +262,8 @@ impl Acceptor {
         rests.chain(way).chain(look).min()
     }
 
-    /// Somebody wants us to look at the listeners, or nothing has happened for long.
-    pub fn poked(&mut self, epoll: &OwnedFd, now: Time) {
+    /// Looks at the listeners: a peer wants it, or nothing has happened for long.
+    pub fn look(&mut self, epoll: &OwnedFd, now: Time) {
         match (&mut self.way, &self.peers) {
             (Way::Gate(gate), Some(peers)) => {
                 let waiting = waiting(&self.places);

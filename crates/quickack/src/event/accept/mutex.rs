@@ -9,10 +9,10 @@
 //! So one client wakes one worker, and a worker that is busy with requests never holds the lock.
 //! The kernel frees the lock when its holder dies; the next one to try has it.
 //!
-//! **The threshold**: who has taken more than its share does not try for as many turns as it has
-//! clients too many, one less each time; and pokes the worker with the fewest, so that nobody waits
-//! for a whole `epoll_timeout`. When the turns are over it tries whatever its share is: a worker
-//! that is stopped cannot keep the others from accepting.
+//! **The threshold**: a worker that has taken more than its share does not try for as many turns as
+//! it has clients too many, one less each time; and it wakes the worker with the fewest, so that no
+//! client waits for a whole `epoll_timeout`. When the turns are over it tries whatever its share
+//! is: a worker that is stopped cannot keep the others from accepting.
 
 use std::os::fd::OwnedFd;
 
@@ -61,7 +61,7 @@ impl Mutex {
     pub fn begin(&mut self, peers: &Peers, mine: u32) -> bool {
         assert!(self.state != State::Held, "the lock is given up before everything else");
         self.taken = 0;
-        // Who has no more than its share again need not wait for whom it has poked to come.
+        // With no more than our share again, we need not wait for the worker that we have woken.
         let is_over = self.skips > 0 && self.excess(peers, mine) > 0;
         self.skips = if is_over { self.skips - 1 } else { 0 };
         // An error is like another's lock: the next turn tries again.
@@ -91,7 +91,7 @@ impl Mutex {
         if self.taken > 0 && excess > 0 {
             self.skips = excess.min(SKIPS_MAX) + 1;
             if let Some((slot, _)) = peers.fewest(|_, _| true) {
-                peers.poke(slot);
+                peers.wake(slot);
             }
         }
     }

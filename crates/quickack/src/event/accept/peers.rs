@@ -12,8 +12,8 @@ pub struct Peers {
     pub scoreboard: Scoreboard,
     /// Our own slot.
     pub slot: usize,
-    /// What wakes each of them, by slot; our own among them.
-    pub pokes: Rc<RefCell<Vec<OwnedFd>>>,
+    /// The wakeup of each of them, by slot; our own among them.
+    pub wakeups: Rc<RefCell<Vec<OwnedFd>>>,
 }
 
 impl Peers {
@@ -25,17 +25,17 @@ impl Peers {
     }
 
     /// Lets another worker look at the listeners.
-    pub fn poke(&self, slot: usize) {
+    pub fn wake(&self, slot: usize) {
         if slot != self.slot
-            && let Some(poke) = self.pokes.borrow().get(slot)
+            && let Some(wakeup) = self.wakeups.borrow().get(slot)
         {
-            sys::poke::poke(poke);
+            sys::wakeup::wake(wakeup);
         }
     }
 
     /// Lets all others look.
-    pub fn poke_all(&self) {
+    pub fn wake_all(&self) {
         let serving = (0..self.scoreboard.slots()).filter(|slot| self.scoreboard.is_serving(*slot));
-        serving.for_each(|slot| self.poke(slot));
+        serving.for_each(|slot| self.wake(slot));
     }
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use rustix::event::{Timespec, epoll};
 use rustix::process::Resource;
 
-use super::super::{LISTENER, POKE, token};
+use super::super::{LISTENER, WAKEUP, token};
 use super::*;
 use crate::scoreboard::Scoreboard;
 
@@ -16,11 +16,11 @@ use crate::scoreboard::Scoreboard;
 pub(super) fn peers(slots: usize) -> Vec<Peers> {
     let memory = sys::memory::shared("test", Scoreboard::words(slots, 1)).unwrap();
     let scoreboard = Scoreboard::create(sys::memory::map(&memory).unwrap(), slots, 1);
-    let pokes: Vec<OwnedFd> = (0..slots).map(|_| sys::poke::new().unwrap()).collect();
-    let pokes = Rc::new(RefCell::new(pokes));
+    let wakeups: Vec<OwnedFd> = (0..slots).map(|_| sys::wakeup::new().unwrap()).collect();
+    let wakeups = Rc::new(RefCell::new(wakeups));
     let one = |slot| {
         scoreboard.set_serving(slot, true);
-        Peers { scoreboard: scoreboard.clone(), slot, pokes: Rc::clone(&pokes) }
+        Peers { scoreboard: scoreboard.clone(), slot, wakeups: Rc::clone(&wakeups) }
     };
     (0..slots).map(one).collect()
 }
@@ -52,7 +52,7 @@ impl Member {
         let events = wait_on(&self.epoll, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         for token in &events {
             match *token {
-                POKE => self.acceptor.poked(&self.epoll, now),
+                WAKEUP => self.acceptor.look(&self.epoll, now),
                 listener => self.acceptor.knock((listener - LISTENER) as usize),
             }
         }
@@ -71,7 +71,7 @@ impl Group {
         let member = |peers: Peers| {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            epoll::add(&epoll, &peers.pokes.borrow()[peers.slot], token(POKE), flags).unwrap();
+            epoll::add(&epoll, &peers.wakeups.borrow()[peers.slot], token(WAKEUP), flags).unwrap();
             let mut acceptor = Acceptor::new(&epoll).unwrap();
             acceptor.share(peers, policy());
             acceptor.set_listeners(&epoll, vec![shared(1, Some(&listener))]);
@@ -134,10 +134,10 @@ fn the_gate_deals_one_by_one_and_in_a_burst() {
     assert!(*group.counts().iter().max().unwrap() <= 55, "{:?}", group.counts());
 }
 
-/// Who was woken for a client that came while all slept; the others are poked.
+/// The workers that the kernel woke for a client that came while all slept. Then all are woken.
 fn sleep_through_a_client(group: &mut Group) -> Vec<usize> {
-    let pokes = Rc::clone(&group.members[0].acceptor.peers().unwrap().pokes);
-    let pokes = pokes.borrow();
+    let wakeups = Rc::clone(&group.members[0].acceptor.peers().unwrap().wakeups);
+    let wakeups = wakeups.borrow();
     let address = group.address;
     let epolls: Vec<&OwnedFd> = group.members.iter().map(|member| &member.epoll).collect();
     let (client, woken) = std::thread::scope(|scope| {
@@ -158,13 +158,13 @@ fn sleep_through_a_client(group: &mut Group) -> Vec<usize> {
         }
         let client = TcpStream::connect(address).unwrap();
         // Whoever is woken has been by now: it happens within the call to connect.
-        pokes.iter().for_each(sys::poke::poke);
+        wakeups.iter().for_each(sys::wakeup::wake);
         let woken: Vec<Vec<u64>> =
             threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         (client, woken)
     });
     group.clients.push(client);
-    let listener = |tokens: &Vec<u64>| tokens.iter().any(|token| *token < POKE);
+    let listener = |tokens: &Vec<u64>| tokens.iter().any(|token| *token < WAKEUP);
     woken.iter().enumerate().filter(|(_, tokens)| listener(tokens)).map(|(at, _)| at).collect()
 }
 
@@ -176,16 +176,16 @@ fn wait_on(epoll: &OwnedFd, timeout: Option<&Timespec>) -> Vec<u64> {
 }
 
 #[test]
-fn a_client_wakes_one_worker_and_when_that_is_stopped_a_poke_brings_another() {
+fn a_client_wakes_one_worker_and_when_that_is_stopped_a_wakeup_brings_another() {
     let mut group = Group::new(4, || Policy::Gate);
     group.settle(|_| true);
     let woken = sleep_through_a_client(&mut group);
     assert_eq!(woken.len(), 1);
-    // It dies, and the master pokes the others, as was done above: they look for themselves.
+    // It dies, and the master wakes the others, as was done above: they look for themselves.
     let (dead, now) = (woken[0], group.now);
     for at in (0..4).filter(|at| *at != dead) {
         let member = &mut group.members[at];
-        member.acceptor.poked(&member.epoll, now);
+        member.acceptor.look(&member.epoll, now);
     }
     group.settle(|at| at != dead);
     assert_eq!(group.served(), 1);
@@ -291,7 +291,7 @@ fn with_the_lock_nobody_stays_at_nothing() {
     let mut group = Group::new(8, || Policy::Mutex(lock.try_clone().unwrap()));
     for _ in 0..400 {
         group.connect();
-        // Whoever tries first has it; the others are asleep, unless they are poked.
+        // The first that tries has it; the others are asleep, unless they are woken.
         group.settle(|_| true);
     }
     let counts = group.counts();
