@@ -20,8 +20,8 @@ mod commands;
 mod conn;
 mod connect;
 mod control;
-mod ebb;
 mod header;
+mod heap_trim;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -44,8 +44,8 @@ use accept::{Acceptor, Peers, Policy};
 use blocks::Blocks;
 use conn::Conns;
 use connect::Connects;
-use ebb::Ebb;
 use header::Greeters;
+use heap_trim::HeapTrim;
 
 pub use accept::{CALLS, Choice, Listener, choose};
 pub use connect::{Target, TargetAddress};
@@ -76,7 +76,7 @@ pub struct Loop<'m> {
     signals: Signals,
     /// What a worker counts of itself.
     counters: Option<Counters<Worker>>,
-    ebb: Ebb,
+    heap_trim: HeapTrim,
     start: Instant,
     now: Time,
     /// When the last wait ended.
@@ -169,7 +169,7 @@ impl<'m> Loop<'m> {
             epoll,
             signals,
             counters: None,
-            ebb: Ebb::default(),
+            heap_trim: HeapTrim::default(),
             start: Instant::now(),
             now: Time(0),
             woken: Time(0),
@@ -298,7 +298,7 @@ impl<'m> Loop<'m> {
         self.write_side(Side::Client);
         self.hand_over();
         if let Some(counters) = &self.counters
-            && self.ebb.has_fallen(counters.value(Worker::HeldNow), self.now)
+            && self.heap_trim.is_due(counters.value(Worker::HeldNow), self.now)
         {
             sys::process::trim_heap();
         }
