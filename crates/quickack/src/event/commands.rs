@@ -53,7 +53,7 @@ impl Loop<'_> {
 
     /// TERM or INT: no new clients, and the others leave when they have their answers. Again: at
     /// once.
-    pub(super) fn heed_signals(&mut self) {
+    pub(super) fn handle_signals(&mut self) {
         while let Some(signal) = self.signals.take() {
             if !matches!(signal, signal::TERM | signal::INT | signal::QUIT) {
                 // Meant for the master, and sent to all of our name: a log that was rotated.

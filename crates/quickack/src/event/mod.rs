@@ -283,7 +283,7 @@ impl<'m> Loop<'m> {
             self.handle_commands();
         }
         if std::mem::take(&mut self.asked_to_leave) {
-            self.heed_signals();
+            self.handle_signals();
         }
         self.located = true;
         while std::mem::take(&mut self.located) {

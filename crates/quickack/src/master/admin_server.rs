@@ -384,7 +384,7 @@ impl Master {
             _ if self.admin_server.is_writing(id) => self.admin_server.write(id),
             _ => {
                 if let Some(question) = self.admin_server.read(id, &self.events) {
-                    self.heed_order(id, &question, now);
+                    self.handle_request(id, &question, now);
                     self.want_to_write(id);
                 }
             }
@@ -405,7 +405,7 @@ impl Master {
         }
     }
 
-    fn heed_order(&mut self, id: ConnectionId, question: &str, now: Instant) {
+    fn handle_request(&mut self, id: ConnectionId, question: &str, now: Instant) {
         let words: Vec<String> = question.split_whitespace().map(str::to_string).collect();
         let Some((verb, words)) = words.split_first() else {
             return self.admin_server.refuse(id, &format!("ask one of: {}", verbs()));

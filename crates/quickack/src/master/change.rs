@@ -166,7 +166,7 @@ impl Master {
         match &mut change.phase {
             Phase::Reading(reader) => {
                 if let Some(outcome) = reader.finish() {
-                    self.heed_reading(outcome, now);
+                    self.handle_reading(outcome, now);
                 } else if now >= reader.deadline {
                     self.abandon_change(
                         "reading the file and looking up its hosts took longer than 10 seconds",
@@ -185,7 +185,7 @@ impl Master {
         }
     }
 
-    fn heed_reading(&mut self, outcome: Result<Reading, String>, now: Instant) {
+    fn handle_reading(&mut self, outcome: Result<Reading, String>, now: Instant) {
         let Some(change) = self.change.take() else { return };
         match outcome {
             Ok(reading) if reading.errors == 0 => {

@@ -16,7 +16,7 @@ use crate::ipc::Message;
 use crate::log::Level;
 
 impl Master {
-    pub(super) fn heed_signals(&mut self, now: Instant) -> io::Result<()> {
+    pub(super) fn handle_signals(&mut self, now: Instant) -> io::Result<()> {
         while let Some(signal) = self.signals.take() {
             match signal {
                 signal::TERM | signal::INT | signal::QUIT => self.end(0, now),

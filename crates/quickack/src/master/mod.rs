@@ -222,7 +222,7 @@ impl Master {
         let now = Instant::now();
         for source in sources {
             match source {
-                Source::Signals => self.heed_signals(now)?,
+                Source::Signals => self.handle_signals(now)?,
                 Source::Channel(slot) => self.listen_to(slot),
                 Source::Admin(id) => self.serve_admin(id, now),
             }
@@ -291,7 +291,7 @@ impl Master {
         loop {
             let Some(worker) = self.slots[number].worker.as_mut() else { return };
             match worker.channel.receive() {
-                Ok(Some(received)) => self.heed_worker(number, received.message, received.fds),
+                Ok(Some(received)) => self.handle_message(number, received.message, received.fds),
                 Ok(None) => break,
                 Err(crate::ipc::Fault::Closed) => {
                     // It is ending; its end is found by the signal that comes with it.
@@ -318,7 +318,7 @@ impl Master {
         }
     }
 
-    fn heed_worker(&mut self, number: usize, message: Message, fds: Vec<OwnedFd>) {
+    fn handle_message(&mut self, number: usize, message: Message, fds: Vec<OwnedFd>) {
         match message {
             Message::Prepared { epoch } => self.note_prepared(number, epoch),
             Message::Refused { epoch, why } => self.note_refused(number, epoch, &why),
