@@ -165,7 +165,7 @@ impl Scoreboard {
         self.memory[self.worker_line(slot) + CLIENTS].store(u64::from(count), Ordering::Release);
     }
 
-    /// Whether a worker is woken when a client knocks.
+    /// Whether a worker is woken when a client waits at a listener.
     pub fn watching(&self, slot: usize) -> bool {
         self.memory[self.worker_line(slot) + WATCHING].load(Ordering::SeqCst) != 0
     }

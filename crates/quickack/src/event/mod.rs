@@ -259,7 +259,7 @@ impl<'m> Loop<'m> {
             SIGNALS => self.asked_to_leave = true,
             CONTROL => self.control_ready = true,
             WAKEUP => self.acceptor.look(&self.epoll, self.now),
-            LISTENER.. => self.acceptor.knock((data - LISTENER) as usize),
+            LISTENER.. => self.acceptor.set_ready((data - LISTENER) as usize),
             _ => {}
         }
     }
@@ -318,7 +318,7 @@ impl<'m> Loop<'m> {
                 (self.used, self.used_at) = ((user, system), now);
             }
         }
-        if self.acceptor.is_knocked() {
+        if self.acceptor.has_ready() {
             return Some(AT_ONCE);
         }
         let due = [

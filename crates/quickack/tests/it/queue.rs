@@ -1,4 +1,4 @@
-//! Clients that knock while their worker dies or a configuration changes: the queue is the
+//! Clients that connect while their worker dies or a configuration changes: the queue is the
 //! master's, and whoever waits in it is served.
 
 use std::io::{ErrorKind, Read, Write};
@@ -27,7 +27,7 @@ fn overflows() -> u64 {
 }
 
 /// Clients that connect, ask, and do not wait; nobody has accepted them yet.
-fn knock(address: SocketAddr) -> Vec<Client> {
+fn connect(address: SocketAddr) -> Vec<Client> {
     let mut clients: Vec<Client> = (0..WAITING).map(|_| Client::connect(address)).collect();
     clients.iter_mut().for_each(|client| client.send("get nobody-has-this\r\n"));
     clients
@@ -45,7 +45,7 @@ fn check_kill(accept: &str) {
     for _ in 0..3 {
         let workers = workers(&quickack);
         workers.values().for_each(|worker| freeze(worker.pid));
-        let clients = knock(quickack.address());
+        let clients = connect(quickack.address());
         workers.values().for_each(|worker| send(worker.pid, Signal::KILL));
         all_are_served(clients);
         wait_for_workers(&quickack, 2);
@@ -78,7 +78,7 @@ fn two_hundred_wait_before_memcached_while_the_configuration_changes() {
         quickack.rewrite(&harness::text(2, &["hang_timeout: 0"], &[memcached.address], &more));
         let workers = workers(&quickack);
         workers.values().for_each(|worker| freeze(worker.pid));
-        let clients = knock(quickack.address());
+        let clients = connect(quickack.address());
         let mut reload = quickack.admin_command(&["reload"]);
         let mut reload = reload.stdout(std::process::Stdio::null()).spawn().expect("it was built");
         workers.values().for_each(|worker| send(worker.pid, Signal::CONT));

@@ -37,7 +37,7 @@ fn kill_one(quickack: &Quickack, load: &Load, victim: usize) -> Duration {
     send(before[&victim].pid, Signal::KILL);
     let mut after = before.clone();
     wait_until("the successor has a client", || {
-        // Those who were cut off are with the others long since: somebody must knock.
+        // The clients that were cut off are with the others long since: a new one must connect.
         let mut probe = quickack.client();
         probe.ask("get nobody-has-this\r\n", "END\r\n");
         after = workers(quickack);

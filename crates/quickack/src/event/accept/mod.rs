@@ -56,7 +56,7 @@ pub(super) struct Acceptor {
     /// How many they were when we last asked whether others have fewer.
     clients_compared: u32,
     /// Listeners that are ready in this pass …
-    knocking: Vec<usize>,
+    ready: Vec<usize>,
     /// … and what the last of them has brought so far.
     taken: usize,
     /// A descriptor to give up when there is no other, so that a client can be told so.
@@ -80,7 +80,7 @@ impl Acceptor {
             peers: None,
             clients: 0,
             clients_compared: 0,
-            knocking: Vec::new(),
+            ready: Vec::new(),
             taken: 0,
             reserve: Some(reserve(epoll)?),
             look_due: Time(0),
@@ -153,7 +153,7 @@ impl Acceptor {
         if let Some(place) = &mut self.places[at] {
             place.unwatch(epoll);
             place.state = State::Leaving;
-            self.knock(at);
+            self.set_ready(at);
         }
     }
 
@@ -164,7 +164,7 @@ impl Acceptor {
         // on telling us of it.
         self.stand_aside(epoll);
         self.places.clear();
-        self.knocking.clear();
+        self.ready.clear();
         self.way = Way::Alone;
         if let Some(peers) = &self.peers {
             peers.wake_all();
@@ -199,10 +199,10 @@ impl Acceptor {
         }
     }
 
-    /// The kernel says that somebody knocks.
-    pub fn knock(&mut self, at: usize) {
-        if !self.knocking.contains(&at) {
-            self.knocking.push(at);
+    /// The kernel says that a client waits at a listener.
+    pub fn set_ready(&mut self, at: usize) {
+        if !self.ready.contains(&at) {
+            self.ready.push(at);
         }
     }
 
@@ -223,7 +223,7 @@ impl Acceptor {
                 if gate.due().is_some_and(|due| due <= now) {
                     let waiting = waiting(&self.places);
                     gate.judge(peers, !waiting.is_empty(), now);
-                    self.knocking.extend(waiting);
+                    self.ready.extend(waiting);
                 } else if self.clients_compared != self.clients && self.is_aside() {
                     // To ask is to read a line of every other worker, so it is not done every turn:
                     // if others have got more meanwhile, the one that declines a client wakes us.
@@ -241,9 +241,9 @@ impl Acceptor {
         }
     }
 
-    /// Whether there is something to do without waiting for the kernel.
-    pub fn is_knocked(&self) -> bool {
-        !self.knocking.is_empty()
+    /// Whether a listener is ready: there is something to do without waiting for the kernel.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// When to wake without an event.
@@ -272,21 +272,21 @@ impl Acceptor {
                 } else if waiting.is_empty() {
                     gate.pass_on(peers, now);
                 }
-                waiting.into_iter().for_each(|at| self.knock(at));
+                waiting.into_iter().for_each(|at| self.set_ready(at));
             }
             // It tries for the lock before it waits again.
             (Way::Mutex(_), _) => {}
-            _ => waiting(&self.places).into_iter().for_each(|at| self.knock(at)),
+            _ => waiting(&self.places).into_iter().for_each(|at| self.set_ready(at)),
         }
     }
 
     /// The next client of this pass.
     pub fn next(&mut self, epoll: &OwnedFd, now: Time) -> Option<Arrival> {
-        while let Some(at) = self.knocking.last().copied() {
+        while let Some(at) = self.ready.last().copied() {
             if let Some(arrival) = self.take(epoll, at, now) {
                 return Some(arrival);
             }
-            self.knocking.pop();
+            self.ready.pop();
             self.taken = 0;
         }
         if let (Way::Mutex(mutex), Some(peers)) = (&mut self.way, &self.peers) {

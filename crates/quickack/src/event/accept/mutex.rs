@@ -33,9 +33,9 @@ pub struct Mutex {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The lock is ours: what knocks is for us.
+    /// The lock is ours: clients that wait are for us.
     Held,
-    /// It was; we still watch, which nobody notices while we do not wait.
+    /// It was ours; we still watch, which has no effect while we do not wait.
     Released,
     /// It is another's.
     Without,
@@ -70,7 +70,7 @@ impl Mutex {
         ours
     }
 
-    /// Whether what knocks is for us: one client in any case, more within our share.
+    /// Whether a client that waits is for us: one in any case, more within our share.
     pub fn may_take(&self, peers: &Peers, mine: u32) -> bool {
         self.state == State::Held && (self.taken == 0 || self.excess(peers, mine) == 0)
     }
@@ -79,7 +79,7 @@ impl Mutex {
         self.taken += 1;
     }
 
-    /// Everything that knocked has been taken: gives up the lock, if it was ours.
+    /// All clients that waited have been taken: gives up the lock, if it was ours.
     pub fn end(&mut self, peers: &Peers, mine: u32) {
         if self.state != State::Held {
             return;

@@ -47,9 +47,9 @@ pub(super) struct Place {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The kernel says when somebody knocks.
+    /// The kernel says when a client waits.
     Watched,
-    /// It does not: what knocks is for others now.
+    /// It does not: clients that wait are for others now.
     Aside,
     /// It does not, until then: accepting failed.
     Resting(Time),

@@ -53,10 +53,10 @@ impl Member {
         for token in &events {
             match *token {
                 WAKEUP => self.acceptor.look(&self.epoll, now),
-                listener => self.acceptor.knock((listener - LISTENER) as usize),
+                listener => self.acceptor.set_ready((listener - LISTENER) as usize),
             }
         }
-        let woken = !events.is_empty() || self.acceptor.is_knocked();
+        let woken = !events.is_empty() || self.acceptor.has_ready();
         while let Some(arrival) = self.acceptor.next(&self.epoll, now) {
             self.clients.push(arrival);
         }
