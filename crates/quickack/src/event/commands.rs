@@ -74,7 +74,7 @@ impl Loop<'_> {
 
     fn install(&mut self, install: Install) {
         let plan = install.plan.clone();
-        self.dismiss_strangers(&plan);
+        self.drop_readers_of_gone_pools(&plan);
         self.take_up(install);
         self.service.install(plan, self.now);
         self.control.installed(self.service);
@@ -138,7 +138,7 @@ impl Loop<'_> {
     /// No more clients; those who are here leave when they have been answered.
     fn drain(&mut self, within: Duration) {
         self.acceptor.close(&self.epoll);
-        self.dismiss_greeters();
+        self.drop_all_readers();
         self.ends = Some(self.now.after(within.as_micros() as u64));
         self.service.drain(self.now);
         self.run_actions(None);

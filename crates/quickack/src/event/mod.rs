@@ -44,7 +44,7 @@ use accept::{Acceptor, Peers, Policy};
 use blocks::Blocks;
 use conn::Conns;
 use connect::Connects;
-use header::Greeters;
+use header::HeaderReaders;
 use heap_trim::HeapTrim;
 
 pub use accept::{CALLS, Choice, Listener, choose};
@@ -71,7 +71,7 @@ pub struct Loop<'m> {
     conns: Conns,
     blocks: Blocks,
     acceptor: Acceptor,
-    greeters: Greeters,
+    header_readers: HeaderReaders,
     connects: Connects,
     signals: Signals,
     /// What a worker counts of itself.
@@ -164,7 +164,7 @@ impl<'m> Loop<'m> {
             conns: Conns::default(),
             blocks: Blocks::new(),
             acceptor: Acceptor::new(&epoll)?,
-            greeters: Greeters::default(),
+            header_readers: HeaderReaders::default(),
             connects: Connects::default(),
             epoll,
             signals,
@@ -267,7 +267,7 @@ impl<'m> Loop<'m> {
     fn dispatch(&mut self, data: u64, flags: epoll::EventFlags) -> bool {
         match data {
             LISTENER.. => return false,
-            GREETER.. => self.hear((data - GREETER) as usize),
+            HEADER.. => self.read_header((data - HEADER) as usize),
             _ => self.ready(ConnId::from_u64(data), flags),
         }
         true
@@ -278,7 +278,7 @@ impl<'m> Loop<'m> {
         if self.service.poll_timeout().is_some_and(|due| due <= self.now) {
             self.service.handle_timeout(self.now);
         }
-        self.give_up_greeters();
+        self.drop_overdue_readers();
         if std::mem::take(&mut self.control_ready) {
             self.handle_commands();
         }
@@ -324,7 +324,7 @@ impl<'m> Loop<'m> {
         let due = [
             self.service.poll_timeout(),
             self.acceptor.due(now),
-            self.greeters.due(),
+            self.header_readers.due(),
             self.connects.due(),
             self.ends,
         ];
@@ -351,11 +351,11 @@ fn token(data: u64) -> epoll::EventData {
     epoll::EventData::new_u64(data)
 }
 
-/// Tokens from here up are not connections: ids use half of all generations only. First those whose
-/// PROXY header has not come …
-const GREETER: u64 = 1 << 63;
+/// Tokens from here up are not connections: ids use half of all generations only. First the readers
+/// of PROXY headers …
+const HEADER: u64 = 1 << 63;
 /// … then listeners, then what is there once.
-const LISTENER: u64 = GREETER + (1 << 32);
+const LISTENER: u64 = HEADER + (1 << 32);
 const WAKEUP: u64 = u64::MAX - 2;
 const CONTROL: u64 = u64::MAX - 1;
 const SIGNALS: u64 = u64::MAX;
