@@ -168,7 +168,7 @@ impl Master {
                 if let Some(outcome) = reader.finish() {
                     self.handle_reading(outcome, now);
                 } else if now >= reader.deadline {
-                    self.abandon_change(
+                    self.cancel_change(
                         "reading the file and looking up its hosts took longer than 10 seconds",
                     );
                 }
@@ -176,7 +176,7 @@ impl Master {
             Phase::Preparing(next) if next.waiting.is_empty() => self.commit(now),
             Phase::Preparing(next) if now >= next.deadline => {
                 let who = name_workers(&next.waiting);
-                self.abandon_change(&format!("{who} did not answer in time"));
+                self.cancel_change(&format!("{who} did not answer in time"));
             }
             Phase::Committing(applied) if applied.waiting.is_empty() || now >= applied.deadline => {
                 self.conclude();
@@ -269,7 +269,7 @@ impl Master {
         let listeners = self.listeners.open(&config, &addresses, mode, workers).map_err(text)?;
         self.caches.start(&config, &assigned).map_err(text)?;
         let running = Running {
-            // A number is never used again: a late word about a change that was given up must not
+            // A number is never used again: a late word about a change that was cancelled must not
             // be taken for one about the next.
             epoch: self.last_epoch + 1,
             config,
@@ -290,7 +290,7 @@ impl Master {
         let count = next.running.config.process.worker_count();
         let wakeups = self.wakeups.len();
         if let Err(error) = self.fill_slots(count) {
-            return self.abandon_change(&format!("cannot make room for {count} workers: {error}"));
+            return self.cancel_change(&format!("cannot make room for {count} workers: {error}"));
         }
         for number in 0..self.slots.len() {
             let Some(worker) = &self.slots[number].worker else { continue };
@@ -334,7 +334,7 @@ impl Master {
         if let Some(Change { phase: Phase::Preparing(next), .. }) = &self.change
             && next.running.epoch == epoch
         {
-            return self.abandon_change(&format!("worker {number} refused it: {why}"));
+            return self.cancel_change(&format!("worker {number} refused it: {why}"));
         }
         // What holds for the others does not for this one, and it cannot begin.
         if let Some(worker) = self.slots[number].worker.as_mut()
@@ -354,7 +354,7 @@ impl Master {
     pub(super) fn note_death(&mut self, number: usize) {
         // Once it holds, the successor starts with it, and says so.
         if let Some(Change { phase: Phase::Preparing(_), .. }) = &self.change {
-            self.abandon_change(&format!("worker {number} died while it was prepared"));
+            self.cancel_change(&format!("worker {number} died while it was prepared"));
         }
     }
 
@@ -375,7 +375,7 @@ impl Master {
         let grew = workers > self.running.config.process.worker_count();
         if let Err(error) = self.listeners.start(&next.running.config, &next.running.listeners) {
             self.change = Some(Change { phase: Phase::Preparing(Box::new(next)), ..change });
-            return self.abandon_change(&error.to_string());
+            return self.cancel_change(&error.to_string());
         }
         self.scoreboard.set_used(self.slots.len(), next.rows.used());
         self.prepare_health(&next.running);
@@ -443,8 +443,8 @@ impl Master {
         }
     }
 
-    /// The change will not be; what was opened for it is closed.
-    pub(super) fn abandon_change(&mut self, why: &str) {
+    /// Cancels the change; listeners and caches that were opened for it are closed.
+    pub(super) fn cancel_change(&mut self, why: &str) {
         let Some(change) = self.change.take() else { return };
         match change.phase {
             Phase::Committing(_) => {

@@ -141,7 +141,7 @@ impl Master {
             crate::config::duration_word(timeout)
         );
         say(&mut self.log, Level::Notice, &text);
-        self.abandon_change("the proxy is ending");
+        self.cancel_change("the proxy is ending");
         self.drain_workers();
         self.listeners.close_all();
         let deadline = now + Duration::from_micros(timeout) + GRACE;

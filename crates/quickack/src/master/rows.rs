@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::config::Config;
 use crate::ipc::installation::PoolRows;
 
-/// The rows in use. Cloned for a change, which may be given up.
+/// The rows in use. Cloned for a change, which may be cancelled.
 #[derive(Clone, Debug)]
 pub struct Rows {
     pools: BTreeMap<String, u32>,
