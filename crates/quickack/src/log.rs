@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use render::render;
-use repeats::{Repeats, Outcome};
+use repeats::{Outcome, Repeats};
 use sink::Sink;
 
 /// Where lines go.

@@ -1,12 +1,12 @@
 //! The scoreboard: the memory that the master and its workers share, apart from the channel.
 //!
 //! ```text
-//!   line 0      header           master   magic, version, slots, rows
+//!   line 0      header           master   magic, version, slots, ids
 //!   line 1      epochs           master   configuration, health
 //!   line 2      connect tokens   anybody  one word of several writers; not in a request's path
 //!   then        one line a slot  master   whether its worker serves
 //!   then        one line a slot  worker   heartbeat, clients, whether it watches the listeners, …
-//!   then        health bits      master   one bit a row: ejected
+//!   then        health bits      master   one bit an id: ejected
 //!   then        metrics::Book    worker   pages of counters and histograms, a set for each slot,
 //!                                         and one for the master
 //! ```
@@ -24,24 +24,24 @@ use metrics::{Book, Sheet};
 pub struct Scoreboard {
     memory: &'static [AtomicU64],
     slots: usize,
-    rows: usize,
+    ids: usize,
     book: Book,
 }
 
 impl Scoreboard {
-    /// Words of memory that a scoreboard for `slots` workers and `rows` pools and servers needs.
-    pub fn words(slots: usize, rows: usize) -> usize {
-        book_start(slots, rows) + Book::words(slots + 1, rows)
+    /// Words of memory that a scoreboard needs for `slots` workers and `ids` pools and servers.
+    pub fn words(slots: usize, ids: usize) -> usize {
+        book_start(slots, ids) + Book::words(slots + 1, ids)
     }
 
     /// Makes a scoreboard of memory that is all zero.
-    pub fn create(memory: &'static [AtomicU64], slots: usize, rows: usize) -> Scoreboard {
-        assert_eq!(memory.len(), Scoreboard::words(slots, rows), "the memory was made for it");
-        let book = Book::create(&memory[book_start(slots, rows)..], slots + 1, rows);
-        for (word, value) in [MAGIC, VERSION, slots as u64, rows as u64].into_iter().enumerate() {
+    pub fn create(memory: &'static [AtomicU64], slots: usize, ids: usize) -> Scoreboard {
+        assert_eq!(memory.len(), Scoreboard::words(slots, ids), "the memory was made for it");
+        let book = Book::create(&memory[book_start(slots, ids)..], slots + 1, ids);
+        for (word, value) in [MAGIC, VERSION, slots as u64, ids as u64].into_iter().enumerate() {
             memory[word].store(value, Ordering::Relaxed);
         }
-        Scoreboard { memory, slots, rows, book }
+        Scoreboard { memory, slots, ids, book }
     }
 
     /// A scoreboard that the master has made.
@@ -50,12 +50,12 @@ impl Scoreboard {
         if word(0) != MAGIC || word(1) != VERSION {
             return Err(format!("the shared memory is not a scoreboard of version {VERSION}"));
         }
-        let (slots, rows) = (word(2) as usize, word(3) as usize);
-        if memory.len() != Scoreboard::words(slots, rows) {
+        let (slots, ids) = (word(2) as usize, word(3) as usize);
+        if memory.len() != Scoreboard::words(slots, ids) {
             return Err("the shared memory is not as long as its header says".to_string());
         }
-        let book = Book::open(&memory[book_start(slots, rows)..]).map_err(|why| why.to_string())?;
-        Ok(Scoreboard { memory, slots, rows, book })
+        let book = Book::open(&memory[book_start(slots, ids)..]).map_err(|why| why.to_string())?;
+        Ok(Scoreboard { memory, slots, ids, book })
     }
 
     /// Workers that there may be.
@@ -63,9 +63,9 @@ impl Scoreboard {
         self.slots
     }
 
-    /// Pools and servers that there may be, row 0 among them.
-    pub fn rows(&self) -> usize {
-        self.rows
+    /// Pools and servers that there may be, id 0 among them.
+    pub fn ids_max(&self) -> usize {
+        self.ids
     }
 
     /// The counters: the master's own, then those of the workers' slots.
@@ -83,9 +83,9 @@ impl Scoreboard {
         self.book.sheet(1 + slot)
     }
 
-    /// So many slots have ever had a worker, and so many rows a meaning.
-    pub fn set_used(&self, slots: usize, rows: usize) {
-        self.book.set_used(1 + slots, rows);
+    /// So many slots have ever had a worker, and so many ids a pool or server.
+    pub fn set_used(&self, slots: usize, ids: usize) {
+        self.book.set_used(1 + slots, ids);
     }
 
     // What the master says.
@@ -107,15 +107,15 @@ impl Scoreboard {
     }
 
     /// Whether the master has taken a server out of its ring.
-    pub fn is_ejected(&self, row: u32) -> bool {
-        let (word, bit) = self.health_place(row);
+    pub fn is_ejected(&self, id: u32) -> bool {
+        let (word, bit) = self.health_place(id);
         self.memory[word].load(Ordering::Acquire) & bit != 0
     }
 
     /// Changes the health of servers; all workers see all of them by one new epoch.
-    pub fn set_ejected(&self, rows: &[(u32, bool)]) {
-        for &(row, ejected) in rows {
-            let (word, bit) = self.health_place(row);
+    pub fn set_ejected(&self, ids: &[(u32, bool)]) {
+        for &(id, ejected) in ids {
+            let (word, bit) = self.health_place(id);
             let old = self.memory[word].load(Ordering::Relaxed);
             let new = if ejected { old | bit } else { old & !bit };
             self.memory[word].store(new, Ordering::Release);
@@ -214,9 +214,9 @@ impl Scoreboard {
         }
     }
 
-    fn health_place(&self, row: u32) -> (usize, u64) {
-        assert!((row as usize) < self.rows, "rows are given out within the scoreboard's bound");
-        (health_start(self.slots) + row as usize / 64, 1 << (row % 64))
+    fn health_place(&self, id: u32) -> (usize, u64) {
+        assert!((id as usize) < self.ids, "ids are given out within the scoreboard's bound");
+        (health_start(self.slots) + id as usize / 64, 1 << (id % 64))
     }
 
     fn master_line(&self, slot: usize) -> usize {
@@ -234,8 +234,8 @@ fn health_start(slots: usize) -> usize {
 }
 
 /// Where the book begins: at a page, so that no writer's page is another's.
-fn book_start(slots: usize, rows: usize) -> usize {
-    (health_start(slots) + rows.div_ceil(64)).next_multiple_of(PAGE)
+fn book_start(slots: usize, ids: usize) -> usize {
+    (health_start(slots) + ids.div_ceil(64)).next_multiple_of(PAGE)
 }
 
 /// "quickack", read as a number.
@@ -262,9 +262,9 @@ const CONNECT_BURST_US: u64 = 100_000;
 mod tests {
     use super::*;
 
-    fn scoreboard(slots: usize, rows: usize) -> Scoreboard {
-        let fd = sys::memory::shared("test", Scoreboard::words(slots, rows)).unwrap();
-        Scoreboard::create(sys::memory::map(fd).unwrap(), slots, rows)
+    fn scoreboard(slots: usize, ids: usize) -> Scoreboard {
+        let fd = sys::memory::shared("test", Scoreboard::words(slots, ids)).unwrap();
+        Scoreboard::create(sys::memory::map(fd).unwrap(), slots, ids)
     }
 
     /// Every word that anybody but the tokens' users writes, with its writer.
@@ -290,8 +290,8 @@ mod tests {
             note(&worker, &|| scoreboard.set_watching(slot, true));
             note(&worker, &|| scoreboard.set_installed(slot, 1, 1));
         }
-        for row in 0..scoreboard.rows as u32 {
-            note("master", &|| scoreboard.set_ejected(&[(row, true)]));
+        for id in 0..scoreboard.ids as u32 {
+            note("master", &|| scoreboard.set_ejected(&[(id, true)]));
         }
         words
     }

@@ -88,7 +88,7 @@ struct MasterChannel {
     /// What is installed.
     epoch: u64,
     health: u64,
-    /// The names of all servers, by row; their health in the scoreboard is looked at.
+    /// The names of all servers, by id; their health in the scoreboard is looked at.
     names: HashMap<u32, String>,
     ejected: Vec<u32>,
     /// Told to the master as still in use.
@@ -98,7 +98,7 @@ struct MasterChannel {
     /// … and everything else but lines for the log, which are only counted.
     owed: VecDeque<Message>,
     lines_lost: u64,
-    /// Where logins have failed from that are still to be told of, by the pool's row.
+    /// Clients' addresses of failed logins that are still to be logged, by the pool's id.
     failed_logins: BTreeMap<u32, Origins>,
     /// The master has ended.
     is_gone: bool,
@@ -278,8 +278,8 @@ impl MasterChannel {
         }
     }
 
-    fn name(&self, row: u32) -> &str {
-        self.names.get(&row).map_or("one that has left", String::as_str)
+    fn name(&self, id: u32) -> &str {
+        self.names.get(&id).map_or("one that has left", String::as_str)
     }
 }
 
@@ -310,11 +310,11 @@ impl event::Control for MasterChannel {
         if health != self.health || changed {
             self.health = health;
             let now: Vec<u32> =
-                self.names.keys().copied().filter(|row| scoreboard.is_ejected(*row)).collect();
-            let back = self.ejected.iter().filter(|row| !now.contains(row));
-            out.extend(back.map(|row| Command::Eject { server: *row, ejected: false }));
-            let gone = now.iter().filter(|row| !self.ejected.contains(row));
-            out.extend(gone.map(|row| Command::Eject { server: *row, ejected: true }));
+                self.names.keys().copied().filter(|id| scoreboard.is_ejected(*id)).collect();
+            let back = self.ejected.iter().filter(|id| !now.contains(id));
+            out.extend(back.map(|id| Command::Eject { server: *id, ejected: false }));
+            let gone = now.iter().filter(|id| !self.ejected.contains(id));
+            out.extend(gone.map(|id| Command::Eject { server: *id, ejected: true }));
             self.ejected = now;
             scoreboard.set_installed(self.slot, self.epoch, self.health);
         }
@@ -347,20 +347,20 @@ impl event::Control for MasterChannel {
     }
 
     fn installed(&mut self, service: &dyn event::Service) {
-        self.told_in_use = service.retired_rows_in_use();
-        let (epoch, rows_in_use) = (self.epoch, self.told_in_use.clone());
+        self.told_in_use = service.retired_ids_in_use();
+        let (epoch, ids_in_use) = (self.epoch, self.told_in_use.clone());
         if let Some(scoreboard) = &self.scoreboard {
             scoreboard.set_installed(self.slot, self.epoch, self.health);
         }
-        self.say(Message::Installed { epoch, rows_in_use });
+        self.say(Message::Installed { epoch, ids_in_use });
     }
 
     fn after_turn(&mut self, service: &dyn event::Service) {
         if !self.told_in_use.is_empty() {
-            let rows = service.retired_rows_in_use();
-            if rows != self.told_in_use {
-                self.told_in_use.clone_from(&rows);
-                self.say(Message::RowsInUse { rows });
+            let ids = service.retired_ids_in_use();
+            if ids != self.told_in_use {
+                self.told_in_use.clone_from(&ids);
+                self.say(Message::IdsInUse { ids });
             }
         }
         self.say_what_is_owed();

@@ -33,7 +33,7 @@ pub enum TargetAddress {
 /// What connects need.
 #[derive(Default)]
 pub struct Connects {
-    /// By the server's row.
+    /// By the server's id.
     targets: BTreeMap<u32, Target>,
     /// The bucket that all workers take from.
     scoreboard: Option<Scoreboard>,

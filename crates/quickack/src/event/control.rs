@@ -89,7 +89,7 @@ pub enum Command {
 pub struct Install {
     pub plan: Plan,
     pub listeners: Vec<Listener>,
-    /// By server row; of the servers that are new here.
+    /// By server id; of the servers that are new here.
     pub targets: BTreeMap<u32, Target>,
     pub connects_per_second: u64,
     pub epoll_timeout: Duration,

@@ -36,8 +36,9 @@ pub trait Service {
     /// A server has left its ring, or is back.
     fn set_ejected(&mut self, _server: u32, _ejected: bool, _now: Time) {}
 
-    /// Rows that the plan names no more and that are still being answered.
-    fn retired_rows_in_use(&self) -> Vec<u32> {
+    /// Ids of pools and servers that the plan has no more and whose requests are still being
+    /// answered.
+    fn retired_ids_in_use(&self) -> Vec<u32> {
         Vec::new()
     }
 
@@ -118,7 +119,7 @@ impl Service for Proxy {
         Proxy::set_ejected(self, server, ejected, now);
     }
 
-    fn retired_rows_in_use(&self) -> Vec<u32> {
+    fn retired_ids_in_use(&self) -> Vec<u32> {
         Proxy::retired_rows_in_use(self)
     }
 

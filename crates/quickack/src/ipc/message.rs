@@ -59,10 +59,12 @@ messages! {
         "It holds. This wakes a worker that has not seen the epoch in the scoreboard yet."
     Master Abort { epoch: u64 }
         "It will never hold; forget it."
-    Worker Installed { epoch: u64, rows_in_use: Vec<u32> }
-        "It is installed. Rows that have left the configuration and are still being answered."
-    Worker RowsInUse { rows: Vec<u32> }
-        "Rows that have left the configuration and are still being answered; empty when none."
+    Worker Installed { epoch: u64, ids_in_use: Vec<u32> }
+        "It is installed. `ids_in_use`: pools and servers that have left the configuration and \
+         whose requests are still being answered."
+    Worker IdsInUse { ids: Vec<u32> }
+        "Pools and servers that have left the configuration and whose requests are still being \
+         answered; empty when there are none."
     Worker Failed { server: u32, failures: u32, why: String }
         "A server failed, so many times in a row as this worker sees it."
     Worker Answered { server: u32, probe: bool }

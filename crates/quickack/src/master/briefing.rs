@@ -23,7 +23,7 @@ impl Master {
         while self.slots.len() < count {
             self.slots.push(Slot::new(self.slots.len()));
         }
-        self.scoreboard.set_used(self.slots.len(), self.rows.used());
+        self.scoreboard.set_used(self.slots.len(), self.ids.used());
         Ok(())
     }
 

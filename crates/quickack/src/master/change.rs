@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::admin_server::ConnectionId;
+use super::ids::Ids;
 use super::reader::{self, Addresses, Reader, Reading};
 use super::report::one_line;
-use super::rows::Rows;
 use super::say;
 use super::workers::State;
 use super::{Master, Running};
@@ -52,7 +52,7 @@ enum Phase {
 struct Next {
     running: Running,
     sealed: Rc<OwnedFd>,
-    rows: Rows,
+    ids: Ids,
     waiting: BTreeSet<usize>,
     deadline: Instant,
     told: Vec<String>,
@@ -220,8 +220,7 @@ impl Master {
             Err(why) => return self.refuse(asker, &why),
         };
         if told.is_empty() {
-            // Not even its text is taken over: what is written in another order has its rows in
-            // another order.
+            // Not even the text is taken over: another order in it needs another order of the ids.
             let mut text = format!("nothing changed; epoch {} holds", self.running.epoch);
             if !reading.report.is_empty() {
                 // What is wrong with the file itself, such as who may write it, stays so.
@@ -257,8 +256,8 @@ impl Master {
         told: Vec<String>,
     ) -> Result<Next, String> {
         let text = |error: std::io::Error| error.to_string();
-        let mut rows = self.rows.clone();
-        let assigned = rows.assign(&config, &addresses)?;
+        let mut ids = self.ids.clone();
+        let assigned = ids.assign(&config, &addresses)?;
         if self.caches.is_resized(&config, &assigned) {
             return Err("`memory` and `item_size_max` of an embedded cache that runs cannot be \
                         changed; its items are in it"
@@ -274,7 +273,7 @@ impl Master {
             epoch: self.last_epoch + 1,
             config,
             mode,
-            rows: assigned,
+            ids: assigned,
             listeners,
             found,
             addresses,
@@ -282,7 +281,7 @@ impl Master {
         let sealed =
             Rc::new(running.installation(&mut self.caches).and_then(|it| it.seal()).map_err(text)?);
         self.last_epoch += 1;
-        Ok(Next { running, sealed, rows, waiting: BTreeSet::new(), deadline: now + PATIENCE, told })
+        Ok(Next { running, sealed, ids, waiting: BTreeSet::new(), deadline: now + PATIENCE, told })
     }
 
     fn ask_workers(&mut self) {
@@ -377,12 +376,12 @@ impl Master {
             self.change = Some(Change { phase: Phase::Preparing(Box::new(next)), ..change });
             return self.cancel_change(&error.to_string());
         }
-        self.scoreboard.set_used(self.slots.len(), next.rows.used());
+        self.scoreboard.set_used(self.slots.len(), next.ids.used());
         self.prepare_health(&next.running);
         self.scoreboard.commit_config(epoch);
         self.running = next.running;
         self.sealed = next.sealed;
-        self.rows = next.rows;
+        self.ids = next.ids;
         self.follow_process();
         let mut waiting = BTreeSet::new();
         for slot in &mut self.slots {
@@ -465,8 +464,8 @@ impl Master {
 
     fn close_what_was_opened(&mut self) {
         self.listeners.keep(&self.running.listeners);
-        let (config, rows) = (&self.running.config, &self.running.rows);
-        let gone = self.caches.keep(config, rows, |row| self.rows.is_leaving(row));
+        let (config, ids) = (&self.running.config, &self.running.ids);
+        let gone = self.caches.keep(config, ids, |id| self.ids.is_leaving(id));
         self.graves.extend(gone);
     }
 

@@ -36,9 +36,9 @@ impl Health {
         });
     }
 
-    /// A row has another meaning from now on.
-    pub fn forget_row(&mut self, row: u32) {
-        self.failing.remove(&row);
+    /// An id is another server's from now on.
+    pub fn forget_id(&mut self, id: u32) {
+        self.failing.remove(&id);
     }
 
     fn follow(&mut self, plan: &Plan) -> Vec<Verdict> {
@@ -102,21 +102,21 @@ impl Master {
     }
 
     /// As the statistics tell it.
-    pub(super) fn health_of(&self, row: u32) -> crate::stats::Health {
-        if !self.scoreboard.is_ejected(row) {
-            return match self.health.failing.contains_key(&row) {
+    pub(super) fn health_of(&self, id: u32) -> crate::stats::Health {
+        if !self.scoreboard.is_ejected(id) {
+            return match self.health.failing.contains_key(&id) {
                 true => crate::stats::Health::Down,
                 false => crate::stats::Health::Up,
             };
         }
         let since_us =
-            self.scoreboard.master_sheet().counters(row).value(metrics::Server::EjectedAt);
+            self.scoreboard.master_sheet().counters(id).value(metrics::Server::EjectedAt);
         crate::stats::Health::Ejected { since_us }
     }
 
     /// Who is out, by name.
     pub(super) fn ejected_servers(&self) -> Vec<String> {
-        let names = self.health.names.iter().filter(|(row, _)| self.scoreboard.is_ejected(**row));
+        let names = self.health.names.iter().filter(|(id, _)| self.scoreboard.is_ejected(**id));
         names.map(|(_, name)| name.clone()).collect()
     }
 }

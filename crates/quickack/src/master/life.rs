@@ -212,7 +212,7 @@ impl Master {
                 State::Hung => String::new(),
                 _ => address_space::hint(
                     status,
-                    super::address_space_needed(&self.running.config, self.scoreboard.rows()),
+                    super::address_space_needed(&self.running.config, self.scoreboard.ids_max()),
                 ),
             };
             let text = format!("worker {number} (pid {pid}) died: {status}{again}{hint}");

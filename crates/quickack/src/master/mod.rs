@@ -13,7 +13,7 @@
 //! |---|---|
 //! | `briefing` | what a worker is told and passed |
 //! | `workers`, `life` | when a worker is started, believed dead, ended; signals, the end |
-//! | `listeners`, `rows`, `caches` | what a configuration needs, and what of it is there already |
+//! | `listeners`, `ids`, `caches` | what a configuration needs, and what of it is there already |
 //! | `judge` | whether a configuration may hold, and what it would change |
 //! | `change` | one configuration becomes another, for all workers or for none |
 //! | `health` | which servers are out of their rings |
@@ -26,12 +26,12 @@ mod caches;
 mod change;
 mod events;
 mod health;
+mod ids;
 mod judge;
 mod life;
 mod listeners;
 pub mod reader;
 mod report;
-mod rows;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -53,7 +53,7 @@ use crate::scoreboard::Scoreboard;
 
 use crate::ipc::Message;
 use crate::ipc::client_state::ClientState;
-use crate::ipc::installation::{self, AcceptMode, Installation, ListenerEntry, PoolRows};
+use crate::ipc::installation::{self, AcceptMode, Installation, ListenerEntry, PoolIds};
 use crate::log::{Fact, From, Level, Log, Now};
 
 use admin_server::AdminServer;
@@ -61,9 +61,9 @@ use caches::Caches;
 use change::{Asked, Change};
 use events::{Events, Source};
 use health::Health;
+use ids::Ids;
 use life::LOOK_EVERY;
 use listeners::Listeners;
-use rows::Rows;
 use workers::{Slot, State, Worker};
 
 /// Serves `config` until it is told to end. `file` is what a reload reads.
@@ -91,7 +91,7 @@ struct Master {
     running: Running,
     /// The same for the workers.
     sealed: Rc<OwnedFd>,
-    rows: Rows,
+    ids: Ids,
     listeners: Listeners,
     caches: Caches,
     health: Health,
@@ -126,7 +126,7 @@ struct Running {
     epoch: u64,
     config: Config,
     mode: AcceptMode,
-    rows: Vec<PoolRows>,
+    ids: Vec<PoolIds>,
     listeners: Vec<ListenerEntry>,
     /// All that name servers have said, …
     found: reader::Addresses,
@@ -146,11 +146,11 @@ impl Master {
         sys::process::raise_descriptors();
         let signals = Signals::new(life::SIGNALS)?;
         let (memory, scoreboard) = make_scoreboard(&config)?;
-        let mut rows = Rows::new(scoreboard.rows());
+        let mut ids = Ids::new(scoreboard.ids_max());
         judge::affinity(&config).map_err(io::Error::other)?;
         let found = reader::look_up(&config).map_err(io::Error::other)?;
         let addresses = reader::choose(&found, None);
-        let assigned = rows.assign(&config, &addresses).map_err(io::Error::other)?;
+        let assigned = ids.assign(&config, &addresses).map_err(io::Error::other)?;
         let choice = choose_accept(config.process.accept).map_err(io::Error::other)?;
         let mut listeners = Listeners::default();
         let entries =
@@ -162,7 +162,7 @@ impl Master {
             epoch: 1,
             config,
             mode: choice.mode,
-            rows: assigned,
+            ids: assigned,
             listeners: entries,
             found,
             addresses,
@@ -181,7 +181,7 @@ impl Master {
             wakeups: Vec::new(),
             running,
             sealed,
-            rows,
+            ids,
             listeners,
             caches,
             slots: Vec::new(),
@@ -243,7 +243,7 @@ impl Master {
         if self.ending.is_none() && !self.resting {
             self.start_what_is_due(now)?;
         }
-        self.settle_rows();
+        self.release_ids();
         for (client, fd) in std::mem::take(&mut self.waiting_clients) {
             self.pass_clients(client, vec![fd]);
         }
@@ -322,12 +322,12 @@ impl Master {
         match message {
             Message::Prepared { epoch } => self.note_prepared(number, epoch),
             Message::Refused { epoch, why } => self.note_refused(number, epoch, &why),
-            Message::Installed { epoch, rows_in_use } => {
-                self.note_installed(number, epoch, rows_in_use);
+            Message::Installed { epoch, ids_in_use } => {
+                self.note_installed(number, epoch, ids_in_use);
             }
-            Message::RowsInUse { rows } => {
+            Message::IdsInUse { ids } => {
                 if let Some(worker) = self.slots[number].worker.as_mut() {
-                    worker.rows_in_use = rows;
+                    worker.ids_in_use = ids;
                 }
             }
             Message::Failed { server, failures, why } => {
@@ -353,10 +353,10 @@ impl Master {
         }
     }
 
-    fn note_installed(&mut self, number: usize, epoch: u64, rows_in_use: Vec<u32>) {
+    fn note_installed(&mut self, number: usize, epoch: u64, ids_in_use: Vec<u32>) {
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
         worker.epoch = epoch;
-        worker.rows_in_use = rows_in_use;
+        worker.ids_in_use = ids_in_use;
         if worker.state == State::Starting {
             worker.set_state(State::Serving);
             self.has_served = true;
@@ -367,9 +367,9 @@ impl Master {
         self.note_applied(number, epoch);
     }
 
-    /// Rows that nobody answers for any more are wiped and may be used again.
-    fn settle_rows(&mut self) {
-        if self.change.is_some() || !self.rows.is_anything_leaving() {
+    /// Wipes and frees the ids of pools and servers that have left and are not used any more.
+    fn release_ids(&mut self) {
+        if self.change.is_some() || !self.ids.is_anything_leaving() {
             return;
         }
         let workers = self.slots.iter().filter_map(|slot| slot.worker.as_ref());
@@ -379,24 +379,24 @@ impl Master {
                 // It may still use anything.
                 return;
             }
-            in_use.extend(worker.rows_in_use.iter().copied());
+            in_use.extend(worker.ids_in_use.iter().copied());
         }
-        let freed = self.rows.release(&in_use);
-        for row in &freed {
-            self.scoreboard.book().clear_row(*row);
-            self.health.forget_row(*row);
+        let freed = self.ids.release(&in_use);
+        for id in &freed {
+            self.scoreboard.book().clear_row(*id);
+            self.health.forget_id(*id);
         }
         let still_out: Vec<(u32, bool)> = freed
             .iter()
-            .filter(|row| self.scoreboard.is_ejected(**row))
-            .map(|row| (*row, false))
+            .filter(|id| self.scoreboard.is_ejected(**id))
+            .map(|id| (*id, false))
             .collect();
         if !still_out.is_empty() {
             self.scoreboard.set_ejected(&still_out);
         }
         if !freed.is_empty() {
-            let (config, rows) = (&self.running.config, &self.running.rows);
-            let gone = self.caches.keep(config, rows, |row| in_use.contains(&row));
+            let (config, ids) = (&self.running.config, &self.running.ids);
+            let gone = self.caches.keep(config, ids, |id| in_use.contains(&id));
             self.graves.extend(gone);
         }
     }
@@ -405,26 +405,26 @@ impl Master {
 /// The scoreboard, with room for what the configuration may grow to.
 fn make_scoreboard(config: &Config) -> io::Result<(OwnedFd, Scoreboard)> {
     let count = config.plan.pools.iter().map(|pool| pool.servers.len() + 1).sum::<usize>();
-    let rows = (count * ROWS_SPARE + 1).max(ROWS_MIN);
-    let words = Scoreboard::words(WORKERS_MAX, rows);
+    let ids = (count * IDS_SPARE + 1).max(IDS_MIN);
+    let words = Scoreboard::words(WORKERS_MAX, ids);
     let memory = sys::memory::shared("quickack-scoreboard", words)?;
     let mapped = sys::memory::map(&memory).map_err(|error| {
         let bytes = (words * size_of::<u64>()) as u64;
         let what = format!(
-            "{} of address space for the counters of up to {rows} pools and servers and \
+            "{} of address space for the counters of up to {ids} pools and servers and \
              {WORKERS_MAX} workers, of which only what is used takes memory",
             config::size_word(bytes)
         );
-        address_space::no_room(&error, &what, address_space_needed(config, rows))
+        address_space::no_room(&error, &what, address_space_needed(config, ids))
     })?;
-    let scoreboard = Scoreboard::create(mapped, WORKERS_MAX, rows);
+    let scoreboard = Scoreboard::create(mapped, WORKERS_MAX, ids);
     Ok((memory, scoreboard))
 }
 
 /// Bytes of address space that the largest of our processes is to use: a worker maps the scoreboard
 /// and has `memory_max` of buffers, an embedded cache has its items.
-fn address_space_needed(config: &Config, rows: usize) -> u64 {
-    let scoreboard = Scoreboard::words(WORKERS_MAX, rows) * size_of::<u64>();
+fn address_space_needed(config: &Config, ids: usize) -> u64 {
+    let scoreboard = Scoreboard::words(WORKERS_MAX, ids) * size_of::<u64>();
     let servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
     let caches = servers.filter_map(|server| match server {
         config::ServerAddress::Embedded { memory } => Some(*memory),
@@ -439,26 +439,26 @@ fn say(log: &mut Log, level: Level, text: &str) {
 }
 
 impl Running {
-    /// The plan as the workers know it, with the rows that the master has given.
+    /// The plan as the workers know it, with the ids that the master has given.
     fn plan(&self) -> proxy::plan::Plan {
         let mut plan = self.config.plan.clone();
-        installation::number(&mut plan, &self.rows);
+        installation::assign_ids(&mut plan, &self.ids);
         plan
     }
 
     /// What the workers are told.
     fn installation(&self, caches: &mut Caches) -> io::Result<Installation> {
         let mut places = BTreeMap::new();
-        for (upstream, rows) in self.config.upstreams.iter().zip(&self.rows) {
-            for (server, row) in upstream.servers.iter().zip(&rows.servers) {
+        for (upstream, ids) in self.config.upstreams.iter().zip(&self.ids) {
+            for (server, id) in upstream.servers.iter().zip(&ids.servers) {
                 let place = match server {
                     crate::config::ServerAddress::Embedded { .. } => {
-                        caches.path(*row)?.display().to_string()
+                        caches.path(*id)?.display().to_string()
                     }
                     crate::config::ServerAddress::Unix(path) => path.display().to_string(),
                     tcp => self.addresses.get(&tcp.to_string()).cloned().unwrap_or_default(),
                 };
-                places.insert(*row, place);
+                places.insert(*id, place);
             }
         }
         Ok(Installation {
@@ -470,7 +470,7 @@ impl Running {
             workers: self.config.process.worker_count(),
             processors: self.config.process.processors,
             accept: self.mode,
-            pools: self.rows.clone(),
+            pools: self.ids.clone(),
             places,
             listeners: self.listeners.clone(),
         })
@@ -480,10 +480,10 @@ impl Running {
 const _: () = assert!(WORKERS_MAX <= sys::channel::FDS_MAX);
 /// The running image: a replaced file on disk never mixes versions.
 const OWN_IMAGE: &str = "/proc/self/exe";
-/// Rows reserved for each pool and server of the first configuration, so that it may grow …
-const ROWS_SPARE: usize = 4;
+/// Ids reserved for each pool and server of the first configuration, so that it may grow …
+const IDS_SPARE: usize = 4;
 /// … and at least so many.
-const ROWS_MIN: usize = 4096;
+const IDS_MIN: usize = 4096;
 
 /// The way of accepting that the file asks for, or the best that this kernel has.
 fn choose_accept(wanted: Accept) -> Result<Choice, String> {

@@ -144,7 +144,7 @@ impl Master {
             epoch: self.running.epoch,
             workers: workers.collect(),
         };
-        stats::take(self.scoreboard.book(), &self.running.plan(), facts, &|row| self.health_of(row))
+        stats::take(self.scoreboard.book(), &self.running.plan(), facts, &|id| self.health_of(id))
     }
 }
 

@@ -37,8 +37,8 @@ pub struct Worker {
     leaving_since: Option<Instant>,
     /// The configuration it has installed.
     pub epoch: u64,
-    /// Rows that have left the configuration and that it still answers for.
-    pub rows_in_use: Vec<u32>,
+    /// Ids of pools and servers that have left the configuration, and that it still uses.
+    pub ids_in_use: Vec<u32>,
     pulse: Pulse,
     /// It has been reaped: its id may be another's by now.
     has_ended: bool,
@@ -85,7 +85,7 @@ impl Slot {
             served_since: None,
             leaving_since: None,
             epoch: 0,
-            rows_in_use: Vec::new(),
+            ids_in_use: Vec::new(),
             pulse: Pulse::default(),
             has_ended: false,
         });

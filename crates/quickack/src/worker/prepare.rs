@@ -11,13 +11,13 @@ use proxy::plan::{Plan, PoolPlan};
 
 use crate::config::{self, Affinity, Config, Override, Severity, Source};
 use crate::event::{Install, Listener, Target, TargetAddress};
-use crate::ipc::installation::{AcceptMode, Installation, number};
+use crate::ipc::installation::{AcceptMode, Installation, assign_ids};
 
 /// A configuration that can be installed.
 pub struct Prepared {
     pub epoch: u64,
     pub install: Install,
-    /// What pools and servers are called, by row.
+    /// What pools and servers are called, by id.
     pub names: HashMap<u32, String>,
     pub affinity: Affinity,
     pub mode: AcceptMode,
@@ -38,7 +38,7 @@ pub fn compile(
         let errors = outcome.report.count(Severity::Error);
         return Err(format!("it has {errors} errors here"));
     };
-    number(&mut config.plan, &installation.pools);
+    assign_ids(&mut config.plan, &installation.pools);
     let targets = targets(&config, installation)?;
     let listeners = listeners(&config, installation, slot, passed)?;
     let names = names(&config.plan);

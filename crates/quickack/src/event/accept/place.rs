@@ -17,7 +17,7 @@ pub struct Listener {
     pub id: u32,
     /// `None`: the socket that this id has already.
     pub fd: Option<OwnedFd>,
-    /// The row of its pool.
+    /// The id of its pool.
     pub pool: u32,
     pub tcp: bool,
     pub nodelay: bool,
