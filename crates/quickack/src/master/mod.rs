@@ -11,7 +11,7 @@
 //!
 //! | file | what it decides |
 //! |---|---|
-//! | `briefing` | what a worker is told and passed |
+//! | `setup` | what a worker is sent: its slot, descriptors, clients that others hand over |
 //! | `workers`, `life` | when a worker is started, believed dead, ended; signals, the end |
 //! | `listeners`, `ids`, `caches` | what a configuration needs, and what of it is there already |
 //! | `judge` | whether a configuration may hold, and what it would change |
@@ -21,7 +21,6 @@
 //! | `reader` | a process of its own that reads files and looks up hosts |
 
 mod admin_server;
-mod briefing;
 mod caches;
 mod change;
 mod events;
@@ -32,6 +31,7 @@ mod life;
 mod listeners;
 pub mod reader;
 mod report;
+mod setup;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -1,4 +1,4 @@
-//! What a worker is told and passed: at its start everything, later what is new.
+//! Messages that set a worker up: at its start all that it needs, later what is new.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -41,14 +41,14 @@ impl Master {
                 say(&mut self.log, Level::Error, &text);
                 continue;
             }
-            self.brief(number);
+            self.set_up(number);
             self.ask_worker(number);
         }
         Ok(())
     }
 
-    /// Tells a new worker everything it needs.
-    fn brief(&mut self, number: usize) {
+    /// Sends a new worker everything that it needs.
+    fn set_up(&mut self, number: usize) {
         self.tell_process();
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
         // A descriptor that cannot be watched is that of a worker that cannot be controlled.
