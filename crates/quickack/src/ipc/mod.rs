@@ -11,10 +11,10 @@
 //! of system calls can be read. Configurations are too long for it and travel as sealed memfds.
 
 pub mod client_state;
-#[cfg(test)]
-mod far_end;
 pub mod installation;
 pub mod message;
+#[cfg(test)]
+mod two_processes;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
