@@ -457,7 +457,7 @@ impl Master {
                 }
                 self.close_what_was_opened();
             }
-            Phase::Reading(reader) => self.graves.push(reader.kill()),
+            Phase::Reading(reader) => self.killed.push(reader.kill()),
         }
         self.refuse(change.asker, &format!("{why}; nothing has changed"));
     }
@@ -466,7 +466,7 @@ impl Master {
         self.listeners.keep(&self.running.listeners);
         let (config, ids) = (&self.running.config, &self.running.ids);
         let gone = self.caches.keep(config, ids, |id| self.ids.is_leaving(id));
-        self.graves.extend(gone);
+        self.killed.extend(gone);
     }
 
     fn refuse(&mut self, asker: Option<ConnectionId>, why: &str) {

@@ -12,7 +12,7 @@
 //! | file | what it decides |
 //! |---|---|
 //! | `setup` | what a worker is sent: its slot, descriptors, clients that others hand over |
-//! | `workers`, `life` | when a worker is started, believed dead, ended; signals, the end |
+//! | `workers`, `lifecycle` | when a worker is started, believed dead, ended; signals, the end |
 //! | `listeners`, `ids`, `caches` | what a configuration needs, and what of it is there already |
 //! | `judge` | whether a configuration may hold, and what it would change |
 //! | `change` | one configuration becomes another, for all workers or for none |
@@ -27,7 +27,7 @@ mod events;
 mod health;
 mod ids;
 mod judge;
-mod life;
+mod lifecycle;
 mod listeners;
 pub mod reader;
 mod report;
@@ -62,7 +62,7 @@ use change::{Asked, Change};
 use events::{Events, Source};
 use health::Health;
 use ids::Ids;
-use life::LOOK_EVERY;
+use lifecycle::LOOK_EVERY;
 use listeners::Listeners;
 use workers::{Slot, State, Worker};
 
@@ -114,8 +114,8 @@ struct Master {
     handed: BTreeMap<usize, u32>,
     /// Clients that were handed over while nobody served: they wait for the next who does.
     waiting_clients: Vec<(ClientState, OwnedFd)>,
-    /// Children that were killed and take their time.
-    graves: Vec<Child>,
+    /// Children that were killed and have not been reaped yet.
+    killed: Vec<Child>,
     /// Of the last change that was tried, whether it holds or not.
     last_epoch: u64,
     started: Instant,
@@ -144,7 +144,7 @@ impl Master {
     fn start(config: Config, file: Option<PathBuf>, log: Log) -> io::Result<Master> {
         sys::process::set_title("quickack: master");
         sys::process::raise_descriptors();
-        let signals = Signals::new(life::SIGNALS)?;
+        let signals = Signals::new(lifecycle::SIGNALS)?;
         let (memory, scoreboard) = make_scoreboard(&config)?;
         let mut ids = Ids::new(scoreboard.ids_max());
         judge::affinity(&config).map_err(io::Error::other)?;
@@ -197,7 +197,7 @@ impl Master {
             next_look: Instant::now() + LOOK_EVERY,
             handed: BTreeMap::new(),
             waiting_clients: Vec::new(),
-            graves: Vec::new(),
+            killed: Vec::new(),
             last_epoch: 1,
             started: Instant::now(),
         };
@@ -397,7 +397,7 @@ impl Master {
         if !freed.is_empty() {
             let (config, ids) = (&self.running.config, &self.running.ids);
             let gone = self.caches.keep(config, ids, |id| in_use.contains(&id));
-            self.graves.extend(gone);
+            self.killed.extend(gone);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Life and death: signals, the end, workers that die or hang.
+//! The lifecycle of the proxy and its workers: signals, the end, workers that die or hang.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -251,7 +251,7 @@ impl Master {
         self.next_look = now + LOOK_EVERY;
         self.admin_server.tidy(&self.events, now);
         self.handed.clear();
-        self.graves.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
+        self.killed.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
         let hang = Duration::from_micros(self.running.config.process.hang_timeout_us);
         let shutdown = Duration::from_micros(self.running.config.process.shutdown_timeout_us);
         let looks = (hang.as_millis() / LOOK_EVERY.as_millis()).max(LOOKS_MIN) as u32;
