@@ -58,11 +58,7 @@ impl Connection {
 }
 
 impl AdminServer {
-    pub fn open(
-        running: &Running,
-        file: Option<&Path>,
-        events: &Events,
-    ) -> io::Result<AdminServer> {
+    pub fn open(running: &Running, file: Option<&Path>, events: &Events) -> io::Result<Self> {
         let process = &running.config.process;
         let mut server = AdminServer {
             admin: None,
@@ -372,18 +368,18 @@ impl Master {
     pub(super) fn serve_admin(&mut self, id: ConnectionId, now: Instant) {
         match id {
             ADMIN => {
-                self.admin_server.accept(ADMIN, &self.events, now);
+                self.admin.accept(ADMIN, &self.events, now);
             }
             STATS => {
-                for id in self.admin_server.accept(STATS, &self.events, now) {
+                for id in self.admin.accept(STATS, &self.events, now) {
                     let text = self.twemproxy_stats();
-                    self.admin_server.answer(id, text);
+                    self.admin.answer(id, text);
                     self.want_to_write(id);
                 }
             }
-            _ if self.admin_server.is_writing(id) => self.admin_server.write(id),
+            _ if self.admin.is_writing(id) => self.admin.write(id),
             _ => {
-                if let Some(question) = self.admin_server.read(id, &self.events) {
+                if let Some(question) = self.admin.read(id, &self.events) {
                     self.handle_request(id, &question, now);
                     self.want_to_write(id);
                 }
@@ -393,7 +389,7 @@ impl Master {
 
     /// An answer that did not fit the socket goes on when there is room.
     pub(super) fn want_to_write(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.admin_server.connections.get(&id) {
+        if let Some(connection) = self.admin.connections.get(&id) {
             let wanted = connection.written < connection.answer.len();
             // A connection that has asked is not read any more.
             self.events.watch(
@@ -408,7 +404,7 @@ impl Master {
     fn handle_request(&mut self, id: ConnectionId, question: &str, now: Instant) {
         let words: Vec<String> = question.split_whitespace().map(str::to_string).collect();
         let Some((verb, words)) = words.split_first() else {
-            return self.admin_server.refuse(id, &format!("ask one of: {}", verbs()));
+            return self.admin.refuse(id, &format!("ask one of: {}", verbs()));
         };
         let known = match verb.as_str() {
             "reload" => &["--allow-remap"][..],
@@ -419,7 +415,7 @@ impl Master {
         let takes_words = matches!(verb.as_str(), "set" | "log-level");
         if let Some(odd) = words.iter().find(|word| !takes_words && !known.contains(&word.as_str()))
         {
-            return self.admin_server.refuse(id, &format!("`{verb}` does not know `{odd}`"));
+            return self.admin.refuse(id, &format!("`{verb}` does not know `{odd}`"));
         }
         let says = |word: &str| words.iter().any(|given| given == word);
         match verb.as_str() {
@@ -427,34 +423,34 @@ impl Master {
                 self.renew(Some(id));
                 self.begin_reload(Some(id), says("--allow-remap"), now);
             }
-            "set" if words.is_empty() => self.admin_server.refuse(id, "set what? KEY=VALUE"),
+            "set" if words.is_empty() => self.admin.refuse(id, "set what? KEY=VALUE"),
             "set" => self.begin_set(id, words, now),
             "log-level" => match words {
                 [level] => {
                     self.begin_set(id, &[format!("log_level={level}")], now);
                 }
-                _ => self.admin_server.refuse(id, "log-level takes one word"),
+                _ => self.admin.refuse(id, "log-level takes one word"),
             },
             "config" => {
                 let text = self.config_text(says("--diff"), says("--json"));
-                self.admin_server.answer(id, text);
+                self.admin.answer(id, text);
             }
             "stats" => {
                 let text = self.stats_text(says("--json"));
-                self.admin_server.answer(id, text);
+                self.admin.answer(id, text);
             }
             "workers" => {
                 let text = self.workers_text(says("--json"));
-                self.admin_server.answer(id, text);
+                self.admin.answer(id, text);
             }
             "drain" => {
-                self.admin_server.answer(id, "draining".to_string());
+                self.admin.answer(id, "draining".to_string());
                 if self.ending.is_none() {
                     self.end(0, now);
                 }
             }
             "quit" => {
-                self.admin_server.answer(id, "ending now".to_string());
+                self.admin.answer(id, "ending now".to_string());
                 if self.ending.is_none() {
                     self.end(0, now);
                 }
@@ -462,7 +458,7 @@ impl Master {
             }
             odd => {
                 let why = format!("no verb is called `{odd}`; ask one of: {}", verbs());
-                self.admin_server.refuse(id, &why);
+                self.admin.refuse(id, &why);
             }
         }
     }

@@ -268,8 +268,7 @@ impl Master {
         let listeners = self.listeners.open(&config, &addresses, mode, workers).map_err(text)?;
         self.caches.start(&config, &assigned).map_err(text)?;
         let running = Running {
-            // A number is never used again: a late word about a change that was cancelled must not
-            // be taken for one about the next.
+            // No number is used twice: a late word about a cancelled change is not about this one.
             epoch: self.last_epoch + 1,
             config,
             mode,
@@ -474,14 +473,14 @@ impl Master {
         let text = format!("change refused, epoch {epoch} holds: {}", one_line(why));
         say(&mut self.log, Level::Error, &text);
         if let Some(id) = asker {
-            self.admin_server.refuse(id, why);
+            self.admin.refuse(id, why);
             self.want_to_write(id);
         }
     }
 
     fn answer(&mut self, asker: Option<ConnectionId>, text: String) {
         if let Some(id) = asker {
-            self.admin_server.answer(id, text);
+            self.admin.answer(id, text);
             self.want_to_write(id);
         }
     }

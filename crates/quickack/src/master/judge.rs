@@ -62,7 +62,7 @@ impl Master {
             let text = format!("cannot open the new log: {error}; the old one is written on");
             say(&mut self.log, Level::Error, &text);
         }
-        if let Err(error) = self.admin_server.listen_for_stats(
+        if let Err(error) = self.admin.listen_for_stats(
             process.stats.as_ref(),
             &self.running.addresses,
             &self.events,

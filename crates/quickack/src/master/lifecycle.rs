@@ -60,13 +60,13 @@ impl Master {
     /// The admin socket by itself: once its file is gone, no reload can be asked for. The same
     /// trouble is told once, and to whoever asks.
     pub(super) fn renew_admin(&mut self, asker: Option<ConnectionId>) {
-        let had_one = self.admin_server.path().is_some();
+        let had_one = self.admin.path().is_some();
         let admin = &self.running.config.process.admin;
-        match self.admin_server.open_admin(admin, self.file.as_deref(), &self.events) {
+        match self.admin.open_admin(admin, self.file.as_deref(), &self.events) {
             Ok(false) => self.admin_trouble.clear(),
             Ok(true) => {
                 self.admin_trouble.clear();
-                let path = self.admin_server.path().unwrap_or(Path::new("")).display();
+                let path = self.admin.path().unwrap_or(Path::new("")).display();
                 let text = match had_one {
                     true => "the admin socket was removed, and is made again".to_string(),
                     false => format!("admin socket: {path}"),
@@ -116,7 +116,7 @@ impl Master {
     fn fail(&mut self, asker: Option<ConnectionId>, text: &str) {
         say(&mut self.log, Level::Error, text);
         if let Some(id) = asker {
-            self.admin_server.note_failure(id, text);
+            self.admin.note_failure(id, text);
         }
     }
 
@@ -124,7 +124,7 @@ impl Master {
     fn tell(&mut self, asker: Option<ConnectionId>, level: Level, text: &str) {
         say(&mut self.log, level, text);
         if let Some(id) = asker {
-            self.admin_server.note(id, text);
+            self.admin.note(id, text);
         }
     }
 
@@ -249,7 +249,7 @@ impl Master {
         // If this look comes late, the master itself stood still, and so may have all the others.
         let was_late = now > self.next_look + LOOK_EVERY / 2;
         self.next_look = now + LOOK_EVERY;
-        self.admin_server.tidy(&self.events, now);
+        self.admin.tidy(&self.events, now);
         self.handed.clear();
         self.killed.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
         let hang = Duration::from_micros(self.running.config.process.hang_timeout_us);

@@ -99,7 +99,7 @@ struct Master {
     change: Option<Change>,
     /// What was asked while a change was under way, in order.
     asked: VecDeque<Asked>,
-    admin_server: AdminServer,
+    admin: AdminServer,
     /// Why the admin socket could not be opened last, to be told once.
     admin_trouble: String,
     log: Log,
@@ -170,7 +170,7 @@ impl Master {
         let sealed = Rc::new(running.installation(&mut caches)?.seal()?);
         scoreboard.commit_config(running.epoch);
         let events = Events::new(&signals)?;
-        let admin_server = AdminServer::open(&running, file.as_deref(), &events)?;
+        let admin = AdminServer::open(&running, file.as_deref(), &events)?;
         let mut master = Master {
             events,
             signals,
@@ -187,7 +187,7 @@ impl Master {
             slots: Vec::new(),
             change: None,
             asked: VecDeque::new(),
-            admin_server,
+            admin,
             admin_trouble: String::new(),
             log,
             file,

@@ -23,10 +23,10 @@ impl Master {
         }
         let workers = self.running.config.process.worker_count();
         lines.push(format!("workers: {workers}; {accept}"));
-        if let Some(address) = self.admin_server.stats_address() {
+        if let Some(address) = self.admin.stats_address() {
             lines.push(format!("statistics on {address}"));
         }
-        if let Some(path) = self.admin_server.path() {
+        if let Some(path) = self.admin.path() {
             lines.push(format!("admin socket: {}", path.display()));
         }
         for line in lines {
