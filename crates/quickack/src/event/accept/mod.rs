@@ -49,7 +49,7 @@ pub enum Policy {
 pub(super) struct Acceptor {
     /// By token; empty where one has gone.
     places: Vec<Option<Place>>,
-    way: Way,
+    policy: ActivePolicy,
     peers: Option<Peers>,
     /// Clients that came in and have not left.
     clients: u32,
@@ -66,7 +66,7 @@ pub(super) struct Acceptor {
 }
 
 /// A policy at work.
-enum Way {
+enum ActivePolicy {
     Alone,
     Gate(Gate),
     Mutex(Mutex),
@@ -76,7 +76,7 @@ impl Acceptor {
     pub fn new(epoll: &OwnedFd) -> io::Result<Acceptor> {
         Ok(Acceptor {
             places: Vec::new(),
-            way: Way::Alone,
+            policy: ActivePolicy::Alone,
             peers: None,
             clients: 0,
             clients_compared: 0,
@@ -87,20 +87,20 @@ impl Acceptor {
         })
     }
 
-    /// From now on, clients are shared in this way. Before the first listener.
+    /// From now on, clients are shared by this policy. Before the first listener.
     pub fn share(&mut self, peers: Peers, policy: Policy) {
-        assert!(self.places.is_empty(), "the way is chosen once");
-        self.way = match policy {
-            Policy::Alone => Way::Alone,
-            Policy::Gate => Way::Gate(Gate::new(peers.scoreboard.slots())),
-            Policy::Mutex(lock) => Way::Mutex(Mutex::new(lock)),
+        assert!(self.places.is_empty(), "the policy is chosen once");
+        self.policy = match policy {
+            Policy::Alone => ActivePolicy::Alone,
+            Policy::Gate => ActivePolicy::Gate(Gate::new(peers.scoreboard.slots())),
+            Policy::Mutex(lock) => ActivePolicy::Mutex(Mutex::new(lock)),
         };
         self.peers = Some(peers);
         self.publish();
     }
 
     pub fn set_epoll_timeout(&mut self, us: u64) {
-        if let Way::Mutex(mutex) = &mut self.way {
+        if let ActivePolicy::Mutex(mutex) = &mut self.policy {
             mutex.set_epoll_timeout(us);
         }
     }
@@ -135,7 +135,7 @@ impl Acceptor {
                 self.remove(epoll, at);
             }
         }
-        if !matches!(self.way, Way::Mutex(_)) {
+        if !matches!(self.policy, ActivePolicy::Mutex(_)) {
             self.watch_all(epoll);
         }
     }
@@ -165,7 +165,7 @@ impl Acceptor {
         self.stand_aside(epoll);
         self.places.clear();
         self.ready.clear();
-        self.way = Way::Alone;
+        self.policy = ActivePolicy::Alone;
         if let Some(peers) = &self.peers {
             peers.wake_all();
         }
@@ -208,7 +208,7 @@ impl Acceptor {
 
     /// Whether what has come to be done must be done before anything else.
     pub fn is_first(&self) -> bool {
-        matches!(self.way, Way::Mutex(_))
+        matches!(self.policy, ActivePolicy::Mutex(_))
     }
 
     /// Before a wait: who has rested is looked at again, and the policy says what is watched.
@@ -218,8 +218,8 @@ impl Acceptor {
             self.look_due = now.after(LOOK_US);
             self.look(epoll, now);
         }
-        match (&mut self.way, &self.peers) {
-            (Way::Gate(gate), Some(peers)) => {
+        match (&mut self.policy, &self.peers) {
+            (ActivePolicy::Gate(gate), Some(peers)) => {
                 if gate.due().is_some_and(|due| due <= now) {
                     let waiting = waiting(&self.places);
                     gate.judge(peers, !waiting.is_empty(), now);
@@ -233,7 +233,7 @@ impl Acceptor {
                     }
                 }
             }
-            (Way::Mutex(mutex), Some(peers)) => match mutex.begin(peers, self.clients) {
+            (ActivePolicy::Mutex(mutex), Some(peers)) => match mutex.begin(peers, self.clients) {
                 true => self.watch_all(epoll),
                 false => self.stand_aside(epoll),
             },
@@ -252,20 +252,20 @@ impl Acceptor {
             State::Resting(until) => Some(until),
             _ => None,
         });
-        let way = match &self.way {
-            Way::Alone => None,
-            Way::Gate(gate) => gate.due(),
-            Way::Mutex(mutex) => mutex.wake_by(now),
+        let policy = match &self.policy {
+            ActivePolicy::Alone => None,
+            ActivePolicy::Gate(gate) => gate.due(),
+            ActivePolicy::Mutex(mutex) => mutex.wake_by(now),
         };
         // It bounds the sleep of all who share: their hearts beat once a turn.
         let look = self.peers.as_ref().map(|_| self.look_due);
-        rests.chain(way).chain(look).min()
+        rests.chain(policy).chain(look).min()
     }
 
     /// Looks at the listeners: a peer wants it, or nothing has happened for long.
     pub fn look(&mut self, epoll: &OwnedFd, now: Time) {
-        match (&mut self.way, &self.peers) {
-            (Way::Gate(gate), Some(peers)) => {
+        match (&mut self.policy, &self.peers) {
+            (ActivePolicy::Gate(gate), Some(peers)) => {
                 let waiting = waiting(&self.places);
                 if gate.may_take(peers, self.clients, now) {
                     self.watch_all(epoll);
@@ -275,7 +275,7 @@ impl Acceptor {
                 waiting.into_iter().for_each(|at| self.set_ready(at));
             }
             // It tries for the lock before it waits again.
-            (Way::Mutex(_), _) => {}
+            (ActivePolicy::Mutex(_), _) => {}
             _ => waiting(&self.places).into_iter().for_each(|at| self.set_ready(at)),
         }
     }
@@ -289,7 +289,7 @@ impl Acceptor {
             self.ready.pop();
             self.taken = 0;
         }
-        if let (Way::Mutex(mutex), Some(peers)) = (&mut self.way, &self.peers) {
+        if let (ActivePolicy::Mutex(mutex), Some(peers)) = (&mut self.policy, &self.peers) {
             mutex.end(peers, self.clients);
         }
         None
@@ -330,7 +330,7 @@ impl Acceptor {
     fn count(&mut self, arrival: Arrival) -> Arrival {
         self.taken += 1;
         self.entered();
-        if let Way::Mutex(mutex) = &mut self.way {
+        if let ActivePolicy::Mutex(mutex) = &mut self.policy {
             mutex.took();
         }
         arrival
@@ -338,8 +338,8 @@ impl Acceptor {
 
     /// Whether a client that may wait at a listener is for us. If it is not, others are told.
     fn may_take(&mut self, epoll: &OwnedFd, at: usize, now: Time) -> bool {
-        match (&mut self.way, &self.peers) {
-            (Way::Gate(gate), Some(peers)) => {
+        match (&mut self.policy, &self.peers) {
+            (ActivePolicy::Gate(gate), Some(peers)) => {
                 let may = gate.may_take(peers, self.clients, now);
                 // After a first one it is not known whether more wait: the kernel says if so.
                 if !may && self.taken == 0 {
@@ -351,7 +351,7 @@ impl Acceptor {
                 }
                 may
             }
-            (Way::Mutex(mutex), Some(peers)) => mutex.may_take(peers, self.clients),
+            (ActivePolicy::Mutex(mutex), Some(peers)) => mutex.may_take(peers, self.clients),
             _ => true,
         }
     }
@@ -361,15 +361,15 @@ impl Acceptor {
     }
 
     fn is_least(&self, now: Time) -> bool {
-        match (&self.way, &self.peers) {
-            (Way::Gate(gate), Some(peers)) => gate.is_least(peers, self.clients, now),
+        match (&self.policy, &self.peers) {
+            (ActivePolicy::Gate(gate), Some(peers)) => gate.is_least(peers, self.clients, now),
             _ => true,
         }
     }
 
     /// Watches every listener that neither rests nor leaves.
     fn watch_all(&mut self, epoll: &OwnedFd) {
-        let exclusive = matches!(self.way, Way::Gate(_));
+        let exclusive = matches!(self.policy, ActivePolicy::Gate(_));
         for (at, place) in self.places.iter_mut().enumerate() {
             if let Some(place) = place
                 && place.state == State::Aside
@@ -419,7 +419,7 @@ impl Acceptor {
 
     /// Looks again at listeners that have rested.
     fn wake(&mut self, epoll: &OwnedFd, now: Time) {
-        let exclusive = matches!(self.way, Way::Gate(_));
+        let exclusive = matches!(self.policy, ActivePolicy::Gate(_));
         for (at, place) in self.places.iter_mut().enumerate() {
             if let Some(place) = place
                 && matches!(place.state, State::Resting(until) if until <= now)
