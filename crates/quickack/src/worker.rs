@@ -58,7 +58,7 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
         master.say(Message::Log { level, key, text });
     }
     let signals = Signals::new(signal::ALL_OF_A_CHILD).map_err(text)?;
-    let place = event::Place {
+    let shared = event::Shared {
         scoreboard: scoreboard.clone(),
         slot: master.slot,
         mode: first.mode,
@@ -69,7 +69,7 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
     let install = first.install;
     let mut service = Proxy::new(install.plan.clone(), seed(), Time(0), sheet);
     master.epoch = first.epoch;
-    let ended = Loop::controlled(&mut service, &mut master, place, install, signals)
+    let ended = Loop::controlled(&mut service, &mut master, shared, install, signals)
         .and_then(|mut looping| looping.run());
     master.finish();
     ended.map_err(text)

@@ -52,8 +52,8 @@ pub use connect::{Target, TargetAddress};
 pub use control::{Alone, Command, Control, Handover, Install, Note};
 pub use service::Service;
 
-/// Where a worker stands among the others.
-pub struct Place {
+/// The things that a worker shares with the others, and its own slot.
+pub struct Shared {
     pub scoreboard: Scoreboard,
     pub slot: usize,
     pub mode: AcceptMode,
@@ -122,12 +122,12 @@ impl<'m> Loop<'m> {
     pub fn controlled(
         service: &'m mut dyn Service,
         control: &'m mut dyn Control,
-        place: Place,
+        shared: Shared,
         install: Install,
         signals: Signals,
     ) -> std::io::Result<Loop<'m>> {
         let mut looping = Loop::new(service, control, signals, SHUTDOWN_TIMEOUT)?;
-        let Place { scoreboard, slot, mode, wakeups, lock } = place;
+        let Shared { scoreboard, slot, mode, wakeups, lock } = shared;
         if let Some(own) = wakeups.borrow().get(slot) {
             // Edge-triggered: each wakeup is an event, and nobody need read what it left behind.
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;

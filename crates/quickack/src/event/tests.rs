@@ -129,7 +129,7 @@ fn run(
     per_second: u64,
 ) {
     let install = install(text, listeners, per_second);
-    let place = Place {
+    let shared = Shared {
         scoreboard: scoreboard.clone(),
         slot: 0,
         mode: AcceptMode::Gate,
@@ -138,7 +138,7 @@ fn run(
     };
     let signals = Signals::new(&[]).unwrap();
     let mut service = Proxy::new(install.plan.clone(), 1, Time(0), scoreboard.sheet(0));
-    Loop::controlled(&mut service, &mut script, place, install, signals).unwrap().run().unwrap();
+    Loop::controlled(&mut service, &mut script, shared, install, signals).unwrap().run().unwrap();
 }
 
 /// Servers stand in the file as `127.0.0.1:port:1` or as the path of a socket.

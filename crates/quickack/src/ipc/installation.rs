@@ -29,7 +29,7 @@ pub struct Installation {
     /// In the order of the plan's pools.
     pub pools: Vec<PoolIds>,
     /// Where servers are, by id: an address and port, or the path of a socket.
-    pub places: BTreeMap<u32, String>,
+    pub addresses: BTreeMap<u32, String>,
     pub listeners: Vec<ListenerEntry>,
 }
 
@@ -105,7 +105,7 @@ mod tests {
             workers: 4,
             processors: 4,
             accept: AcceptMode::Gate,
-            places: servers.iter().map(|id| (*id, format!("10.0.0.1:{id}"))).collect(),
+            addresses: servers.iter().map(|id| (*id, format!("10.0.0.1:{id}"))).collect(),
             pools: vec![PoolIds { pool: 1, servers }],
             listeners: vec![ListenerEntry { id: 1, pool: 0, slot: None }],
         };

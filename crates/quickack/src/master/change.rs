@@ -293,7 +293,7 @@ impl Master {
         for number in 0..self.slots.len() {
             let Some(worker) = &self.slots[number].worker else { continue };
             if worker.state == State::Leaving && number < count {
-                // Its place is wanted; until it has left nobody would look at what is its.
+                // Its slot is wanted; until it has left, nobody would look at its listeners.
                 if let Some(Change { phase: Phase::Preparing(next), .. }) = &mut self.change {
                     next.waiting.insert(number);
                 }

@@ -12,7 +12,7 @@ use sys::signal::Signals;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Signals,
-    /// The channel of the worker in this place.
+    /// The channel of the worker in this slot.
     Channel(usize),
     /// A listener of the admin server's, or one of its connections.
     Admin(u32),

@@ -51,8 +51,8 @@ impl Ids {
             let mut servers = Vec::new();
             for (server, address) in plan.servers.iter().zip(&upstream.servers) {
                 let written = address.to_string();
-                let place = addresses.get(&written).cloned().unwrap_or(written);
-                let key = [name.clone(), server.name.clone(), place];
+                let address = addresses.get(&written).cloned().unwrap_or(written);
+                let key = [name.clone(), server.name.clone(), address];
                 let id = self.keep_or_take(old_servers.get(&key))?;
                 self.servers.insert(key, id);
                 servers.push(id);

@@ -33,12 +33,12 @@ impl Master {
             told.push(format!("{} was removed, and is made again", path.display()));
         }
         affinity(config)?;
-        self.try_places(config, addresses)?;
+        self.try_opening(config, addresses)?;
         Ok(told)
     }
 
     /// Whether what only the master opens could be opened.
-    fn try_places(
+    fn try_opening(
         &self,
         config: &Config,
         addresses: &BTreeMap<String, String>,

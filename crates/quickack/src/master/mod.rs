@@ -448,17 +448,17 @@ impl Running {
 
     /// What the workers are told.
     fn installation(&self, caches: &mut Caches) -> io::Result<Installation> {
-        let mut places = BTreeMap::new();
+        let mut addresses = BTreeMap::new();
         for (upstream, ids) in self.config.upstreams.iter().zip(&self.ids) {
             for (server, id) in upstream.servers.iter().zip(&ids.servers) {
-                let place = match server {
+                let address = match server {
                     crate::config::ServerAddress::Embedded { .. } => {
                         caches.path(*id)?.display().to_string()
                     }
                     crate::config::ServerAddress::Unix(path) => path.display().to_string(),
                     tcp => self.addresses.get(&tcp.to_string()).cloned().unwrap_or_default(),
                 };
-                places.insert(*id, place);
+                addresses.insert(*id, address);
             }
         }
         Ok(Installation {
@@ -471,7 +471,7 @@ impl Running {
             processors: self.config.process.processors,
             accept: self.mode,
             pools: self.ids.clone(),
-            places,
+            addresses,
             listeners: self.listeners.clone(),
         })
     }

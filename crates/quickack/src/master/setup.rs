@@ -27,7 +27,7 @@ impl Master {
         Ok(())
     }
 
-    /// Fills the places that are vacant and whose pause is over.
+    /// Fills the slots that are vacant and whose pause is over.
     pub(super) fn start_what_is_due(&mut self, now: Instant) -> io::Result<()> {
         let count = self.running.config.process.worker_count();
         for number in 0..count.min(self.slots.len()) {

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ipc::{Channel, Fault, Message};
 
-/// The place of one worker.
+/// The slot of one worker, which outlives the process in it.
 pub struct Slot {
     pub number: usize,
     pub worker: Option<Worker>,
@@ -98,7 +98,7 @@ impl Slot {
         worker.has_ended
     }
 
-    /// Whether its worker has ended, and how. The place is vacant then.
+    /// Whether its worker has ended, and how. The slot is vacant then.
     pub fn reap(&mut self, now: Instant) -> io::Result<Option<(Worker, ExitStatus)>> {
         let Some(worker) = &mut self.worker else { return Ok(None) };
         let Some(status) = worker.child.try_wait()? else { return Ok(None) };
@@ -109,7 +109,7 @@ impl Slot {
         Ok(Some((worker, status)))
     }
 
-    /// At once after a life or the first early death; then longer and longer.
+    /// None after a long life or the first early death; then longer and longer.
     fn pause(&self) -> Duration {
         match self.early_deaths {
             0 | 1 => Duration::ZERO,
@@ -117,7 +117,7 @@ impl Slot {
         }
     }
 
-    /// The place is to be filled anew, without regard to how the last worker died.
+    /// The slot is to be filled anew, without regard to how the last worker died.
     pub fn forgive(&mut self, now: Instant) {
         self.early_deaths = 0;
         self.not_before = now;

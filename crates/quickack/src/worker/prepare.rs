@@ -83,10 +83,10 @@ fn targets(config: &Config, installation: &Installation) -> Result<BTreeMap<u32,
     let mut targets = BTreeMap::new();
     for (pool, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
         for server in &pool.servers {
-            let place = installation.places.get(&server.row).ok_or("a server has no address")?;
-            let address = match place.strip_prefix('/') {
-                Some(_) => TargetAddress::Unix(PathBuf::from(place)),
-                None => TargetAddress::Tcp(place.parse().map_err(|_| "no address")?),
+            let text = installation.addresses.get(&server.row).ok_or("a server has no address")?;
+            let address = match text.strip_prefix('/') {
+                Some(_) => TargetAddress::Unix(PathBuf::from(text)),
+                None => TargetAddress::Tcp(text.parse().map_err(|_| "no address")?),
             };
             let (nodelay, keepalive) = (upstream.tcp.nodelay, upstream.tcp.keepalive);
             targets.insert(server.row, Target { address, nodelay, keepalive });

@@ -18,7 +18,7 @@ mod choice;
 mod gate;
 mod mutex;
 mod peers;
-mod place;
+mod socket;
 #[cfg(test)]
 mod tests;
 
@@ -30,12 +30,12 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use gate::Gate;
 use mutex::Mutex;
-use place::{Place, State, waiting};
+use socket::{ListeningSocket, State, waiting};
 
 pub use choice::{CALLS, Choice, choose};
 pub use peers::Peers;
-pub(super) use place::Arrival;
-pub use place::Listener;
+pub(super) use socket::Arrival;
+pub use socket::Listener;
 
 /// How the workers share new clients.
 pub enum Policy {
@@ -48,7 +48,7 @@ pub enum Policy {
 /// All listeners of a worker, and the policy by which it accepts.
 pub(super) struct Acceptor {
     /// By token; empty where one has gone.
-    places: Vec<Option<Place>>,
+    sockets: Vec<Option<ListeningSocket>>,
     policy: ActivePolicy,
     peers: Option<Peers>,
     /// Clients that came in and have not left.
@@ -75,7 +75,7 @@ enum ActivePolicy {
 impl Acceptor {
     pub fn new(epoll: &OwnedFd) -> io::Result<Acceptor> {
         Ok(Acceptor {
-            places: Vec::new(),
+            sockets: Vec::new(),
             policy: ActivePolicy::Alone,
             peers: None,
             clients: 0,
@@ -89,7 +89,7 @@ impl Acceptor {
 
     /// From now on, clients are shared by this policy. Before the first listener.
     pub fn share(&mut self, peers: Peers, policy: Policy) {
-        assert!(self.places.is_empty(), "the policy is chosen once");
+        assert!(self.sockets.is_empty(), "the policy is chosen once");
         self.policy = match policy {
             Policy::Alone => ActivePolicy::Alone,
             Policy::Gate => ActivePolicy::Gate(Gate::new(peers.scoreboard.slots())),
@@ -113,24 +113,24 @@ impl Acceptor {
     pub fn set_listeners(&mut self, epoll: &OwnedFd, listeners: Vec<Listener>) {
         let mut kept = Vec::new();
         for mut listener in listeners {
-            let known = self.places.iter().position(|place| {
-                let is_it = |place: &Place| {
-                    place.listener.id == listener.id && place.state != State::Leaving
+            let known = self.sockets.iter().position(|socket| {
+                let is_it = |socket: &ListeningSocket| {
+                    socket.listener.id == listener.id && socket.state != State::Leaving
                 };
-                place.as_ref().is_some_and(is_it)
+                socket.as_ref().is_some_and(is_it)
             });
             match (known, listener.fd.take()) {
                 (Some(at), _) => {
                     kept.push(at);
-                    self.places[at].as_mut().expect("it was found").listener = listener;
+                    self.sockets[at].as_mut().expect("it was found").listener = listener;
                 }
                 (None, Some(fd)) => {
-                    kept.push(self.add(Place { listener, fd, state: State::Aside }))
+                    kept.push(self.add(ListeningSocket { listener, fd, state: State::Aside }))
                 }
                 (None, None) => {}
             }
         }
-        for at in 0..self.places.len() {
+        for at in 0..self.sockets.len() {
             if !kept.contains(&at) {
                 self.remove(epoll, at);
             }
@@ -140,19 +140,19 @@ impl Acceptor {
         }
     }
 
-    fn add(&mut self, place: Place) -> usize {
-        let at = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
-        if at == self.places.len() {
-            self.places.push(None);
+    fn add(&mut self, socket: ListeningSocket) -> usize {
+        let at = self.sockets.iter().position(Option::is_none).unwrap_or(self.sockets.len());
+        if at == self.sockets.len() {
+            self.sockets.push(None);
         }
-        self.places[at] = Some(place);
+        self.sockets[at] = Some(socket);
         at
     }
 
     fn remove(&mut self, epoll: &OwnedFd, at: usize) {
-        if let Some(place) = &mut self.places[at] {
-            place.unwatch(epoll);
-            place.state = State::Leaving;
+        if let Some(socket) = &mut self.sockets[at] {
+            socket.unwatch(epoll);
+            socket.state = State::Leaving;
             self.set_ready(at);
         }
     }
@@ -163,7 +163,7 @@ impl Acceptor {
         // To close is not enough: as long as another process has the socket, the kernel would go
         // on telling us of it.
         self.stand_aside(epoll);
-        self.places.clear();
+        self.sockets.clear();
         self.ready.clear();
         self.policy = ActivePolicy::Alone;
         if let Some(peers) = &self.peers {
@@ -221,7 +221,7 @@ impl Acceptor {
         match (&mut self.policy, &self.peers) {
             (ActivePolicy::Gate(gate), Some(peers)) => {
                 if gate.due().is_some_and(|due| due <= now) {
-                    let waiting = waiting(&self.places);
+                    let waiting = waiting(&self.sockets);
                     gate.judge(peers, !waiting.is_empty(), now);
                     self.ready.extend(waiting);
                 } else if self.clients_compared != self.clients && self.is_aside() {
@@ -248,7 +248,7 @@ impl Acceptor {
 
     /// When to wake without an event.
     pub fn due(&self, now: Time) -> Option<Time> {
-        let rests = self.places.iter().flatten().filter_map(|place| match place.state {
+        let rests = self.sockets.iter().flatten().filter_map(|socket| match socket.state {
             State::Resting(until) => Some(until),
             _ => None,
         });
@@ -266,7 +266,7 @@ impl Acceptor {
     pub fn look(&mut self, epoll: &OwnedFd, now: Time) {
         match (&mut self.policy, &self.peers) {
             (ActivePolicy::Gate(gate), Some(peers)) => {
-                let waiting = waiting(&self.places);
+                let waiting = waiting(&self.sockets);
                 if gate.may_take(peers, self.clients, now) {
                     self.watch_all(epoll);
                 } else if waiting.is_empty() {
@@ -276,7 +276,7 @@ impl Acceptor {
             }
             // It tries for the lock before it waits again.
             (ActivePolicy::Mutex(_), _) => {}
-            _ => waiting(&self.places).into_iter().for_each(|at| self.set_ready(at)),
+            _ => waiting(&self.sockets).into_iter().for_each(|at| self.set_ready(at)),
         }
     }
 
@@ -298,15 +298,15 @@ impl Acceptor {
     /// The next client of a listener, unless it is not for us.
     fn take(&mut self, epoll: &OwnedFd, at: usize, now: Time) -> Option<Arrival> {
         loop {
-            let place = self.places.get(at)?.as_ref()?;
-            let is_leaving = place.state == State::Leaving;
+            let socket = self.sockets.get(at)?.as_ref()?;
+            let is_leaving = socket.state == State::Leaving;
             if !is_leaving && (self.taken == ACCEPTS_MAX || !self.may_take(epoll, at, now)) {
                 return None;
             }
-            match self.places[at].as_ref()?.accept() {
+            match self.sockets[at].as_ref()?.accept() {
                 Ok(arrival) => return Some(self.count(arrival)),
                 Err(Errno::AGAIN) if is_leaving => {
-                    self.places[at] = None;
+                    self.sockets[at] = None;
                     return None;
                 }
                 Err(Errno::AGAIN) => return None,
@@ -345,8 +345,8 @@ impl Acceptor {
                 if !may && self.taken == 0 {
                     gate.decline(peers, now);
                     peers.scoreboard.set_watching(peers.slot, false);
-                    if let Some(place) = &mut self.places[at] {
-                        place.unwatch(epoll);
+                    if let Some(socket) = &mut self.sockets[at] {
+                        socket.unwatch(epoll);
                     }
                 }
                 may
@@ -357,7 +357,7 @@ impl Acceptor {
     }
 
     fn is_aside(&self) -> bool {
-        self.places.iter().flatten().any(|place| place.state == State::Aside)
+        self.sockets.iter().flatten().any(|socket| socket.state == State::Aside)
     }
 
     fn is_least(&self, now: Time) -> bool {
@@ -370,11 +370,11 @@ impl Acceptor {
     /// Watches every listener that neither rests nor leaves.
     fn watch_all(&mut self, epoll: &OwnedFd) {
         let exclusive = matches!(self.policy, ActivePolicy::Gate(_));
-        for (at, place) in self.places.iter_mut().enumerate() {
-            if let Some(place) = place
-                && place.state == State::Aside
+        for (at, socket) in self.sockets.iter_mut().enumerate() {
+            if let Some(socket) = socket
+                && socket.state == State::Aside
             {
-                place.watch(epoll, at, exclusive, Time(0));
+                socket.watch(epoll, at, exclusive, Time(0));
             }
         }
         if let Some(peers) = &self.peers {
@@ -383,7 +383,7 @@ impl Acceptor {
     }
 
     fn stand_aside(&mut self, epoll: &OwnedFd) {
-        self.places.iter_mut().flatten().for_each(|place| place.unwatch(epoll));
+        self.sockets.iter_mut().flatten().for_each(|socket| socket.unwatch(epoll));
         if let Some(peers) = &self.peers {
             peers.scoreboard.set_watching(peers.slot, false);
         }
@@ -393,7 +393,7 @@ impl Acceptor {
     fn refuse_for_want_of_descriptors(&mut self, epoll: &OwnedFd, at: usize) -> bool {
         let Some(spare) = self.reserve.take() else { return false };
         drop(spare);
-        let accepted = self.places[at].as_ref().and_then(|place| place.accept().ok());
+        let accepted = self.sockets[at].as_ref().and_then(|socket| socket.accept().ok());
         if let Some(arrival) = &accepted {
             refuse(&arrival.fd, OUT_OF_DESCRIPTORS);
         }
@@ -406,28 +406,28 @@ impl Acceptor {
 
     /// Does not look at a listener for a while, rather than fail at it in circles.
     fn rest(&mut self, epoll: &OwnedFd, at: usize, now: Time) {
-        if let Some(place) = &mut self.places[at] {
-            place.unwatch(epoll);
-            if place.state == State::Leaving {
+        if let Some(socket) = &mut self.sockets[at] {
+            socket.unwatch(epoll);
+            if socket.state == State::Leaving {
                 // It cannot be emptied and must not come back.
-                self.places[at] = None;
+                self.sockets[at] = None;
                 return;
             }
-            place.state = State::Resting(now.after(place::REST_US));
+            socket.state = State::Resting(now.after(socket::REST_US));
         }
     }
 
     /// Looks again at listeners that have rested.
     fn wake(&mut self, epoll: &OwnedFd, now: Time) {
         let exclusive = matches!(self.policy, ActivePolicy::Gate(_));
-        for (at, place) in self.places.iter_mut().enumerate() {
-            if let Some(place) = place
-                && matches!(place.state, State::Resting(until) if until <= now)
+        for (at, socket) in self.sockets.iter_mut().enumerate() {
+            if let Some(socket) = socket
+                && matches!(socket.state, State::Resting(until) if until <= now)
             {
                 if self.reserve.is_none() {
                     self.reserve = reserve(epoll).ok();
                 }
-                place.watch(epoll, at, exclusive, now);
+                socket.watch(epoll, at, exclusive, now);
             }
         }
     }
