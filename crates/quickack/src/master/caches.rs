@@ -97,7 +97,7 @@ impl Caches {
 
     /// Starts caches that have ended; one that ended at once is given a moment. The sentences are
     /// for the log.
-    pub fn revive(&mut self, now: Instant) -> Vec<String> {
+    pub fn restart_due(&mut self, now: Instant) -> Vec<String> {
         let mut said = Vec::new();
         for cache in self.running.values_mut() {
             if let Some(child) = &mut cache.child
@@ -119,7 +119,7 @@ impl Caches {
         said
     }
 
-    /// When `revive` wants to be called, if a cache waits.
+    /// When `restart_due` wants to be called, if a cache waits.
     pub fn due(&self) -> Option<Instant> {
         let waiting = self.running.values().filter(|cache| cache.child.is_none());
         waiting.map(|cache| cache.not_before).min()

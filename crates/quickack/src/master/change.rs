@@ -397,7 +397,7 @@ impl Master {
         }
         for number in 0..workers {
             if self.slots[number].worker.is_none() {
-                self.slots[number].forgive(now);
+                self.slots[number].reset_pause(now);
                 waiting.insert(number);
             }
         }

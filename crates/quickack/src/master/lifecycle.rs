@@ -259,7 +259,7 @@ impl Master {
             let number = slot.number;
             let Some(worker) = slot.worker.as_mut() else { continue };
             if was_late {
-                worker.forget_pulse();
+                worker.forget_heartbeat();
             }
             if worker.state == State::Hung {
                 if worker.has_left_its_trace() {

@@ -228,7 +228,7 @@ impl Master {
             }
         }
         self.reap(now)?;
-        for said in self.caches.revive(now) {
+        for said in self.caches.restart_due(now) {
             say(&mut self.log, Level::Error, &said);
         }
         self.go_on_with_change(now);

@@ -39,12 +39,12 @@ pub struct Worker {
     pub epoch: u64,
     /// Ids of pools and servers that have left the configuration, and that it still uses.
     pub ids_in_use: Vec<u32>,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
     /// It has been reaped: its id may be another's by now.
     has_ended: bool,
 }
 
-/// The life of a worker.
+/// The state of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// It has been started and has not said yet that it serves.
@@ -53,13 +53,13 @@ pub enum State {
     Serving,
     /// It takes no more clients and ends when the last has gone.
     Leaving,
-    /// Its heartbeat stood still; it has been told to leave a trace and die.
+    /// Its heartbeat stood still; it was sent a signal that makes it dump core and end.
     Hung,
 }
 
-/// What the heartbeat was, and for how many looks it has been so.
+/// The heartbeat as it was last seen, and for how many looks it has stood still.
 #[derive(Default)]
-struct Pulse {
+struct Heartbeat {
     beats: u64,
     still: u32,
 }
@@ -86,7 +86,7 @@ impl Slot {
             leaving_since: None,
             epoch: 0,
             ids_in_use: Vec::new(),
-            pulse: Pulse::default(),
+            heartbeat: Heartbeat::default(),
             has_ended: false,
         });
         Ok(())
@@ -118,7 +118,7 @@ impl Slot {
     }
 
     /// The slot is to be filled anew, without regard to how the last worker died.
-    pub fn forgive(&mut self, now: Instant) {
+    pub fn reset_pause(&mut self, now: Instant) {
         self.early_deaths = 0;
         self.not_before = now;
     }
@@ -140,7 +140,7 @@ impl Worker {
         match next {
             State::Serving => self.served_since = Some(Instant::now()),
             State::Leaving => self.leaving_since = Some(Instant::now()),
-            State::Hung => self.pulse.still = 0,
+            State::Hung => self.heartbeat.still = 0,
             State::Starting => {}
         }
     }
@@ -168,23 +168,23 @@ impl Worker {
 
     /// Looks at the heartbeat. True when it has stood still for `looks` looks.
     pub fn stands_still(&mut self, beats: u64, looks: u32) -> bool {
-        if self.pulse.beats == beats {
-            self.pulse.still += 1;
+        if self.heartbeat.beats == beats {
+            self.heartbeat.still += 1;
         } else {
-            self.pulse = Pulse { beats, still: 0 };
+            self.heartbeat = Heartbeat { beats, still: 0 };
         }
-        self.pulse.still >= looks
+        self.heartbeat.still >= looks
     }
 
     /// Whether a hung worker has had long enough to leave its trace.
     pub fn has_left_its_trace(&mut self) -> bool {
-        self.pulse.still += 1;
-        self.pulse.still >= TRACE_LOOKS
+        self.heartbeat.still += 1;
+        self.heartbeat.still >= TRACE_LOOKS
     }
 
     /// Looks that came too late say nothing about the worker.
-    pub fn forget_pulse(&mut self) {
-        self.pulse.still = 0;
+    pub fn forget_heartbeat(&mut self) {
+        self.heartbeat.still = 0;
     }
 
     /// Where it stands, as the kernel tells: its state and what it waits for.

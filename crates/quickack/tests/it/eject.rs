@@ -58,7 +58,7 @@ impl Field {
         self.memcacheds[server].process.wait_for_end();
     }
 
-    fn revive(&mut self, server: usize) {
+    fn restart(&mut self, server: usize) {
         let address = self.memcacheds[server].address;
         let start = Instant::now();
         self.memcacheds[server] = loop {
@@ -158,7 +158,7 @@ fn a_server_of_memcacheds_leaves_and_returns_for_all_workers_at_once() {
         }
         let epochs: Vec<u64> = workers(&field.quickack).values().map(|one| one.health).collect();
         assert!(epochs.iter().all(|epoch| *epoch == epochs[0]), "{epochs:?}");
-        field.revive(gone);
+        field.restart(gone);
         // It is back empty, and asked by all or by nobody.
         field.change(&keys, |answer| answer != Some(EMPTY));
         field.fill(gone);
@@ -223,7 +223,7 @@ fn servers_of_memcacheds_that_come_and_go_under_load_mix_nothing_up() {
     for server in [0, 1] {
         field.kill(server);
         load.wait_for_requests(1_500);
-        field.revive(server);
+        field.restart(server);
         load.wait_for_requests(1_500);
     }
     let tally = load.stop();
