@@ -240,7 +240,7 @@ fn book_start(slots: usize, ids: usize) -> usize {
 
 /// "quickack", read as a number.
 const MAGIC: u64 = u64::from_be_bytes(*b"quickack");
-/// Of the layout; whoever finds another one reads nothing.
+/// The version of the layout; a process that finds another one reads nothing.
 const VERSION: u64 = 1;
 /// Words of a cache line.
 const LINE: usize = 8;

@@ -91,7 +91,7 @@ struct MasterChannel {
     /// The names of all servers, by id; their health in the scoreboard is looked at.
     names: HashMap<u32, String>,
     ejected: Vec<u32>,
-    /// Told to the master as still in use.
+    /// Ids that the master was last told are still in use.
     told_in_use: Vec<u32>,
     /// What the channel had no room for and must be said: the last word about each server, …
     owed_of_servers: BTreeMap<u32, Message>,

@@ -27,7 +27,7 @@ pub struct Conn {
     pub is_gone: bool,
     /// What the kernel was last told to watch for.
     pub watched: epoll::EventFlags,
-    /// Who the client is by its PROXY header; few have one.
+    /// The client's address by its PROXY header; few have one.
     pub from: Option<Box<IpAddr>>,
 }
 

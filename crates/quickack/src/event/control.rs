@@ -42,10 +42,10 @@ pub trait Control {
 
     fn report(&mut self, report: Report);
 
-    /// `from`: where the client comes from that the event names.
+    /// `from`: the address of the client that the event names.
     fn log(&mut self, event: Event, from: Option<IpAddr>);
 
-    /// The same, of what the loop itself has noticed.
+    /// Logs something that the loop itself has noticed.
     fn note(&mut self, note: Note);
 
     /// Clients with nothing outstanding, for other workers. Those that cannot be passed are given
@@ -53,7 +53,7 @@ pub trait Control {
     fn hand_over(&mut self, client: Handover, fds: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>>;
 }
 
-/// What the loop itself tells the operator.
+/// A note of the loop itself to the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
     /// A client from a network of balancers sent something else than a whole PROXY header.
@@ -64,7 +64,7 @@ pub enum Note {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Handover {
     pub passed: Passed,
-    /// Who it is by its PROXY header.
+    /// The client's address by its PROXY header.
     pub from: Option<IpAddr>,
 }
 
@@ -74,11 +74,11 @@ pub enum Command {
     Install(Box<Install>),
     /// A server left its ring, or came back.
     Eject { server: u32, ejected: bool },
-    /// Clients from another worker, who are all alike.
+    /// Clients from another worker that are all alike.
     Adopt { client: Handover, fds: Vec<OwnedFd> },
-    /// No more clients; those who have nothing outstanding go to other workers. Ends with the last.
+    /// No more clients; those with nothing outstanding go to other workers. Ends with the last.
     Retire,
-    /// There are workers with fewer clients: those who have nothing outstanding go to them, until
+    /// There are workers with fewer clients: clients with nothing outstanding go to them, until
     /// so many are left or the time for it is over.
     Share { keep: u32 },
     /// No more clients; each is closed when it has been answered. Ends with the last, or then.

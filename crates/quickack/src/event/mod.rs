@@ -287,7 +287,7 @@ impl<'m> Loop<'m> {
         }
         self.located = true;
         while std::mem::take(&mut self.located) {
-            // Whoever has waited for that since goes on now: nothing else would wake us for it.
+            // Clients that have waited for that since go on now: nothing else would wake us for it.
             self.service.end_turn(self.now);
             self.run_actions(None);
         }

@@ -17,7 +17,7 @@ pub struct ClientState {
     pub protocol: Option<u8>,
     pub logged_in: bool,
     pub strikes: u8,
-    /// Who it is by its PROXY header.
+    /// The client's address by its PROXY header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<IpAddr>,
     /// What it has said about itself, if anything.

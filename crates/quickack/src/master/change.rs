@@ -37,7 +37,7 @@ pub enum Asked {
 /// A change under way.
 pub struct Change {
     phase: Phase,
-    /// Who asked; a signal expects no answer.
+    /// The connection that asked; a signal expects no answer.
     asker: Option<ConnectionId>,
     allow_remap: bool,
 }
@@ -96,7 +96,7 @@ impl Master {
         if self.change.is_some() {
             return self.remember(Asked::Reload { asker, allow_remap });
         }
-        // Who has sent the workers away gets new ones with it.
+        // A reload starts workers anew if WINCH has sent them away.
         self.resting = false;
         match Reader::start(&file, now) {
             Ok(reader) => {

@@ -114,7 +114,7 @@ impl Master {
         crate::stats::Health::Ejected { since_us }
     }
 
-    /// Who is out, by name.
+    /// The names of the servers that are out.
     pub(super) fn ejected_servers(&self) -> Vec<String> {
         let names = self.health.names.iter().filter(|(id, _)| self.scoreboard.is_ejected(**id));
         names.map(|(_, name)| name.clone()).collect()

@@ -30,7 +30,7 @@ impl Master {
                 // As in twemproxy: more words, fewer words.
                 signal::TTIN => self.turn_log(1),
                 signal::TTOU => self.turn_log(-1),
-                // The ladder of every turn looks for the dead.
+                // Every turn looks for workers that have died.
                 signal::CHLD => {}
                 odd => {
                     let text = format!("signal {odd} means nothing here and is ignored");
@@ -112,7 +112,7 @@ impl Master {
         }
     }
 
-    /// The same of what makes the answer an error, whatever else is answered.
+    /// Logs a failure; the answer, if somebody asked, becomes an error, whatever else it says.
     fn fail(&mut self, asker: Option<ConnectionId>, text: &str) {
         say(&mut self.log, Level::Error, text);
         if let Some(id) = asker {
@@ -120,7 +120,7 @@ impl Master {
         }
     }
 
-    /// In the log, and with the answer to whoever asked.
+    /// Writes a line to the log and, if somebody asked, to the answer.
     fn tell(&mut self, asker: Option<ConnectionId>, level: Level, text: &str) {
         say(&mut self.log, level, text);
         if let Some(id) = asker {
@@ -222,7 +222,7 @@ impl Master {
         Ok(())
     }
 
-    /// A worker was told by somebody else to end, and drains.
+    /// A worker got a signal to end that was not ours, and drains.
     pub(super) fn note_leaving(&mut self, number: usize) {
         self.scoreboard.set_serving(number, false);
         if let Some(worker) = self.slots[number].worker.as_mut()
@@ -235,7 +235,7 @@ impl Master {
         }
     }
 
-    /// The dead may have been about to take a client.
+    /// Wakes all workers that serve: one that has died may have been about to take a client.
     pub(super) fn wake_all(&self) {
         for (number, wakeup) in self.wakeups.iter().enumerate() {
             if self.scoreboard.is_serving(number) {
@@ -244,7 +244,7 @@ impl Master {
         }
     }
 
-    /// A worker whose heartbeat stands still is hung: it is told to leave a trace, then killed.
+    /// A worker whose heartbeat stands still is hung: it is made to dump core, then killed.
     pub(super) fn look_at_heartbeats(&mut self, now: Instant) {
         // If this look comes late, the master itself stood still, and so may have all the others.
         let was_late = now > self.next_look + LOOK_EVERY / 2;

@@ -89,7 +89,7 @@ struct Master {
     lock: Rc<OwnedFd>,
     wakeups: Vec<Rc<OwnedFd>>,
     running: Running,
-    /// The same for the workers.
+    /// The running configuration as workers get it, in a sealed memfd.
     sealed: Rc<OwnedFd>,
     ids: Ids,
     listeners: Listeners,
@@ -112,11 +112,11 @@ struct Master {
     next_look: Instant,
     /// Clients that were given to workers since the last look, by slot.
     handed: BTreeMap<usize, u32>,
-    /// Clients that were handed over while nobody served: they wait for the next who does.
+    /// Clients that were handed over while no worker served: they wait for the next that does.
     waiting_clients: Vec<(ClientState, OwnedFd)>,
     /// Children that were killed and have not been reaped yet.
     killed: Vec<Child>,
-    /// Of the last change that was tried, whether it holds or not.
+    /// The epoch of the last change that was tried, whether it holds or not.
     last_epoch: u64,
     started: Instant,
 }
@@ -134,7 +134,7 @@ struct Running {
     addresses: BTreeMap<String, String>,
 }
 
-/// The way to the end.
+/// The end of the proxy, once it has begun.
 struct Ending {
     deadline: Instant,
     code: u8,
@@ -361,7 +361,7 @@ impl Master {
             worker.set_state(State::Serving);
             self.has_served = true;
             self.scoreboard.set_serving(number, true);
-            // Whoever waits in a queue may be this worker's to take.
+            // A client that waits in a listener's queue may be this worker's to take.
             sys::wakeup::wake(&self.wakeups[number]);
         }
         self.note_applied(number, epoch);

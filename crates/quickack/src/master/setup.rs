@@ -83,8 +83,8 @@ impl Master {
         worker.send(Message::Wakeups { first }, &self.wakeups[first..]);
     }
 
-    /// Clients that a worker hands over, each for the serving worker that has the fewest. While
-    /// nobody serves, or is told so much that it would be taken for deaf, they wait here.
+    /// Clients that a worker hands over, each for the serving worker that has the fewest. While no
+    /// worker serves, or every channel of one that does is rather full, they wait here.
     pub(super) fn pass_clients(&mut self, client: ClientState, fds: Vec<OwnedFd>) {
         for fd in fds {
             let given = |number: usize| self.handed.get(&number).copied().unwrap_or(0);

@@ -157,7 +157,7 @@ fn sleep_through_a_client(group: &mut Group) -> Vec<usize> {
             }
         }
         let client = TcpStream::connect(address).unwrap();
-        // Whoever is woken has been by now: it happens within the call to connect.
+        // The kernel has woken a worker by now: it does so within the call to connect.
         wakeups.iter().for_each(sys::wakeup::wake);
         let woken: Vec<Vec<u64>> =
             threads.into_iter().map(|thread| thread.join().unwrap()).collect();
