@@ -279,6 +279,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_is_appended_stays_in_its_slot_while_that_has_room() {
+        let mut store = Store::new(64 * 1024, 1 << 20);
+        set(&mut store, 1, 1, 0, NOW);
+        let find = |store: &Store| store.lookup(b"key-1", hash(b"key-1")).expect("it is there");
+        let found = find(&store);
+        let room = found.head.value_room();
+        let mut append = |len: usize| {
+            let value = vec![b'v'; len];
+            let item = NewItem { key: b"key-1", value: &value, ..NewItem::default() };
+            assert_eq!(store.store(Mode::Append, &item, NOW), Outcome::Stored);
+            find(&store).at
+        };
+        assert_eq!(append(room - 1), found.at, "it is full to the last byte");
+        assert_ne!(append(1), found.at);
+    }
+
     /// Steps of four, from the mean of all.
     #[test]
     fn an_item_is_weighed_against_the_mean_of_all() {
