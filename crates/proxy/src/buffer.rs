@@ -280,16 +280,13 @@ impl Outbox {
     }
 
     /// Drops the part that has gone when it is most of the buffer, so that a slow reader's buffer
-    /// does not grow with all it ever got.
+    /// does not grow with all it ever got. What was shared has gone by then.
     fn tidy(&mut self) {
-        if self.gone == self.bytes.len() && self.shared.is_empty() {
+        if self.gone == self.bytes.len() {
             self.bytes.clear();
             self.gone = 0;
         } else if self.gone > limits::BUFFER_KEEP_MAX && self.gone > self.bytes.len() / 2 {
             self.bytes.drain(..self.gone);
-            for shared in &mut self.shared {
-                shared.at -= self.gone;
-            }
             self.gone = 0;
         }
     }
