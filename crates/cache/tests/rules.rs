@@ -318,6 +318,9 @@ fn a_store_has_the_least_memory_at_least_and_says_how_much_of_it_is_taken() {
         assert_eq!((store.stats().bytes, store.stats().items), (bytes, number + 1));
     }
     assert_eq!(store.stats().evictions, 0, "64 KiB hold 43,200 bytes");
+    assert_eq!(store.stats().items_total, 300);
+    assert_eq!(put(&mut store, Mode::Append, "key-0", 0, "more", NOW), Outcome::Stored);
+    assert_eq!(store.stats().items_total, 301, "what is added to is stored anew");
     (300..1_000).for_each(|number| set(&mut store, &format!("key-{number}"), &value));
     assert!((43_200..64 << 10).contains(&store.stats().bytes));
 }

@@ -3,6 +3,7 @@
 //! cargo-mutants deals the mutants out in the order of the source, one to each shard in turn, so that
 //! every shard is a sample of the whole crate and the same tree gives the same shards.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -58,20 +59,27 @@ pub fn shard(
         return Ok(mutants);
     }
     println!("== {} {number}/{of}", target.name);
+    let dealt = ["--shard".into(), format!("{number}/{of}"), "--sharding=round-robin".into()];
     let mut mutants: Vec<(String, Mutant)> = Vec::new();
     for (at, stage) in target.stages.iter().enumerate() {
-        let only: Vec<String> = match at {
-            0 => vec!["--shard".into(), format!("{number}/{of}"), "--sharding=round-robin".into()],
-            _ => names(mutants.iter().filter(|(_, mutant)| mutant.survived())),
-        };
-        if only.is_empty() {
+        let output = folder().join("output");
+        // cargo-mutants keeps what it finds there under another name.
+        let _ = fs::remove_dir_all(&output);
+        if at == 0 {
+            mutants = stage_of(target, stage, &dealt, &output, tree)?;
+            continue;
+        }
+        let survivors = mutants.iter().filter(|(_, mutant)| mutant.survived());
+        let survivors: BTreeSet<String> = survivors.map(|(name, _)| name.clone()).collect();
+        if survivors.is_empty() {
             break;
         }
-        for (name, mutant) in stage_of(target, stage, &only, tree)? {
-            match mutants.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, known)) => known.fate = mutant.fate,
-                None => mutants.push((name, mutant)),
-            }
+        pretend_caught(target, &survivors, &output, tree)?;
+        let again: BTreeMap<String, Mutant> =
+            stage_of(target, stage, &["--iterate".into()], &output, tree)?.into_iter().collect();
+        for (name, mutant) in mutants.iter_mut().filter(|(name, _)| survivors.contains(name)) {
+            let told = again.get(name).ok_or_else(|| format!("{name}: it was not played"))?;
+            mutant.fate = told.fate;
         }
     }
     let mutants: Vec<Mutant> = mutants.into_iter().map(|(_, mutant)| mutant).collect();
@@ -79,45 +87,56 @@ pub fn shard(
     Ok(mutants)
 }
 
-/// Words that choose exactly these mutants.
-fn names<'m>(mutants: impl Iterator<Item = &'m (String, Mutant)>) -> Vec<String> {
-    mutants.map(|(name, _)| format!("--re=^{}$", escape(name))).collect()
+/// Says that all but these were caught in a run before, since `--iterate` leaves those out. It is the
+/// only way to name mutants: patterns of names are not heeded by all kinds of mutants.
+fn pretend_caught(
+    target: &Target,
+    wanted: &BTreeSet<String>,
+    output: &Path,
+    tree: &Path,
+) -> Outcome {
+    let mut command = of_tool(target, tree);
+    let listed = command.arg("--list").output().map_err(|error| format!("cargo: {error}"))?;
+    let listed = String::from_utf8_lossy(&listed.stdout);
+    let others: Vec<&str> = listed.lines().filter(|name| !wanted.contains(*name)).collect();
+    let folder = output.join("mutants.out");
+    let write = |name: &str, text: String| fs::write(folder.join(name), text);
+    fs::create_dir_all(&folder)
+        .and_then(|()| write("caught.txt", others.join("\n") + "\n"))
+        .and_then(|()| write("previously_caught.txt", String::new()))
+        .and_then(|()| write("unviable.txt", String::new()))
+        .map_err(|error| format!("{}: {error}", folder.display()))
 }
 
-/// The text as a regular expression that matches it alone.
-fn escape(text: &str) -> String {
-    let mut escaped = String::new();
-    for letter in text.chars() {
-        if letter.is_ascii_punctuation() {
-            escaped.push('\\');
-        }
-        escaped.push(letter);
-    }
-    // Of these a backslash would make something else.
-    escaped.replace("\\<", "<").replace("\\>", ">")
+fn of_tool(target: &Target, tree: &Path) -> Command {
+    let mut command = Command::new("cargo");
+    command.args(["mutants", "--colors=never", "--package", target.name]);
+    command.args(target.files.iter().map(|glob| format!("--file={glob}")));
+    command.current_dir(tree).stdin(Stdio::null()).env_remove("CARGO_TARGET_DIR");
+    command
 }
 
 fn stage_of(
     target: &Target,
     stage: &Stage,
     only: &[String],
+    output: &Path,
     tree: &Path,
 ) -> Result<Vec<(String, Mutant)>, String> {
-    let output = folder().join("output");
-    let (targets, words) = match stage.arguments.iter().position(|word| *word == "--") {
-        Some(at) => stage.arguments.split_at(at),
-        None => (stage.arguments, &[][..]),
-    };
-    let mut command = Command::new("cargo");
-    command.args(["mutants", "--in-place", "--baseline=skip", "--colors=never", "--package"]);
-    command.args([target.name, "--output"]).arg(&output).args(only);
+    // `cargo test` wants its targets when it builds, too.
+    let at = stage.arguments.iter().position(|word| *word == "--");
+    let (targets, words) = stage.arguments.split_at(at.unwrap_or(stage.arguments.len()));
+    let mut command = of_tool(target, tree);
+    command.args(["--in-place", "--baseline=skip"]).args(only).arg("--output").arg(output);
+    command.args(["--profile", if stage.optimised { "mutants-optimised" } else { "mutants" }]);
     command.args(["--timeout", &stage.timeout_s.to_string()]);
     command.args(["--build-timeout", &BUILD_TIMEOUT_S.to_string()]);
-    command.args(target.files.iter().map(|glob| format!("--file={glob}")));
-    command.args(stage.packages.iter().map(|name| format!("--test-package={name}")));
-    command.args(targets.iter().map(|word| format!("--cargo-arg={word}"))).args(words);
-    command.current_dir(tree).stdin(Stdio::null()).env_remove("CARGO_TARGET_DIR");
-    // Whether some survived is in the results; what is wrong with the run itself is there too.
+    command.args(["--test-package", stage.package]);
+    command.args(targets.iter().map(|word| format!("--cargo-arg={word}")));
+    if !words.is_empty() {
+        command.arg("--").args(words);
+    }
+    // Whether some survived is in the results; if the run itself went wrong, there are none.
     command.status().map_err(|error| format!("cargo mutants: {error}"))?;
     read(&output.join("mutants.out/outcomes.json"), tree)
 }
@@ -192,14 +211,6 @@ fn load(file: &Path) -> Option<Vec<Mutant>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_mutant_is_chosen_by_its_whole_name_and_nothing_in_it_is_a_pattern() {
-        assert_eq!(escape("a.rs:1:2: replace <impl P for R>::f -> u8"), {
-            r"a\.rs\:1\:2\: replace <impl P for R>\:\:f \-> u8"
-        });
-        assert_eq!(escape("replace ^= with |="), r"replace \^\= with \|\=");
-    }
 
     #[test]
     fn what_was_stored_is_loaded() {
