@@ -1,5 +1,5 @@
-//! The part of the simulator that `cargo xtask mutants` asks about each mutant which its crate's own
-//! tests have not noticed.
+//! The part of the simulator that `cargo xtask mutants` asks about each mutant which its crate's
+//! own tests have not noticed.
 
 use testkit::sim;
 

@@ -1,7 +1,7 @@
 //! One shard through its stages.
 //!
-//! cargo-mutants deals the mutants out in the order of the source, one to each shard in turn, so that
-//! every shard is a sample of the whole crate and the same tree gives the same shards.
+//! cargo-mutants deals the mutants out in the order of the source, one to each shard in turn, so
+//! that every shard is a sample of the whole crate and the same tree gives the same shards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -87,8 +87,8 @@ pub fn shard(
     Ok(mutants)
 }
 
-/// Says that all but these were caught in a run before, since `--iterate` leaves those out. It is the
-/// only way to name mutants: patterns of names are not heeded by all kinds of mutants.
+/// Says that all but these were caught in a run before, since `--iterate` leaves those out. It is
+/// the only way to name mutants: patterns of names are not heeded by all kinds of mutants.
 fn pretend_caught(
     target: &Target,
     wanted: &BTreeSet<String>,

@@ -43,7 +43,8 @@ impl Score {
         let Score { viable, noticed, equivalent } = self;
         let (low, high) = interval(*noticed, self.told());
         format!(
-            "| {name} | {mutants} | {viable} | {noticed} | {} | {equivalent} | {:.1} % | {low:.1} to {high:.1} |\n",
+            "| {name} | {mutants} | {viable} | {noticed} | {} | {equivalent} | {:.1} % | \
+             {low:.1} to {high:.1} |\n",
             viable - noticed,
             self.percent(),
         )

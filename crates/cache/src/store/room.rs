@@ -218,8 +218,8 @@ mod tests {
         assert_eq!(store.store(Mode::Set, &item, now), Outcome::Stored);
     }
 
-    /// A walk along a ring from its oldest slot: items that can be found, those of them that expire,
-    /// and the words they take.
+    /// A walk along a ring from its oldest slot: items that can be found, those of them that
+    /// expire, and the words they take.
     fn walk(store: &Store, ring: &Ring) -> (u64, u64, u32) {
         let (mut items, mut expiring, mut live) = (0, 0, 0);
         let Some(first) = ring.oldest() else { return (0, 0, 0) };
