@@ -103,7 +103,7 @@ fn what_can_do_more_includes_what_can_do_less() {
 fn only_meta_commands_need_meta_and_servers_without_it_are_named() {
     let servers = TEXT.upstream();
     for (at, command) in TEXT.commands().iter().enumerate() {
-        let ask = Ask { command: at as u16, ..Ask::default() };
+        let ask = Ask { command: at as u16 };
         let is_meta = matches!(command.name, "mg" | "ms" | "md" | "ma" | "mn" | "me");
         // `mn` is answered by the proxy.
         if command.name != "mn" {

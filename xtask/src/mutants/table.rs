@@ -32,7 +32,10 @@ impl Score {
 
     /// Of those that a test can tell, so many were noticed.
     pub fn percent(&self) -> f64 {
-        100.0 * self.noticed as f64 / self.told().max(1) as f64
+        match self.told() {
+            0 => 100.0,
+            told => 100.0 * self.noticed as f64 / told as f64,
+        }
     }
 
     fn told(&self) -> usize {
@@ -77,6 +80,7 @@ mod tests {
     fn an_equivalent_mutant_does_not_count() {
         let score = Score { viable: 100, noticed: 90, equivalent: 10 };
         assert_eq!(score.percent(), 100.0);
+        assert_eq!(Score { viable: 1, noticed: 0, equivalent: 1 }.percent(), 100.0);
         assert!(
             score.row("shard", 105).starts_with("| shard | 105 | 100 | 90 | 10 | 10 | 100.0 %")
         );

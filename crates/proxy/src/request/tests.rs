@@ -32,7 +32,7 @@ fn a_row_holds_all_its_parts() {
 
 #[test]
 fn what_a_server_says_is_translated_unless_it_is_gathered() {
-    let wider = Ask { command: 3, ..Ask::default() };
+    let wider = Ask { command: 3 };
     for (keep, gathers, asked, told) in [
         (false, false, Ask::default(), false),
         (true, false, Ask::default(), true),
