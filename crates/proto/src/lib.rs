@@ -272,3 +272,6 @@ pub trait Upstream: Sync {
         None
     }
 }
+
+#[cfg(test)]
+mod tests;

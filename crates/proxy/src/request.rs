@@ -464,3 +464,6 @@ impl Row {
 const ROW_KEEP_MAX: usize = 1024;
 /// And slots for so many bytes.
 const SLOTS_KEEP_MAX: usize = limits::JOINED_MAX * size_of::<Slot>();
+
+#[cfg(test)]
+mod tests;

@@ -238,6 +238,7 @@ impl AdminServer {
         now: Instant,
     ) -> Option<ConnectionId> {
         if kind == ADMIN && !sys::listen::is_of_our_user(&fd) {
+            admin::refuse_stranger(&fd);
             return None;
         }
         let id = self.next;

@@ -181,14 +181,50 @@ fn a_client_wakes_one_worker_and_when_that_is_stopped_a_wakeup_brings_another() 
     group.settle(|_| true);
     let woken = sleep_through_a_client(&mut group);
     assert_eq!(woken.len(), 1);
-    // It dies, and the master wakes the others, as was done above: they look for themselves.
-    let (dead, now) = (woken[0], group.now);
-    for at in (0..4).filter(|at| *at != dead) {
-        let member = &mut group.members[at];
-        member.acceptor.look(&member.epoll, now);
+    // One of the others is woken, and looks for itself. (The master wakes them when one dies: see
+    // `the_master_wakes_the_others_of_a_dead_worker_before_memcached_and_its_successor`.)
+    let stopped = woken[0];
+    let other = (stopped + 1) % 4;
+    sys::wakeup::wake(&group.members[other].acceptor.peers().unwrap().wakeups.borrow()[other]);
+    group.settle(|at| at == other);
+    assert_eq!((group.served(), group.counts()[other]), (1, 1));
+}
+
+/// Each has declined a client while the others had fewer, and the one with the fewest does not
+/// watch by now. `is_taken`: what waited has been taken elsewhere.
+fn check_a_wakeup_is_passed_on(is_taken: bool) {
+    let mut group = Group::new(3, || Policy::Gate);
+    group.settle(|_| true);
+    for (at, clients) in [(2, 5), (1, 4), (0, 20)] {
+        // They were handed over by others.
+        (0..clients).for_each(|_| group.members[at].acceptor.entered());
+        group.connect();
+        assert!(group.members[at].step(group.now), "it was told of the client");
+        // At the end of its turn it does not have the fewest, and goes to sleep.
+        assert!(!group.members[at].step(group.now) && group.counts()[at] == 0);
+        let taken = (at > 0 || is_taken).then(|| sys::listen::accept(&group.listener).unwrap());
+        assert_eq!(taken.is_some(), at > 0 || is_taken);
     }
-    group.settle(|at| at != dead);
-    assert_eq!(group.served(), 1);
+    // The last one has woken slot 1, which has got more clients than slot 2 in the meantime.
+    (0..10).for_each(|_| group.members[1].acceptor.entered());
+    let scoreboard = group.members[0].acceptor.peers().unwrap().scoreboard.clone();
+    assert_eq!([0, 1, 2].map(|at| scoreboard.connections(at)), [20, 14, 5]);
+    assert_eq!([0, 1, 2].map(|at| scoreboard.watching(at)), [false; 3]);
+    group.members[1].step(group.now);
+    assert_eq!(group.counts(), [0; 3]);
+    // No time passes, so none looks without a wakeup.
+    group.members[2].take(group.now);
+    assert!(scoreboard.watching(2), "the one with the fewest was woken");
+    assert_eq!(group.counts(), [0, 0, usize::from(!is_taken)]);
+    group.connect();
+    group.members[2].take(group.now);
+    assert_eq!(group.counts(), [0, 0, 1 + usize::from(!is_taken)]);
+}
+
+#[test]
+fn who_is_woken_and_over_the_gate_by_then_passes_the_wakeup_on() {
+    check_a_wakeup_is_passed_on(false);
+    check_a_wakeup_is_passed_on(true);
 }
 
 #[test]
