@@ -88,7 +88,7 @@ pub fn shard(
 }
 
 /// Says that all but these were caught in a run before, since `--iterate` leaves those out. It is
-/// the only way to name mutants: patterns of names are not heeded by all kinds of mutants.
+/// the only way to name mutants: not all kinds of mutants follow patterns of names.
 fn pretend_caught(
     target: &Target,
     wanted: &BTreeSet<String>,
