@@ -276,3 +276,6 @@ pub trait Upstream: Sync {
         None
     }
 }
+
+#[cfg(test)]
+mod tests;

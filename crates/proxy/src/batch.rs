@@ -153,3 +153,40 @@ impl Batch {
         (self.cursor..self.entries.len()).find(is_it)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(keys: usize, key: &[u8]) -> Box<Batch> {
+        let upstream = proto::PROTOCOLS[0].upstream();
+        let mut batch = Batch::blank();
+        batch.open(Ask::default(), true, 1, Time(5));
+        batch.text.extend_from_slice(b"get");
+        (0..keys).for_each(|slot| batch.push(upstream, key, 0, slot as u32));
+        batch
+    }
+
+    #[test]
+    fn a_batch_has_room_up_to_its_last_key_and_byte() {
+        assert!(batch(limits::BATCH_KEYS_MAX - 1, b"k").has_room(1, usize::MAX));
+        assert!(!batch(limits::BATCH_KEYS_MAX, b"k").has_room(1, usize::MAX));
+        for (keys, bytes_max) in [(0, 64), (3, 64), (40, limits::BATCH_BYTES_MAX), (40, usize::MAX)]
+        {
+            let batch = batch(keys, &[b'k'; 9]);
+            // A blank before the key, and the line's end.
+            let room = bytes_max.min(limits::BATCH_BYTES_MAX) - batch.text.len() - 3;
+            assert!(batch.has_room(room, bytes_max), "{keys} keys, {bytes_max} bytes");
+            assert!(!batch.has_room(room + 1, bytes_max), "{keys} keys, {bytes_max} bytes");
+        }
+    }
+
+    #[test]
+    fn a_batch_holds_its_text_and_a_place_for_each_key() {
+        for keys in [0, 1, 7] {
+            let batch = batch(keys, b"key");
+            assert_eq!(batch.held(), 3 + keys * (4 + size_of::<Entry>()));
+            assert_eq!(batch.outstanding().count(), keys);
+        }
+    }
+}

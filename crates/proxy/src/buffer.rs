@@ -280,16 +280,13 @@ impl Outbox {
     }
 
     /// Drops the sent part when it is most of the buffer, so that a slow reader's buffer does not
-    /// grow with all bytes it ever got.
+    /// grow with all bytes it ever got. The shared blocks before that part have been sent by then.
     fn tidy(&mut self) {
-        if self.gone == self.bytes.len() && self.shared.is_empty() {
+        if self.gone == self.bytes.len() {
             self.bytes.clear();
             self.gone = 0;
         } else if self.gone > limits::BUFFER_KEEP_MAX && self.gone > self.bytes.len() / 2 {
             self.bytes.drain(..self.gone);
-            for shared in &mut self.shared {
-                shared.at -= self.gone;
-            }
             self.gone = 0;
         }
     }
@@ -363,75 +360,4 @@ const SHARED_MAX: usize = 16;
 const SLICES_MAX: usize = 2 * SHARED_MAX + 1;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn flat(outbox: &Outbox) -> Vec<u8> {
-        let mut slices = Slices::default();
-        outbox.slices(&mut slices);
-        slices.iter().flat_map(|slice| slice.to_vec()).collect()
-    }
-
-    fn sample() -> (Outbox, Vec<u8>) {
-        let block = Rc::new((0..20_000).map(|n| n as u8).collect::<Vec<u8>>());
-        let mut outbox = Outbox::default();
-        let mut expected = Vec::new();
-        for start in [0, 5_000, 10_000] {
-            outbox.push(Source::plain(b"head"));
-            outbox.push(Source::block(&block, 20_000).part(start, start + 5_000));
-            expected.extend_from_slice(b"head");
-            expected.extend_from_slice(&block[start..start + 5_000]);
-        }
-        outbox.push(Source::plain(b"END"));
-        expected.extend_from_slice(b"END");
-        (outbox, expected)
-    }
-
-    #[test]
-    fn any_advance_leaves_the_rest_in_order() {
-        let len = sample().1.len();
-        for step in [1, 3, 4, 5, 999, 5_004, 7_000, len] {
-            let (mut outbox, expected) = sample();
-            let mut gone = 0;
-            while gone < len {
-                assert_eq!(outbox.len(), len - gone);
-                assert_eq!(flat(&outbox), expected[gone..]);
-                let n = step.min(len - gone);
-                outbox.advance(n);
-                gone += n;
-            }
-            assert!(outbox.is_empty());
-        }
-    }
-
-    #[test]
-    fn what_was_copied_and_is_much_is_appended_without_a_copy() {
-        let (mut outbox, expected) = sample();
-        let (mut other, _) = sample();
-        let much = vec![b'm'; limits::KEEP_REFERENCE_MIN];
-        other.copy(&much);
-        other.push(Source::block(&Rc::new(much.clone()), much.len()));
-        other.advance(6_000);
-        let copied = other.bytes.as_ptr();
-        outbox.append(&mut other);
-        outbox.copy(b"tail");
-        let whole = [&expected[..], &expected[6_000..], &much, &much, b"tail"].concat();
-        assert_eq!(flat(&outbox), whole);
-        assert!(other.is_empty());
-        assert!(outbox.shared.iter().any(|shared| shared.slice.block.as_ptr() == copied));
-    }
-
-    #[test]
-    fn append_and_cut_keep_the_order() {
-        let (mut outbox, expected) = sample();
-        let (mut other, _) = sample();
-        other.advance(6_000);
-        outbox.append(&mut other);
-        let whole = [&expected[..], &expected[6_000..]].concat();
-        assert_eq!(flat(&outbox), whole);
-        assert!(other.is_empty());
-        outbox.cut(&[(100, 7_100), (7_200, 7_300)]);
-        let rest = [&whole[..100], &whole[7_100..7_200], &whole[7_300..]].concat();
-        assert_eq!(flat(&outbox), rest);
-    }
-}
+mod tests;

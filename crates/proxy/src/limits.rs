@@ -141,3 +141,41 @@ const _: () = assert!(BATCH_BYTES_MAX < LINK_OUTBOX_MAX);
 const _: () = assert!(ITEM_SIZE_DEFAULT <= ITEM_SIZE_MAX);
 const _: () = assert!(REFERENCE_MIN <= BUFFER_KEEP_MAX);
 const _: () = assert!(REPLY_HEAD_MAX >= 250 + 64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As numbers, so that a slip in one of the products above is seen.
+    #[test]
+    fn every_bound_is_as_long_as_it_is_meant_to_be() {
+        for (bound, expected) in [
+            (REQUEST_HEAD_MAX, 33_554_432),
+            (CLIENT_OUTBOX_MAX, 1_048_576),
+            (LINK_OUTBOX_MAX, 67_108_864),
+            (BATCH_BYTES_MAX, 8_192),
+            (GREETING_MAX, 65_536),
+            (REFERENCE_MIN, 4_096),
+            (KEYS_KEEP_MAX, 16_384),
+            (CLIENT_OUTBOX_SHORT, 4_096),
+            (OWN_LEN_MAX, 65_536),
+            (LORE_MAX, 1_048_576),
+            (SPARES_BYTES_MAX, 1_048_576),
+            (KEEP_REFERENCE_MIN, 16_384),
+            (BLOCK, 65_536),
+            (STREAM_MIN, 65_536),
+            (BACKLOG_MIN, 65_536),
+            (SPARES_REST_MAX, 262_144),
+            (BUFFER_KEEP_MAX, 16_384),
+            (MEMORY_DEFAULT, 1_073_741_824),
+            (ITEM_SIZE_DEFAULT, 1_048_576),
+            (ITEM_SIZE_MAX, 134_217_728),
+        ] {
+            assert_eq!(bound, expected);
+        }
+        let limits = Limits::default();
+        assert_eq!((limits.pipeline, limits.client_outbox), (4_096, 1_048_576));
+        assert_eq!((limits.link_queue, limits.link_outbox), (65_536, 67_108_864));
+        assert_eq!((limits.request_head, limits.stream_min), (33_554_432, 65_536));
+    }
+}

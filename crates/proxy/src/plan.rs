@@ -234,3 +234,26 @@ impl std::fmt::Debug for PoolPlan {
         f.debug_struct("PoolPlan").field("name", &self.name).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_book_has_a_row_for_the_worker_and_for_all_that_is_numbered() {
+        assert_eq!(Plan::new(Vec::new()).rows(), 1);
+        let server = || ServerPlan::new("s", "s", 1);
+        let pool = |count| {
+            let servers = (0..count).map(|_| server()).collect();
+            PoolPlan::new("pool", proto::PROTOCOLS[0], servers)
+        };
+        let mut plan = Plan::new(vec![pool(2), pool(0), pool(3)]);
+        assert_eq!(plan.pools.iter().map(|pool| pool.row).collect::<Vec<_>>(), [1, 4, 5]);
+        assert_eq!(plan.rows(), 9);
+        // Rows are kept over reloads, so the highest need not be the last.
+        plan.pools[0].servers[0].row = 40;
+        assert_eq!(plan.rows(), 41);
+        plan.pools[1].row = 50;
+        assert_eq!(plan.rows(), 51);
+    }
+}

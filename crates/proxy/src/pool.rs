@@ -471,3 +471,6 @@ fn ring(distribution: Distribution, servers: &[Server], members: &[Option<u32>])
     let alive: Vec<bool> = members.iter().map(Option::is_some).collect();
     Ring::build(distribution, &nodes, &alive)
 }
+
+#[cfg(test)]
+mod tests;

@@ -468,3 +468,6 @@ impl Row {
 const ROW_KEEP_MAX: usize = 1024;
 /// A freed entry keeps slots up to this many bytes.
 const SLOTS_KEEP_MAX: usize = limits::JOINED_MAX * size_of::<Slot>();
+
+#[cfg(test)]
+mod tests;

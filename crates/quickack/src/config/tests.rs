@@ -1,5 +1,6 @@
 //! The table against the plan, directive by directive; words against values; garbage.
 
+mod faults;
 mod redis;
 
 use std::fs;
