@@ -280,7 +280,7 @@ impl Outbox {
     }
 
     /// Drops the sent part when it is most of the buffer, so that a slow reader's buffer does not
-    /// grow with all bytes it ever got. The shared blocks before that part have been sent by then.
+    /// grow with all bytes it ever got. No shared block is left by then.
     fn tidy(&mut self) {
         if self.gone == self.bytes.len() {
             self.bytes.clear();

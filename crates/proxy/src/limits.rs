@@ -146,7 +146,7 @@ const _: () = assert!(REPLY_HEAD_MAX >= 250 + 64);
 mod tests {
     use super::*;
 
-    /// As numbers, so that a slip in one of the products above is seen.
+    /// Literal numbers, so that a slip in one of the products above is noticed.
     #[test]
     fn every_bound_is_as_long_as_it_is_meant_to_be() {
         for (bound, expected) in [

@@ -250,7 +250,7 @@ mod tests {
         let mut plan = Plan::new(vec![pool(2), pool(0), pool(3)]);
         assert_eq!(plan.pools.iter().map(|pool| pool.row).collect::<Vec<_>>(), [1, 4, 5]);
         assert_eq!(plan.rows(), 9);
-        // Rows are kept over reloads, so the highest need not be the last.
+        // Ids are kept over reloads, so the highest need not be the last.
         plan.pools[0].servers[0].row = 40;
         assert_eq!(plan.rows(), 41);
         plan.pools[1].row = 50;

@@ -1,4 +1,4 @@
-//! Plans that bring something that has to happen at once.
+//! Stories of plans with changes that must take effect at once.
 
 mod stage;
 

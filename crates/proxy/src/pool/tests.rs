@@ -1,10 +1,10 @@
-//! Which server is asked: by a key, by its place, or anybody.
+//! The server that is asked: by a key, by its index, or any.
 
 use metrics::Book;
 
 use super::*;
 
-/// A pool of so many servers.
+/// Makes a pool of this many servers.
 fn pool(servers: usize, set: impl FnOnce(&mut PoolPlan)) -> Pool {
     let server = |at| ServerPlan::new(&format!("s{at}"), &format!("s{at}"), 1);
     let servers = (0..servers).map(server).collect();

@@ -1,4 +1,4 @@
-//! What a row holds, and what it keeps for its next life.
+//! The bytes that a pending request holds, and those that its entry keeps for the next one.
 
 use super::*;
 
@@ -59,7 +59,7 @@ fn each_key_of_joined_requests_has_its_own_head() {
     assert_eq!(heads, [b"ab".to_vec(), b"c".to_vec(), b"defg".to_vec()]);
 }
 
-/// A row as it is after it was freed, with buffers of so many bytes and slots.
+/// Returns the sizes that an entry keeps after it was freed with buffers of these sizes.
 fn freed(reply: usize, slots: usize) -> (usize, usize) {
     let mut rows = Rows::default();
     let mut spares = Spares::default();
