@@ -1,11 +1,11 @@
-//! What all protocols have in common, and what one leaves to the others.
+//! The common behaviour of all protocols, and the defaults of the traits.
 
 use super::*;
 
 const TEXT: &dyn Protocol = &memcached::Text;
 const REDIS: &dyn Protocol = &redis::Redis;
 
-/// The request, its head and its keys.
+/// Parses a request; returns it with its keys.
 fn parsed(protocol: &dyn Protocol, input: &[u8]) -> (Request, Vec<Span>) {
     let mut keys = Vec::new();
     match protocol.parse_request(input, &mut Resume::default(), &mut keys) {
@@ -33,7 +33,8 @@ const FACTS: Facts<'static> = Facts {
     age_s: 0,
 };
 
-/// What Redis's protocol answers by itself, and where its client is then.
+/// Returns the Redis protocol's answer to a local command, and the client's connection key after
+/// it.
 fn says(line: &str, facts: &Facts<'_>) -> (String, Lane) {
     let (request, head) = inline(line);
     let mut session = Session { lane: facts.lane, ..Session::default() };
@@ -56,8 +57,8 @@ fn each_protocol_has_a_name_and_words_of_its_own() {
     assert!(protocol("memcached-binary").is_none() && protocol("").is_none());
 }
 
-/// The text protocol has no conversation, no scripts and no lists: what it does not say itself must
-/// not change what is done to a request of its own.
+/// The text protocol has no local commands of its own, no scripts and no lists. The defaults that
+/// it takes must not change the handling of its requests.
 #[test]
 fn what_a_protocol_does_not_know_is_nothing() {
     let head = b"set k 0 0 1\r\n";
@@ -151,7 +152,7 @@ fn a_database_is_chosen_by_a_plain_number_below_their_count() {
     }
 }
 
-/// Before a server is known they may all have RESP3; one that has not is told of at once.
+/// Before a server is known, every server may have RESP3. A server without it is noticed at once.
 #[test]
 fn resp3_is_given_where_every_known_server_has_it() {
     let skills = |resp3| Some(Skills { resp3, ..Skills::default() });
