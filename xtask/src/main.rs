@@ -6,6 +6,7 @@
 mod bench;
 mod cargo;
 mod commands;
+mod mutants;
 mod peers;
 mod suites;
 mod test;
@@ -46,6 +47,11 @@ const VERBS: &[Verb] = &[
         name: "suites",
         usage: "[--write] [--program QUICKACK] [SUITE...]  other projects' tests, through quickack",
         run: suites::run,
+    },
+    Verb {
+        name: "mutants",
+        usage: "[--shard K/N] [--whole] [--fresh] [--survivors] [CRATE...]  do tests see a change?",
+        run: mutants::run,
     },
     Verb { name: "fuzz", usage: "[ARGUMENT...]  the fuzzers, in release mode", run: fuzz },
     Verb { name: "sim", usage: "[ARGUMENT...]  the simulator, in release mode", run: sim },

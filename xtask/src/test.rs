@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::cargo::{self, Count};
 use crate::peers::{self, Peer};
-use crate::{Outcome, commands, suites, tidy};
+use crate::{Outcome, commands, mutants, suites, tidy};
 
 /// One step.
 struct Step {
@@ -53,6 +53,12 @@ const STEPS: &[Step] = &[
         name: "suites",
         about: "other projects' own tests, through quickack",
         run: other_projects,
+        long: true,
+    },
+    Step {
+        name: "mutants",
+        about: "a sample of small changes, each of which a test must notice",
+        run: small_changes,
         long: true,
     },
 ];
@@ -252,6 +258,10 @@ fn soak(_: &Request) -> (Count, Outcome) {
 
 fn other_projects(_: &Request) -> (Count, Outcome) {
     suites::step()
+}
+
+fn small_changes(_: &Request) -> (Count, Outcome) {
+    mutants::step()
 }
 
 #[cfg(test)]

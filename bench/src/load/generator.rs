@@ -53,7 +53,7 @@ const TIMER: u64 = u64::MAX;
 const SCRATCH_LEN: usize = 256 * 1024;
 const EVENTS_MAX: usize = 512;
 /// The reason why an index in use has a connection.
-const OPEN: &str = "only open connections are asked, and their events heeded";
+const OPEN: &str = "only open connections are asked, and their events handled";
 /// A request unanswered for this long is lost.
 const DRAIN_MAX_NS: u64 = 10_000_000_000;
 /// Opaques start again after this one; those of one request do not wrap.

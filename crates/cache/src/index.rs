@@ -225,17 +225,32 @@ mod tests {
 
     #[test]
     fn a_full_bucket_spills_next_door_and_a_full_pair_displaces() {
-        let mut index = Index::new(1);
-        for number in 0..24 {
-            assert_eq!(index.insert(at_home(number + 1), number), None);
+        // The home is the pair's first bucket, then its second.
+        for upper in [0, u64::MAX << 32] {
+            let mut index = Index::new(1);
+            let at_home = |low| upper | at_home(low);
+            for number in 0..24 {
+                assert_eq!(index.insert(at_home(number + 1), number), None);
+            }
+            for number in 0..24 {
+                let found = index.find(at_home(number + 1), |at| at == number);
+                assert_eq!(found.map(|(_, at)| at), Some(number));
+            }
+            let displaced = index.insert(at_home(100), 100).expect("the pair is full");
+            assert!(index.find(at_home(displaced + 1), |at| at == displaced).is_none());
+            assert!(index.find(at_home(100), |at| at == 100).is_some());
         }
-        for number in 0..24 {
-            let found = index.find(at_home(number + 1), |at| at == number);
-            assert_eq!(found.map(|(_, at)| at), Some(number));
+    }
+
+    /// Lanes are taken by turns, so that keys chosen to collide displace each other only.
+    #[test]
+    fn the_bits_above_the_tag_say_who_is_displaced() {
+        for chosen in 0..LANES as u32 {
+            let mut index = Index::new(1);
+            (0..24).for_each(|number| assert_eq!(index.insert(at_home(number + 1), number), None));
+            let hash = at_home((chosen + 2 * LANES as u32) << 8 | 77);
+            assert_eq!(index.insert(hash, 99), Some(chosen));
         }
-        let displaced = index.insert(at_home(100), 100).expect("the pair is full");
-        assert!(index.find(at_home(displaced + 1), |at| at == displaced).is_none());
-        assert!(index.find(at_home(100), |at| at == 100).is_some());
     }
 
     #[test]
@@ -266,6 +281,59 @@ mod tests {
         assert_eq!(index.insert(at_home(200), 200), None);
         assert_eq!(index.insert(at_home(201), 201), None);
         assert!(!index.exorcise(at_home(5)), "an item took the ghost's place");
+    }
+
+    /// Turns an item with that hash into a ghost.
+    fn haunt(index: &mut Index, hash: u64, remembered: u32) {
+        index.insert(hash, 7);
+        let (cursor, _) = index.find(hash, |at| at == 7).expect("it was entered");
+        index.haunt(cursor, hash, remembered);
+    }
+
+    #[test]
+    fn a_ghost_is_another_keys_if_one_bit_of_its_hash_differs() {
+        let key = at_home(0x0012_3456);
+        for bit in 8..31 {
+            let mut index = Index::new(1);
+            haunt(&mut index, key, 100);
+            assert!(!index.exorcise(key ^ 1 << bit), "bit {bit}");
+            assert!(index.exorcise(key));
+        }
+    }
+
+    #[test]
+    fn as_many_ghosts_are_told_from_older_ones_as_was_asked_for() {
+        for remembered in [80, 800, 8_000] {
+            let fate = |younger: u32| {
+                let mut index = Index::new(4096);
+                haunt(&mut index, at_home(1), remembered);
+                let spread = |number: u32| u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                // In the upper half of the index, out of the way of the first.
+                (1..=younger).for_each(|number| {
+                    haunt(&mut index, 1 << 63 | spread(number), remembered);
+                });
+                index.exorcise(at_home(1))
+            };
+            assert!(fate(remembered), "{remembered}");
+            assert!(!fate(remembered * 3 / 2), "{remembered}");
+        }
+    }
+
+    /// Among ghosts the oldest makes way, also when the generations have begun again at zero.
+    #[test]
+    fn the_oldest_ghost_makes_way_for_an_item() {
+        for begun in [0, 253, 255] {
+            let mut index = Index::new(1);
+            index.generation = begun;
+            (1..=24).for_each(|number| haunt(&mut index, at_home(number), 0));
+            // The home's lanes were taken first, so they hold the oldest.
+            for number in 1..=3 {
+                assert_eq!(index.insert(at_home(100 + number), number), None);
+                let ages = index.buckets[0].places.map(|place| place & GHOST != 0);
+                assert_eq!(ages.iter().filter(|ghost| !**ghost).count(), number as usize);
+                assert!(ages[..number as usize].iter().all(|ghost| !ghost), "{ages:?}");
+            }
+        }
     }
 
     #[test]

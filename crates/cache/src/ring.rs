@@ -87,6 +87,12 @@ impl Ring {
         (self.used > 0).then_some(self.tail)
     }
 
+    /// Where the newest slot ends.
+    #[cfg(test)]
+    pub fn head(&self) -> Option<u32> {
+        (self.used > 0).then_some(self.head)
+    }
+
     /// Frees the oldest slot, whose length is `words`.
     pub fn pop(&mut self, words: u32) {
         assert!(self.used >= words, "a ring gave back more than it held");

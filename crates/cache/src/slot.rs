@@ -229,7 +229,7 @@ mod tests {
         assert!(arena.has_key(3, b"key") && !arena.has_key(3, b"kez") && !arena.has_key(3, b"ke"));
         assert_eq!(arena.outline(3), (5, true));
         arena.ask(3, FETCHED, 12);
-        arena.ask(3, 0, 12);
+        arena.ask(3, FETCHED, 12);
         let asked = arena.head(3);
         assert_eq!((asked.asked(), asked.accessed), (3, 12));
         assert!(asked.has(FETCHED) && asked.has(STALE) && !asked.has(TOKEN));

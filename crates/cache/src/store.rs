@@ -425,9 +425,7 @@ impl Store {
         // memcached counts its head, a cas, the key's NUL, the value's line end, and flags other
         // than 0. Counting alike makes both accept exactly the same items.
         let flags_len = if flags == 0 { 0 } else { 4 };
-        if value_len > self.item_size_max
-            || 48 + 8 + key_len + 1 + flags_len + value_len + 2 > self.item_size_max
-        {
+        if 48 + 8 + key_len + 1 + flags_len + value_len + 2 > self.item_size_max {
             return Some(Outcome::TooLarge);
         }
         let words_max = self.main.capacity() / 2;

@@ -291,3 +291,36 @@ fn small_items_outlive_a_flood_of_large_ones() {
     }
     assert_eq!(found(&mut store), 0, "nobody has asked for them, and for all others somebody");
 }
+
+#[test]
+fn a_flush_that_is_replaced_in_its_own_second_spares_what_came_in_that_second() {
+    let mut store = store();
+    set(&mut store, "old", "v");
+    store.flush_all(10, NOW);
+    let due = NOW + 9;
+    assert_eq!(put(&mut store, Mode::Set, "new", 0, "v", due), Outcome::Stored);
+    store.flush_all(100, due);
+    check(&mut store, "old", due, None);
+    check(&mut store, "new", due, Some("v"));
+    check(&mut store, "new", due + 99, None);
+}
+
+#[test]
+fn a_store_has_the_least_memory_at_least_and_says_how_much_of_it_is_taken() {
+    let mut store = Store::new(0, 1 << 20);
+    let value = "v".repeat(100);
+    let taken = |key: &str| (32 + key.len() + 100).next_multiple_of(8) as u64;
+    let mut bytes = 0;
+    for number in 0..300 {
+        let key = format!("key-{number}");
+        set(&mut store, &key, &value);
+        bytes += taken(&key);
+        assert_eq!((store.stats().bytes, store.stats().items), (bytes, number + 1));
+    }
+    assert_eq!(store.stats().evictions, 0, "64 KiB hold 43,200 bytes");
+    assert_eq!(store.stats().items_total, 300);
+    assert_eq!(put(&mut store, Mode::Append, "key-0", 0, "more", NOW), Outcome::Stored);
+    assert_eq!(store.stats().items_total, 301, "what is added to is stored anew");
+    (300..1_000).for_each(|number| set(&mut store, &format!("key-{number}"), &value));
+    assert!((43_200..64 << 10).contains(&store.stats().bytes));
+}

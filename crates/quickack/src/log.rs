@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use render::render;
-use repeats::{Repeats, Verdict};
+use repeats::{Outcome, Repeats};
 use sink::Sink;
 
 /// The target of lines.
@@ -152,7 +152,7 @@ impl Log {
             return;
         }
         self.tick(now);
-        if let Verdict::Say = self.repeats.note(now.clock_us, &fact) {
+        if let Outcome::Say = self.repeats.note(now.clock_us, &fact) {
             self.say(now, &fact, None);
         }
     }

@@ -117,10 +117,10 @@ pub const QUANTILES: [(&str, f64); 5] =
 pub fn take(book: &Book, plan: &Plan, facts: Facts, health: &dyn Fn(u32) -> Health) -> Snapshot {
     let worker = |facts: &WorkerFacts| WorkerStats {
         facts: facts.clone(),
-        counts: Counts::of(|counter| book.value(1 + facts.slot, PROCESS_ROW, counter)),
+        counts: Counts::of(|counter| book.value(1 + facts.slot, WHOLE_WORKER, counter)),
     };
     Snapshot {
-        totals: Counts::total(book, PROCESS_ROW),
+        totals: Counts::total(book, WHOLE_WORKER),
         workers: facts.workers.iter().map(worker).collect(),
         pools: plan.pools.iter().map(|pool| take_pool(book, pool, health)).collect(),
         facts,
@@ -160,8 +160,8 @@ impl<C: Counter> Counts<C> {
         Counts { values: C::ALL.iter().copied().map(value).collect(), table: PhantomData }
     }
 
-    fn total(book: &Book, row: u32) -> Counts<C> {
-        Counts::of(|counter| book.total(row, counter))
+    fn total(book: &Book, id: u32) -> Counts<C> {
+        Counts::of(|counter| book.total(id, counter))
     }
 
     pub fn value(&self, counter: C) -> u64 {
@@ -197,5 +197,5 @@ impl Health {
     }
 }
 
-/// The row of a process as a whole.
-const PROCESS_ROW: u32 = 0;
+/// The id of a worker as a whole, beside those of pools and servers.
+const WHOLE_WORKER: u32 = 0;

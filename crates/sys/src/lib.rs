@@ -9,7 +9,7 @@ pub mod kernel;
 pub mod listen;
 pub mod lock;
 pub mod memory;
-pub mod poke;
 pub mod process;
 pub mod signal;
 pub mod tcp;
+pub mod wakeup;

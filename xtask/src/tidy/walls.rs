@@ -53,7 +53,7 @@ const HOUSES: &[House] = &[
             &["worker", "cache_server"],
             &["address_space", "admin", "event", "stats"],
             &["ipc"],
-            &["board", "config"],
+            &["scoreboard", "config"],
             &["log"],
         ],
     },

@@ -206,3 +206,165 @@ impl Store {
 fn is_worth(head: &Head, heft: i8) -> bool {
     head.asked() > heft.max(0).unsigned_abs()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Mode, NewItem, Outcome};
+
+    const NOW: u64 = 1_000;
+
+    fn set(store: &mut Store, number: u64, len: usize, exptime: i64, now: u64) {
+        let (key, value) = (format!("key-{number}"), vec![b'v'; len]);
+        let item = NewItem { key: key.as_bytes(), exptime, value: &value, ..NewItem::default() };
+        assert_eq!(store.store(Mode::Set, &item, now), Outcome::Stored);
+    }
+
+    /// A walk along a ring from its oldest slot: items that can be found, those of them that
+    /// expire, and the words they take.
+    fn walk(store: &Store, ring: &Ring) -> (u64, u64, u32) {
+        let (mut items, mut expiring, mut live) = (0, 0, 0);
+        let Some(first) = ring.oldest() else { return (0, 0, 0) };
+        let mut at = first;
+        for _ in 0..ring.capacity() {
+            let (words, alive) = store.arena.outline(at);
+            if alive && store.arena.head(at).epoch == store.epoch {
+                items += 1;
+                expiring += u64::from(store.arena.head(at).expires != NEVER);
+                live += words;
+            }
+            at = if at + words == ring.end() { ring.end() - ring.capacity() } else { at + words };
+            if Some(at) == ring.head() {
+                break;
+            }
+        }
+        (items, expiring, live)
+    }
+
+    /// Any step: what the store believes of its slots is what lies in them.
+    #[test]
+    fn the_books_are_what_the_arena_holds() {
+        for seed in 0..4u64 {
+            let mut store = Store::new(64 * 1024, 1 << 20);
+            let (mut chance, mut now) = (seed, NOW);
+            let mut below = |bound: u64| {
+                chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed | 1);
+                (chance >> 33) % bound
+            };
+            for step in 0..20_000 {
+                let (number, exptime) = (below(400), below(3) as i64 * 20);
+                let key = format!("key-{number}");
+                let value = vec![b'1'; below(4) as usize * 30 + 1];
+                let mode = [Mode::Append, Mode::Prepend][below(2) as usize];
+                match below(16) {
+                    0..=5 => set(&mut store, number, below(200) as usize, exptime, now),
+                    6 => set(&mut store, number, below(4_000) as usize, exptime, now),
+                    7..=9 => _ = store.get(key.as_bytes(), now),
+                    10 => _ = store.touch(key.as_bytes(), exptime, now),
+                    11 => _ = store.delete(key.as_bytes(), now),
+                    12 | 13 => {
+                        let item =
+                            NewItem { key: key.as_bytes(), value: &value, ..NewItem::default() };
+                        store.store(mode, &item, now);
+                    }
+                    14 => now += below(4),
+                    _ if below(400) == 0 => store.flush_all(below(2) as i64 * 5, now),
+                    _ => store.sweep(below(8) as usize, now),
+                }
+                if step % 16 == 0 {
+                    let (small, main) = (walk(&store, &store.small), walk(&store, &store.main));
+                    assert_eq!(store.stats.items, small.0 + main.0, "seed {seed}, step {step}");
+                    assert_eq!(store.expiring, small.1 + main.1, "seed {seed}, step {step}");
+                    assert_eq!((store.small.live(), store.main.live()), (small.2, main.2));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_appended_stays_in_its_slot_while_that_has_room() {
+        let mut store = Store::new(64 * 1024, 1 << 20);
+        set(&mut store, 1, 1, 0, NOW);
+        let find = |store: &Store| store.lookup(b"key-1", hash(b"key-1")).expect("it is there");
+        let found = find(&store);
+        let room = found.head.value_room();
+        let mut append = |len: usize| {
+            let value = vec![b'v'; len];
+            let item = NewItem { key: b"key-1", value: &value, ..NewItem::default() };
+            assert_eq!(store.store(Mode::Append, &item, NOW), Outcome::Stored);
+            find(&store).at
+        };
+        assert_eq!(append(room - 1), found.at, "it is full to the last byte");
+        assert_ne!(append(1), found.at);
+    }
+
+    /// Steps of four, from the mean of all.
+    #[test]
+    fn an_item_is_weighed_against_the_mean_of_all() {
+        let mut store = Store::new(16 << 20, 1 << 20);
+        assert_eq!(store.heft(1), 2, "there is no mean yet");
+        // 64 words each: 32 bytes of head, 5 to 7 of key.
+        (0..100).for_each(|number| set(&mut store, number, 512 - 32 - 7, 0, NOW));
+        assert_eq!(u64::from(store.small.live() + store.main.live()), 100 * 64);
+        for (words, heft) in [
+            (513, 2),
+            (512, 1),
+            (129, 1),
+            (128, 0),
+            (64, 0),
+            (32, 0),
+            (31, -1),
+            (8, -1),
+            (7, -2),
+            (2, -2),
+            (1, -3),
+        ] {
+            assert_eq!(store.heft(words), heft, "{words} words");
+        }
+    }
+
+    #[test]
+    fn a_large_item_must_have_been_asked_for_more_often_to_stay() {
+        for asked in 0..=3 {
+            let mut head = Head::new(1, 1);
+            head.set_asked(asked);
+            for (heft, least) in [(-3, 1), (-1, 1), (0, 1), (1, 2), (2, 3)] {
+                assert_eq!(is_worth(&head, heft), asked >= least, "{asked} times, heft {heft}");
+            }
+        }
+    }
+
+    /// However much is worth keeping, one request moves no more than it may.
+    #[test]
+    fn one_request_moves_no_more_than_the_bound() {
+        let mut store = Store::new(4 << 20, 1 << 20);
+        (0..60_000).for_each(|number| set(&mut store, number, 40, 0, NOW));
+        for _ in 0..4 {
+            (0..60_000).for_each(|number| {
+                store.get(format!("key-{number}").as_bytes(), NOW);
+            });
+        }
+        let worth = |store: &mut Store, moves| {
+            let at = store.main.oldest().expect("it is full");
+            let head = store.arena.head(at);
+            let moved = store.pop_main(moves, NOW);
+            (moved, head.words, head.asked())
+        };
+        let (moved, words, asked) = worth(&mut store, 1);
+        assert_eq!((moved, asked), (words, 3), "all of them are worth it");
+        let evictions = store.stats.evictions;
+        assert_eq!(worth(&mut store, 0).0, 0, "and nothing may be moved");
+        assert_eq!(store.stats.evictions, evictions + 1);
+        // Beside four times its own words a request moves so many, and evicts after that.
+        let before = store.main.live();
+        let mut moves = MOVED_MAX + 4 * 8;
+        let mut moved = 0;
+        while moves > 0 {
+            let words = store.pop_main(moves, NOW);
+            moved += words;
+            moves -= words.min(moves);
+        }
+        assert!((MOVED_MAX + 32..MOVED_MAX + 40).contains(&moved), "{moved}");
+        assert_eq!(store.main.live(), before, "each went round once more");
+    }
+}

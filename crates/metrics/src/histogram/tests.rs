@@ -113,6 +113,16 @@ fn an_absurd_time_is_still_the_exact_maximum() {
     assert_eq!(histogram.quantile(0.5), 1);
 }
 
+#[test]
+fn the_mean_is_rounded_down_and_empty_buckets_are_not_shown() {
+    assert_eq!(Histogram::default().mean(), 0);
+    assert_eq!((Histogram::default().min(), Histogram::default().quantile(0.5)), (0, 0));
+    let histogram = recorded(&[2, 2, 700]);
+    assert_eq!((histogram.mean(), histogram.sum(), histogram.count()), (234, 704, 3));
+    // The bucket of 700 is eight wide.
+    assert_eq!(histogram.buckets().collect::<Vec<_>>(), [(2, 2), (703, 1)]);
+}
+
 fn recorded(times: &[u64]) -> Histogram {
     let book = Book::private(1, 1);
     let recorder = book.sheet(0).recorder(0, Latency::Reads);

@@ -1,5 +1,5 @@
-//! The invariants, asserted all at once. For the simulator and the fuzzers: too dear for every
-//! event.
+//! The invariants, asserted all at once. For the simulator and the fuzzers, as it is too expensive
+//! for every event.
 
 use proto::Quiet;
 
@@ -10,11 +10,11 @@ use crate::link::{Body, Unit};
 use crate::pool::{Hold, Stage};
 use crate::request::{NONE, State};
 
-/// Far more timers than a link or server can have, and far fewer than a pile.
+/// Far more timers than a link or server can have, and far fewer than a leak would make.
 const TIMERS_EACH: usize = 64;
 
 impl Proxy {
-    /// Panics if anything that must hold does not.
+    /// Panics if an invariant is broken.
     pub fn check(&self) {
         self.check_pipelines();
         self.check_links();
@@ -28,19 +28,20 @@ impl Proxy {
         assert_eq!(self.desk.memory.held, clients + links + rows, "the memory account adds up");
     }
 
-    /// Rows in use, connections of clients and of links: all zero when nothing is left behind.
+    /// Returns the number of pending requests, of clients and of links. All are zero when nothing
+    /// is left behind.
     pub fn census(&self) -> (usize, usize, usize) {
         (self.desk.rows.len(), self.desk.clients.len(), self.links.len())
     }
 
-    /// What a client has sent is not looked at, although it is read: it waits for it to be known
-    /// what a server can do, or has just done so.
+    /// Whether a client's input waits although the client is read: the client waits, or has just
+    /// waited, for the capabilities of a server.
     pub fn is_awaiting(&self, id: ConnId) -> bool {
         let is_unread = |client: &Client| client.resumable || client.paused && !client.deaf;
         self.desk.clients.find(id).is_some_and(is_unread)
     }
 
-    /// Messages in the fullest queue of a link.
+    /// Returns the number of messages in the fullest queue of any link.
     pub fn longest_queue(&self) -> usize {
         self.links.iter().map(|(_, link)| link.flights.len()).max().unwrap_or(0)
     }
@@ -91,7 +92,7 @@ impl Proxy {
         }
     }
 
-    /// What is known of each server's silence is what its links say.
+    /// Checks each server's silence record against its links.
     fn check_silence(&self) {
         for (at, pool) in self.desk.pools.iter().enumerate() {
             for (place, server) in pool.servers.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The embedded cache: the state machine of a process behind `servers: [embedded]`.
 //!
 //! It accepts memcached's text protocol, classic and meta, with the parser of the proxy, so both
-//! read a line in the same way. Like the proxy it implements [`Mind`]: bytes and the time go in,
+//! read a line in the same way. Like the proxy it implements [`Service`]: bytes and the time go in,
 //! bytes and actions come out.
 //!
 //! ```text
@@ -30,7 +30,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use proxy::{Action, Closed, ConnId, Side, Slices, Time};
 use sys::signal::{self, Signals};
 
-use crate::event::{Alone, Listener, Loop, Mind};
+use crate::event::{Alone, Listener, Loop, Service};
 use execute::Executor;
 use session::{Session, Sessions};
 
@@ -145,7 +145,7 @@ impl CacheServer {
     }
 }
 
-impl Mind for CacheServer {
+impl Service for CacheServer {
     fn handle_accept(&mut self, _pool: u32, _now: Time) -> Result<ConnId, Vec<u8>> {
         if self.sessions.len() >= self.clients_max {
             self.executor.counters.rejected_connections += 1;

@@ -1,5 +1,6 @@
 //! Tests the table against the plan, directive by directive; texts against values; garbage.
 
+mod faults;
 mod redis;
 
 use std::fs;

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::guest::Guest;
+use super::client_state::ClientState;
 
 /// Who sends a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,8 @@ messages! {
         "The first message: which worker this is. With it, the shared memory."
     Master Listeners { ids: Vec<u32> }
         "Listening sockets, one descriptor each; the next configuration says whose they are."
-    Master Pokes { first: usize }
-        "What wakes the workers from `first` on, one descriptor each."
+    Master Wakeups { first: usize }
+        "The wakeups (eventfd) of the workers from `first` on, one descriptor each."
     Master Lock {}
         "The file whose record lock is the accept mutex."
     Master Prepare { epoch: u64 }
@@ -56,13 +56,15 @@ messages! {
     Worker Refused { epoch: u64, why: String }
         "It could not; nothing has changed."
     Master Commit { epoch: u64 }
-        "It holds. Who has not seen the epoch on the board yet is woken by this."
+        "It holds. This wakes a worker that has not seen the epoch in the scoreboard yet."
     Master Abort { epoch: u64 }
         "It will never hold; forget it."
-    Worker Installed { epoch: u64, rows_in_use: Vec<u32> }
-        "It is installed. Rows that have left the configuration and are still being answered."
-    Worker RowsInUse { rows: Vec<u32> }
-        "Rows that have left the configuration and are still being answered; empty when none."
+    Worker Installed { epoch: u64, ids_in_use: Vec<u32> }
+        "It is installed. `ids_in_use`: pools and servers that have left the configuration and \
+         whose requests are still being answered."
+    Worker IdsInUse { ids: Vec<u32> }
+        "Pools and servers that have left the configuration and whose requests are still being \
+         answered; empty when there are none."
     Worker Failed { server: u32, failures: u32, why: String }
         "A server failed, so many times in a row as this worker sees it."
     Worker Answered { server: u32, probe: bool }
@@ -77,11 +79,11 @@ messages! {
         "Others have fewer: hand over clients that have nothing outstanding until so many are left."
     Worker Leaving {}
         "Somebody else has told it to end: it drains."
-    Worker Clients { client: Guest }
+    Worker Clients { client: ClientState }
         "Connections of clients that have nothing outstanding, one descriptor each, to be given to \
          other workers. They are all alike: of a pool, of a protocol, logged in or not, and have \
          said the same about themselves: database, version of the protocol, names."
-    Master Adopt { client: Guest }
+    Master Adopt { client: ClientState }
         "Connections of clients from another worker, one descriptor each."
     Master Drain { timeout_us: u64 }
         "Take no more clients, answer what was asked, close at a request boundary, and end."

@@ -27,34 +27,34 @@ struct Window {
 
 /// The decision about a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Outcome {
     Say,
     Counted,
 }
 
 impl Repeats {
-    pub fn note(&mut self, now_us: u64, fact: &Fact) -> Verdict {
+    pub fn note(&mut self, now_us: u64, fact: &Fact) -> Outcome {
         if fact.key.is_empty() {
-            return Verdict::Say;
+            return Outcome::Say;
         }
         if let Some(window) = self.windows.get_mut(&fact.key) {
             window.count += 1;
             window.last = fact.clone();
-            return Verdict::Counted;
+            return Outcome::Counted;
         }
         if self.windows.len() >= KEYS_MAX {
             self.note_other(now_us);
-            return Verdict::Counted;
+            return Outcome::Counted;
         }
         let window = Window { since_us: now_us, count: 0, last: fact.clone() };
         self.windows.insert(fact.key.clone(), window);
-        Verdict::Say
+        Outcome::Say
     }
 
     fn note_other(&mut self, now_us: u64) {
         let window = self.others.get_or_insert_with(|| {
             let (level, text) = (Level::Warning, "lines of yet another kind".to_string());
-            let last = Fact { level, key: "log-crowded".to_string(), text, from: From::Master };
+            let last = Fact { level, key: "other-keys".to_string(), text, from: From::Master };
             Window { since_us: now_us, count: 0, last }
         });
         window.count += 1;

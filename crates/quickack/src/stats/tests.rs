@@ -48,7 +48,7 @@ fn snapshot() -> Snapshot {
     fill(&book.sheet(1), &plan, 1);
     fill(&book.sheet(2), &plan, 1000);
     let ejected = plan.pools[0].servers[1].row;
-    let health = |row| match row == ejected {
+    let health = |id| match id == ejected {
         true => Health::Ejected { since_us: (SECOND - 90) * 1_000_000 },
         false => Health::Up,
     };
@@ -56,7 +56,7 @@ fn snapshot() -> Snapshot {
 }
 
 fn fill(sheet: &Sheet, plan: &Plan, factor: u64) {
-    let worker = sheet.counters::<Worker>(PROCESS_ROW);
+    let worker = sheet.counters::<Worker>(WHOLE_WORKER);
     worker.set(Worker::ClientsNow, 3 * factor);
     worker.add(Worker::Accepts, 5 * factor);
     worker.add(Worker::Turns, 100 * factor);

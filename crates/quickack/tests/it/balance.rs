@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use testkit::process::{Client, Facts, Quickack, send, wait_until};
 
-use super::crew::{self, Worker, crew, wait_for_crew};
+use super::harness::{self, Worker, wait_for_workers, workers};
 
 const WORKERS: usize = 8;
 
 /// Returns each worker's clients after `count` of them connect in a burst and stay.
 fn spread(accept: &str, count: usize) -> Vec<u64> {
     let (_memcached, quickack) =
-        crew::field(WORKERS, &[&format!("accept: {accept}")], &["backlog: 4096"]);
+        harness::field(WORKERS, &[&format!("accept: {accept}")], &["backlog: 4096"]);
     let mut clients: Vec<Client> = (0..count).map(|_| quickack.client()).collect();
-    let spread = crew::wait_for_clients(&quickack, count as u64);
+    let spread = harness::wait_for_clients(&quickack, count as u64);
     // They are served, not only accepted.
     for client in clients.iter_mut().step_by(count / 16) {
         client.ask("get a\r\n", "END\r\n");
@@ -77,29 +77,29 @@ fn the_mutex_leaves_nobody_without_clients_of_memcached() {
 /// The distribution stays even when clients leave and connect again.
 #[test]
 fn the_gate_evens_out_what_left_one_worker_of_memcacheds_empty() {
-    let (_memcached, quickack) = crew::field(4, &["accept: gate"], &[]);
+    let (_memcached, quickack) = harness::field(4, &["accept: gate"], &[]);
     let mut clients: Vec<Option<(Client, usize)>> =
-        (0..32).map(|_| Some(crew::client_of(&quickack))).collect();
+        (0..32).map(|_| Some(harness::client_of(&quickack))).collect();
     for client in &mut clients {
         if client.as_ref().is_some_and(|(_, worker)| *worker == 1) {
             *client = None;
         }
     }
-    wait_until("worker 1 is empty", || crew(&quickack)[&1].clients == 0);
+    wait_until("worker 1 is empty", || workers(&quickack)[&1].clients == 0);
     // The gate may have given it one more or less than the others.
     let left = clients.iter().flatten().count() as u64;
     let new: Vec<Client> = (0..8).map(|_| quickack.client()).collect();
     wait_until("the new ones are taken", || {
-        crew(&quickack).values().map(|worker| worker.clients).sum::<u64>() == left + 8
+        workers(&quickack).values().map(|worker| worker.clients).sum::<u64>() == left + 8
     });
-    let counts: Vec<u64> = crew(&quickack).values().map(|worker| worker.clients).collect();
+    let counts: Vec<u64> = workers(&quickack).values().map(|worker| worker.clients).collect();
     assert!(counts[1] >= 6, "{counts:?}");
     drop(new);
 }
 
 /// Returns the number of writes to the worker's own eventfd: nobody reads it, because the kernel
 /// reports each write. The worker's epoll identifies it by the wakeup token.
-fn pokes(worker: u32) -> u64 {
+fn wakeups(worker: u32) -> u64 {
     let folder = format!("/proc/{worker}/fdinfo");
     let files = std::fs::read_dir(&folder).expect("the worker is there").map(|file| {
         std::fs::read_to_string(file.expect("a folder can be read").path()).unwrap_or_default()
@@ -121,10 +121,10 @@ const POKE: &str = "data: fffffffffffffffd ";
 /// that begins to serve is also woken, because the others may have left connections to it.
 #[test]
 fn the_master_wakes_the_others_of_a_dead_worker_before_memcached_and_its_successor() {
-    let (_memcached, quickack) = crew::field(3, &["accept: gate"], &[]);
-    let before = crew(&quickack);
+    let (_memcached, quickack) = harness::field(3, &["accept: gate"], &[]);
+    let before = workers(&quickack);
     let counts = |of: &BTreeMap<usize, Worker>| -> Vec<u64> {
-        of.values().map(|worker| pokes(worker.pid)).collect()
+        of.values().map(|worker| wakeups(worker.pid)).collect()
     };
     wait_until("each was told to look when it began", || {
         counts(&before).iter().all(|count| *count > 0)
@@ -134,7 +134,7 @@ fn the_master_wakes_the_others_of_a_dead_worker_before_memcached_and_its_success
     send(before[&1].pid, Signal::KILL);
     let mut after = before.clone();
     wait_until("a successor serves", || {
-        after = crew(&quickack);
+        after = workers(&quickack);
         after.get(&1).is_some_and(|one| one.pid != before[&1].pid && one.is_serving())
     });
     // Its eventfd is that of the dead worker: the master keeps them.
@@ -158,7 +158,7 @@ fn holder(quickack: &Quickack) -> Option<u32> {
 #[test]
 fn in_mutex_mode_a_client_of_memcached_wakes_one_idle_worker() {
     let global = ["accept: mutex", "epoll_timeout: 5s", "hang_timeout: 0"];
-    let (_memcached, quickack) = crew::field(WORKERS, &global, &[]);
+    let (_memcached, quickack) = harness::field(WORKERS, &global, &[]);
     wait_until("somebody holds the mutex", || holder(&quickack).is_some());
     let workers = Facts::of(quickack.workers().into_values());
     const COUNT: u64 = 100;
@@ -166,7 +166,7 @@ fn in_mutex_mode_a_client_of_memcached_wakes_one_idle_worker() {
     for n in 1..=COUNT {
         clients.push(TcpStream::connect(quickack.address()).expect("somebody accepts"));
         wait_until("it is taken, and somebody waits for the next", || {
-            crew::clients(&quickack) == n && holder(&quickack).is_some()
+            harness::clients(&quickack) == n && holder(&quickack).is_some()
         });
     }
     let woken = workers.wakeups() - before;
@@ -180,7 +180,7 @@ fn in_mutex_mode_a_client_of_memcached_wakes_one_idle_worker() {
 fn a_killed_holder_of_the_mutex_before_memcached_is_followed_by_another() {
     let epoll_timeout = Duration::from_millis(500);
     let global = ["accept: mutex", "epoll_timeout: 500ms"];
-    let (_memcached, quickack) = crew::field(4, &global, &[]);
+    let (_memcached, quickack) = harness::field(4, &global, &[]);
     for _ in 0..5 {
         let mut found = None;
         wait_until("somebody holds the mutex", || {
@@ -196,6 +196,6 @@ fn a_killed_holder_of_the_mutex_before_memcached_is_followed_by_another() {
         assert!(took <= 6 * epoll_timeout, "{took:?} after the holder's death");
         let mut client = quickack.client();
         client.ask("get a\r\n", "END\r\n");
-        wait_for_crew(&quickack, 4);
+        wait_for_workers(&quickack, 4);
     }
 }

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use testkit::load::{Load, Options, Trust};
 use testkit::process::{Answer, Memcached, Quickack, freeze, send, wait_until_within};
 
-use super::crew::{self, Worker, crew};
+use super::harness::{self, Worker, workers};
 
 #[test]
 fn a_little_chaos_before_memcached_mixes_nothing_up() {
@@ -44,7 +44,7 @@ fn check(seed: u64, steps: usize) {
     let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let text = text(&memcacheds, 3, 2_000);
     let quickack = Quickack::start(super::QUICKACK, &text);
-    crew::wait_for_crew(&quickack, 3);
+    harness::wait_for_workers(&quickack, 3);
     let mut chaos = Chaos {
         memcacheds,
         quickack,
@@ -58,7 +58,7 @@ fn check(seed: u64, steps: usize) {
     };
     // Keys move when servers fail, so old values may come back; another client's never.
     let options = Options { trust: Trust::Old, rate: Some(4_000), depth: 2, ..Options::default() };
-    let load = crew::load(&chaos.quickack, 60, options);
+    let load = harness::load(&chaos.quickack, 60, options);
     let master = chaos.quickack.process.facts();
     for _ in 0..steps {
         chaos.step();
@@ -78,7 +78,7 @@ fn check(seed: u64, steps: usize) {
 fn text(memcacheds: &[Memcached], workers: usize, timeout: u64) -> String {
     let addresses: Vec<_> = memcacheds.iter().map(|memcached| memcached.address).collect();
     let timeout = format!("timeout: {timeout}");
-    crew::text(workers, GLOBAL, &addresses, &[RULES, &[&timeout]].concat())
+    harness::text(workers, GLOBAL, &addresses, &[RULES, &[&timeout]].concat())
 }
 
 impl Chaos {
@@ -189,10 +189,10 @@ impl Chaos {
             self.quickack.admin(&["reload"]).ok
         });
         wait_until_within(limit, &format!("all are one: {}", self.quickack.process.said()), || {
-            let crew = crew(&self.quickack);
-            let mut epochs = crew.values().map(|worker| (worker.epoch, worker.health));
+            let workers = workers(&self.quickack);
+            let mut epochs = workers.values().map(|worker| (worker.epoch, worker.health));
             let first = epochs.next();
-            let serving = crew.values().all(Worker::is_serving) && crew.len() == self.workers;
+            let serving = workers.values().all(Worker::is_serving) && workers.len() == self.workers;
             serving && epochs.all(|epochs| Some(epochs) == first)
         });
         let mut failed = load.tally().total().failed;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use testkit::load::{Options, Trust};
 use testkit::process::{Client, DEADLINE, Memcached, Quickack, free_address, wait_until};
 
-use super::crew::{self, crew};
+use super::harness::{self, workers};
 
 /// Three servers that return their own name for every key, and clients of every worker.
 struct Field {
@@ -34,10 +34,10 @@ impl Field {
         let said = |rule: &&&str| more.iter().any(|line| name(line) == name(rule));
         let rules: Vec<&str> =
             RULES.iter().filter(|rule| !said(rule)).chain(more).copied().collect();
-        let quickack = crew::start(WORKERS, &[], &addresses, &rules);
+        let quickack = harness::start(WORKERS, &[], &addresses, &rules);
         let (mut clients, mut counts) = (Vec::new(), [0; WORKERS]);
         while counts.iter().any(|count| *count < 2) {
-            let (client, worker) = crew::client_of(&quickack);
+            let (client, worker) = harness::client_of(&quickack);
             counts[worker] += 1;
             clients.push(client);
         }
@@ -59,7 +59,7 @@ impl Field {
         self.memcacheds[server].process.wait_for_end();
     }
 
-    fn revive(&mut self, server: usize) {
+    fn restart(&mut self, server: usize) {
         let address = self.memcacheds[server].address;
         let start = Instant::now();
         self.memcacheds[server] = loop {
@@ -76,7 +76,7 @@ impl Field {
         for key in 0..KEYS {
             self.ask(key % self.clients.len(), key);
         }
-        let json = crew::stats(&self.quickack);
+        let json = harness::stats(&self.quickack);
         let servers = json["pools"][0]["servers"].as_array().cloned().unwrap_or_default();
         servers.iter().filter(|server| server["ejected"] == true).count()
     }
@@ -157,9 +157,9 @@ fn a_server_of_memcacheds_leaves_and_returns_for_all_workers_at_once() {
             assert!(!stayed || without[key] == owners[key], "key{key} moved for nothing");
             assert_ne!(without[key], Some(gone));
         }
-        let epochs: Vec<u64> = crew(&field.quickack).values().map(|one| one.health).collect();
+        let epochs: Vec<u64> = workers(&field.quickack).values().map(|one| one.health).collect();
         assert!(epochs.iter().all(|epoch| *epoch == epochs[0]), "{epochs:?}");
-        field.revive(gone);
+        field.restart(gone);
         // It comes back without data, for all workers or for none.
         field.change(&keys, |answer| answer != Some(EMPTY));
         field.fill(gone);
@@ -176,16 +176,16 @@ fn a_new_worker_before_memcached_begins_with_the_ring_of_the_others() {
     field.kill(1);
     field.change(&keys, |answer| answer.is_none());
     let without = field.owners();
-    let old = crew(&field.quickack)[&0].pid;
+    let old = workers(&field.quickack)[&0].pid;
     testkit::process::send(old, rustix::process::Signal::KILL);
     wait_until("worker 0 is there again", || {
-        crew(&field.quickack).get(&0).is_some_and(|one| one.pid != old && one.is_serving())
+        workers(&field.quickack).get(&0).is_some_and(|one| one.pid != old && one.is_serving())
     });
     field.clients.clear();
-    wait_until("nobody is counted any more", || crew::clients(&field.quickack) == 0);
+    wait_until("nobody is counted any more", || harness::clients(&field.quickack) == 0);
     let mut seen = [false; WORKERS];
     while seen != [true; WORKERS] {
-        let (client, worker) = crew::client_of(&field.quickack);
+        let (client, worker) = harness::client_of(&field.quickack);
         seen[worker] = true;
         field.clients.push(client);
     }
@@ -229,22 +229,22 @@ fn what_a_dead_worker_has_reported_before_memcached_counts_no_more() {
     let memcached = Memcached::start();
     let servers = [memcached.address, free_address()];
     let rules = [&RULES[..3], &["server_retry_timeout: 60000"]].concat();
-    let quickack = crew::start(3, &[], &servers, &rules);
+    let quickack = harness::start(3, &[], &servers, &rules);
     // They have sent nothing yet: the workers know nothing of the second server.
     let (mut clients, mut spare) = (BTreeMap::new(), Vec::new());
     while clients.len() < 3 {
-        let before = crew(&quickack);
+        let before = workers(&quickack);
         let client: Client = quickack.client();
         let mut found = None;
         wait_until("one worker has one client more", || {
-            let after = crew(&quickack);
+            let after = workers(&quickack);
             found = before.keys().copied().find(|n| after[n].clients > before[n].clients);
             found.is_some()
         });
         // Each client stays: one that left might hide the next.
         spare.extend(clients.insert(found.expect("it was waited for"), client));
     }
-    let health = || crew::stats(&quickack)["pools"][0]["servers"][1]["health"].clone();
+    let health = || harness::stats(&quickack)["pools"][0]["servers"][1]["health"].clone();
     let mut fail = |worker: usize| {
         let client = clients.get_mut(&worker).expect("each has one");
         for key in 0..KEYS {
@@ -262,10 +262,10 @@ fn what_a_dead_worker_has_reported_before_memcached_counts_no_more() {
     assert_eq!(health(), "up");
     fail(0);
     wait_until("one worker says that it is down", || health() == "down");
-    let old = crew(&quickack)[&0].pid;
+    let old = workers(&quickack)[&0].pid;
     testkit::process::send(old, rustix::process::Signal::KILL);
     wait_until("worker 0 is there again", || {
-        crew(&quickack).get(&0).is_some_and(|one| one.pid != old && one.is_serving())
+        workers(&quickack).get(&0).is_some_and(|one| one.pid != old && one.is_serving())
     });
     assert_eq!(health(), "up", "nobody who is there has met it");
     fail(1);
@@ -280,11 +280,11 @@ fn what_a_dead_worker_has_reported_before_memcached_counts_no_more() {
 fn servers_of_memcacheds_that_come_and_go_under_load_mix_nothing_up() {
     let mut field = Field::new(3, &[]);
     let options = Options { trust: Trust::Old, rate: Some(3_000), ..Options::default() };
-    let load = crew::load(&field.quickack, 40, options);
+    let load = harness::load(&field.quickack, 40, options);
     for server in [0, 1] {
         field.kill(server);
         load.wait_for_requests(1_500);
-        field.revive(server);
+        field.restart(server);
         load.wait_for_requests(1_500);
     }
     let tally = load.stop();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use testkit::process::{Client, DEADLINE, Memcached, free_address};
 
-use super::{crew, quickack};
+use super::{harness, quickack};
 
 /// A server of the test's own, which records every line and behaves as the test decides.
 struct Server {
@@ -406,7 +406,7 @@ fn a_flush_all_on_new_connections_is_done_at_no_memcached_if_one_was_killed() {
     const FLUSHES: usize = 24;
     let backs = [Memcached::start(), Memcached::start(), Memcached::start()];
     let addresses = backs.each_ref().map(|back| back.address);
-    let quickack = crew::start(3, &[], &addresses, &["allow: [flush_all]"]);
+    let quickack = harness::start(3, &[], &addresses, &["allow: [flush_all]"]);
     let [one, other, dead] = backs;
     let address = dead.address;
     drop(dead);

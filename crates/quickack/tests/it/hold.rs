@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use testkit::process::{Client, Quickack, wait_until};
 
-use super::crew::{field, stats, wait_for_crew};
+use super::harness::{field, stats, wait_for_workers};
 
 /// The time that a client waits for a server.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ fn try_first_in_vain(quickack: &Quickack, request: &str) {
 /// are held and cancelled. Returns how often it was executed when the server is awake again.
 fn check_retries(workers: usize, tries: usize, append: impl Fn(&str) -> String, done: &str) {
     let (memcached, quickack) = field(workers, &[], &[]);
-    wait_for_crew(&quickack, workers);
+    wait_for_workers(&quickack, workers);
     // Most workers have a link by now, and some may have none.
     let mut clients: Vec<Client> = (0..4 * workers).map(|_| quickack.client()).collect();
     clients.iter_mut().for_each(|client| client.ask("set k 0 0 1\r\n0\r\n", "STORED\r\n"));

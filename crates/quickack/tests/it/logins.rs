@@ -124,7 +124,7 @@ fn before_a_login_memcached_hears_nothing_of_a_client() {
     assert_eq!(answer(&mut stranger).0, NOT_FOUND);
     assert_eq!(answer(&mut stranger).0, OK);
     assert_eq!(memcached.stat("curr_items"), 0, "a login is no item");
-    let stats = super::crew::stats(&quickack).to_string();
+    let stats = super::harness::stats(&quickack).to_string();
     assert!(stats.contains("\"logins_total\":4"), "{stats}");
     assert!(stats.contains("\"logins_failed_total\":3"), "{stats}");
     // The last failure is reported without a fourth one.
@@ -241,7 +241,7 @@ fn memcached_with(users: &Path) -> Memcached {
 fn a_reload_takes_other_passwords_and_who_is_logged_in_stays_before_memcached() {
     let folder = private("users", USERS);
     let users = format!("users: {}", folder.path().join("users").display());
-    let (_memcached, quickack) = super::crew::field(2, &[], &[&users]);
+    let (_memcached, quickack) = super::harness::field(2, &[], &[&users]);
     let mut clients: Vec<Client> = (0..6).map(|_| quickack.client()).collect();
     clients.iter_mut().for_each(|client| client.ask(&login("anna", "old-secret"), "STORED\r\n"));
     assert!(quickack.admin_ok(&["reload"]).contains("nothing changed"));
@@ -262,9 +262,9 @@ fn a_reload_takes_other_passwords_and_who_is_logged_in_stays_before_memcached() 
     quickack.admin_ok(&["set", "alpha.timeout=3s"]);
     quickack.client().ask(&login("carl", "new-secret"), "STORED\r\n");
     // A worker that is started later has them too.
-    let pid = super::crew::crew(&quickack)[&0].pid;
+    let pid = super::harness::workers(&quickack)[&0].pid;
     send(pid, Signal::KILL);
-    super::crew::wait_for_crew(&quickack, 2);
+    super::harness::wait_for_workers(&quickack, 2);
     (0..8).for_each(|_| quickack.client().ask(&login("carl", "new-secret"), "STORED\r\n"));
     let shown = format!("{}{}{refused:?}", quickack.process.said(), command_lines(&quickack));
     assert!(!shown.contains("secret"), "{shown}");
@@ -281,7 +281,7 @@ fn command_lines(quickack: &Quickack) -> String {
 fn a_login_goes_with_its_client_from_worker_to_worker_before_memcached() {
     let folder = private("users", USERS);
     let users = format!("users: {}", folder.path().join("users").display());
-    let (memcached, quickack) = super::crew::field(4, &[], &[&users]);
+    let (memcached, quickack) = super::harness::field(4, &[], &[&users]);
     let mut known: Vec<Client> = (0..16).map(|_| quickack.client()).collect();
     let mut strangers: Vec<Client> = (0..4).map(|_| quickack.client()).collect();
     for (at, client) in known.iter_mut().enumerate() {
@@ -293,11 +293,11 @@ fn a_login_goes_with_its_client_from_worker_to_worker_before_memcached() {
         }
     }
     for count in [1, 3] {
-        let text = super::crew::text(count, &[], &[memcached.address], &[&users]);
+        let text = super::harness::text(count, &[], &[memcached.address], &[&users]);
         quickack.rewrite(&text);
         quickack.admin_ok(&["reload"]);
-        super::crew::wait_for_crew(&quickack, count);
-        super::crew::wait_for_clients(&quickack, 20);
+        super::harness::wait_for_workers(&quickack, count);
+        super::harness::wait_for_clients(&quickack, 20);
         for (at, client) in known.iter_mut().enumerate() {
             if at % 2 == 0 {
                 client.ask("get a\r\n", "END\r\n");

@@ -10,7 +10,7 @@ use testkit::load::{Counts, Options};
 use testkit::process::{Client, Memcached, Process, Quickack, free_address, send, wait_until};
 
 use super::QUICKACK;
-use super::crew::{self, crew};
+use super::harness::{self, workers};
 
 /// Returns one number of the first pool.
 #[track_caller]
@@ -22,7 +22,7 @@ fn number(json: &Value, path: &[&str]) -> u64 {
 
 /// Returns the answered requests of clients: reads and updates.
 fn answered(quickack: &Quickack) -> (u64, u64) {
-    let json = crew::stats(quickack);
+    let json = harness::stats(quickack);
     let count = |name: &str| number(&json, &["latency_us", name, "count"]);
     let (reads, updates) = (count("reads"), count("updates"));
     assert_eq!(number(&json, &["requests_total"]), reads + updates);
@@ -32,8 +32,8 @@ fn answered(quickack: &Quickack) -> (u64, u64) {
 #[test]
 fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() {
     let memcached = Memcached::start();
-    let quickack = crew::start(4, &[], &[memcached.address], &["timeout: 60000"]);
-    let load = crew::load(&quickack, 40, Options { depth: 3, keys: 12, ..Options::default() });
+    let quickack = harness::start(4, &[], &[memcached.address], &["timeout: 60000"]);
+    let load = harness::load(&quickack, 40, Options { depth: 3, keys: 12, ..Options::default() });
     load.wait_for_requests(5_000);
     load.pause();
     let total = load.tally().total();
@@ -43,17 +43,17 @@ fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() 
         load.wait_for_requests(500);
         if n % 2 == 0 {
             let more = format!("timeout: {}", 60_001 + n);
-            quickack.rewrite(&crew::text(4, &[], &[memcached.address], &[&more]));
+            quickack.rewrite(&harness::text(4, &[], &[memcached.address], &[&more]));
             quickack.admin_ok(&["reload"]);
         } else {
             // Nothing is outstanding: the dead worker's count equals the answers that its clients
             // received.
             load.pause();
-            let old = crew(&quickack)[&(n / 2)].pid;
+            let old = workers(&quickack)[&(n / 2)].pid;
             send(old, Signal::KILL);
             wait_until("a successor serves", || {
-                let crew = crew(&quickack);
-                crew.get(&(n / 2)).is_some_and(|one| one.pid != old && one.is_serving())
+                let workers = workers(&quickack);
+                workers.get(&(n / 2)).is_some_and(|one| one.pid != old && one.is_serving())
             });
             load.resume();
         }
@@ -63,7 +63,7 @@ fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() 
         assert_eq!((total.failed, total.lost), (0, 0));
         assert_eq!(answered(&quickack), (total.gets, total.updates), "round {n}: {total:?}");
     }
-    let clients = crew::clients(&quickack);
+    let clients = harness::clients(&quickack);
     assert_eq!(clients, 40, "those of the dead are gone from the gauges");
 }
 
@@ -72,7 +72,7 @@ fn the_counters_are_the_loads_own_through_deaths_and_reloads_before_memcached() 
 fn the_stats_port_speaks_as_nutcrackers_does_before_memcached() {
     let memcached = Memcached::start();
     let port = free_address();
-    let text = crew::text(2, &[&format!("stats: {port}")], &[memcached.address], &[]);
+    let text = harness::text(2, &[&format!("stats: {port}")], &[memcached.address], &[]);
     let quickack = Quickack::start(QUICKACK, &text);
     let client = || {
         let mut client = quickack.client();
@@ -93,7 +93,7 @@ fn the_stats_port_speaks_as_nutcrackers_does_before_memcached() {
 /// The id of a removed server is reused for the next new server, whose counters must begin at zero:
 /// in the statistics for people and programs, in twemproxy's, and in those sent to clients.
 #[test]
-fn a_server_that_comes_begins_at_nothing_whoever_had_its_row_before_memcached() {
+fn a_server_that_comes_begins_at_nothing_whoever_had_its_id_before_memcached() {
     let memcacheds: Vec<Memcached> = (0..4).map(|_| Memcached::start()).collect();
     let addresses: Vec<SocketAddr> = memcacheds.iter().map(|memcached| memcached.address).collect();
     let port = free_address();
@@ -101,10 +101,10 @@ fn a_server_that_comes_begins_at_nothing_whoever_had_its_row_before_memcached() 
     // With modula, keys that differ by one reach both servers.
     let text = |second: SocketAddr| {
         let pool = ["distribution: modula", "hash: one_at_a_time"];
-        crew::text(2, &[&stats], &[addresses[0], second], &pool)
+        harness::text(2, &[&stats], &[addresses[0], second], &pool)
     };
     let quickack = Quickack::start(QUICKACK, &text(addresses[1]));
-    crew::wait_for_crew(&quickack, 2);
+    harness::wait_for_workers(&quickack, 2);
     for round in 0..9 {
         let old = addresses[1 + round % 3];
         let mut client = quickack.client();
@@ -113,7 +113,7 @@ fn a_server_that_comes_begins_at_nothing_whoever_had_its_row_before_memcached() 
         let done = of_server(&quickack, port, old);
         assert!(done.iter().any(|(name, count)| name == "requests" && *count > 0), "{done:?}");
         // The id is free when the old server is gone, and is reused when the new one is added.
-        quickack.rewrite(&crew::text(2, &[&stats], &addresses[..1], &[]));
+        quickack.rewrite(&harness::text(2, &[&stats], &addresses[..1], &[]));
         quickack.admin_ok(&["reload", "--allow-remap"]);
         let new = addresses[1 + (round + 1) % 3];
         quickack.rewrite(&text(new));
@@ -134,7 +134,7 @@ fn of_server(quickack: &Quickack, port: SocketAddr, address: SocketAddr) -> Vec<
             _ => {}
         }
     }
-    let json = crew::stats(quickack);
+    let json = harness::stats(quickack);
     let servers = json["pools"][0]["servers"].as_array().expect("a list of servers");
     let label = Value::from(address.to_string());
     let ours = servers.iter().find(|server| server["label"] == label);

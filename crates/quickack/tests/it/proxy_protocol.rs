@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use testkit::process::{Client, Quickack};
 
-use super::crew;
+use super::harness;
 
 const V1: &[u8] = b"PROXY TCP4 203.0.113.7 203.0.113.8 56324 11211\r\n";
 const UNKNOWN: &[u8] = b"PROXY UNKNOWN\r\n";
@@ -23,7 +23,7 @@ fn headers() -> Vec<Vec<u8>> {
 }
 
 fn field(from: &str) -> (testkit::process::Memcached, Quickack) {
-    crew::field(2, &[], &[&format!("proxy_protocol: {from}")])
+    harness::field(2, &[], &[&format!("proxy_protocol: {from}")])
 }
 
 #[test]
@@ -70,9 +70,9 @@ fn what_is_no_header_where_one_must_be_is_not_served_before_memcached() {
 
 /// With a header or without, cut off anywhere: a health check causes no log line.
 #[test]
-fn a_balancer_that_knocks_and_leaves_costs_no_line_before_memcached() {
+fn a_balancer_that_connects_and_leaves_costs_no_line_before_memcached() {
     let (_memcached, quickack) = field("from [127.0.0.0/8]");
-    let (_other, plain) = crew::field(2, &[], &[]);
+    let (_other, plain) = harness::field(2, &[], &[]);
     let before = [quickack.process.said(), plain.process.said()];
     for _ in 0..20 {
         for quickack in [&quickack, &plain] {
@@ -94,7 +94,9 @@ fn a_balancer_that_knocks_and_leaves_costs_no_line_before_memcached() {
     client.expect("END\r\n");
     plain.client().ask("get a\r\n", "END\r\n");
     for (quickack, before) in [&quickack, &plain].into_iter().zip(before) {
-        testkit::process::wait_until("the knockers are gone", || crew::clients(quickack) <= 1);
+        testkit::process::wait_until("the balancer's connections are gone", || {
+            harness::clients(quickack) <= 1
+        });
         assert_eq!(quickack.process.said(), before);
     }
 }

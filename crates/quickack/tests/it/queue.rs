@@ -11,7 +11,7 @@ use std::time::Instant;
 use rustix::process::Signal;
 use testkit::process::{Client, DEADLINE, freeze, send, wait_until};
 
-use super::crew::{self, crew, wait_for_crew};
+use super::harness::{self, wait_for_workers, workers};
 
 /// Number of clients that wait at a time.
 const WAITING: usize = 200;
@@ -27,7 +27,7 @@ fn overflows() -> u64 {
 }
 
 /// Connects clients that send a request and do not wait; no worker has accepted them yet.
-fn knock(address: SocketAddr) -> Vec<Client> {
+fn connect(address: SocketAddr) -> Vec<Client> {
     let mut clients: Vec<Client> = (0..WAITING).map(|_| Client::connect(address)).collect();
     clients.iter_mut().for_each(|client| client.send("get nobody-has-this\r\n"));
     clients
@@ -40,15 +40,15 @@ fn all_are_served(mut clients: Vec<Client>) {
 /// Stops two workers with clients at their listeners, and kills them.
 fn check_kill(accept: &str) {
     let (_memcached, quickack) =
-        crew::field(2, &[&format!("accept: {accept}"), "hang_timeout: 0"], &["backlog: 1024"]);
+        harness::field(2, &[&format!("accept: {accept}"), "hang_timeout: 0"], &["backlog: 1024"]);
     let before = overflows();
     for _ in 0..3 {
-        let workers = crew(&quickack);
+        let workers = workers(&quickack);
         workers.values().for_each(|worker| freeze(worker.pid));
-        let clients = knock(quickack.address());
+        let clients = connect(quickack.address());
         workers.values().for_each(|worker| send(worker.pid, Signal::KILL));
         all_are_served(clients);
-        wait_for_crew(&quickack, 2);
+        wait_for_workers(&quickack, 2);
     }
     assert_eq!(overflows(), before, "the kernel turned somebody away");
 }
@@ -71,14 +71,14 @@ fn two_hundred_wait_for_the_mutex_before_memcached_while_its_workers_are_killed(
 /// They wait while the file is read and the workers reply; no client is forgotten.
 #[test]
 fn two_hundred_wait_before_memcached_while_the_configuration_changes() {
-    let (memcached, quickack) = crew::field(2, &["hang_timeout: 0"], &["backlog: 1024"]);
+    let (memcached, quickack) = harness::field(2, &["hang_timeout: 0"], &["backlog: 1024"]);
     let before = overflows();
     for n in 0..5 {
         let more = ["backlog: 1024", &format!("timeout: {}", 60_000 + n)];
-        quickack.rewrite(&crew::text(2, &["hang_timeout: 0"], &[memcached.address], &more));
-        let workers = crew(&quickack);
+        quickack.rewrite(&harness::text(2, &["hang_timeout: 0"], &[memcached.address], &more));
+        let workers = workers(&quickack);
         workers.values().for_each(|worker| freeze(worker.pid));
-        let clients = knock(quickack.address());
+        let clients = connect(quickack.address());
         let mut reload = quickack.admin_command(&["reload"]);
         let mut reload = reload.stdout(std::process::Stdio::null()).spawn().expect("it was built");
         workers.values().for_each(|worker| send(worker.pid, Signal::CONT));
@@ -155,12 +155,12 @@ fn visit(address: SocketAddr) -> Result<(), String> {
 /// way.
 fn check_storm(accept: &str) {
     let global = format!("accept: {accept}");
-    let (memcached, quickack) = crew::field(4, &[&global], &["backlog: 1024"]);
+    let (memcached, quickack) = harness::field(4, &[&global], &["backlog: 1024"]);
     let before = overflows();
     let storm = Storm::start(quickack.address());
     for count in [2, 4, 1, 3] {
         storm.wait_for(200);
-        let text = crew::text(count, &[&global], &[memcached.address], &["backlog: 1024"]);
+        let text = harness::text(count, &[&global], &[memcached.address], &["backlog: 1024"]);
         quickack.rewrite(&text);
         quickack.admin_ok(&["reload"]);
     }

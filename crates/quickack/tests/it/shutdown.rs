@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use testkit::load::Options;
 use testkit::process::{DEADLINE, Memcached, Quickack, freeze, send, wait_until};
 
-use super::{QUICKACK, crew, quickack};
+use super::{QUICKACK, harness, quickack};
 
 /// A server that answers a get only when the test tells it to, and reports when it has received
 /// one.
@@ -138,8 +138,8 @@ fn quit_answers_what_was_asked_and_exits_with_0() {
 #[test]
 fn term_under_load_is_no_error_for_any_client_of_memcached() {
     for workers in [1, 4] {
-        let (_memcached, mut quickack) = crew::field(workers, &[], &[]);
-        let load = crew::load(&quickack, 50, Options::default());
+        let (_memcached, mut quickack) = harness::field(workers, &[], &[]);
+        let load = harness::load(&quickack, 50, Options::default());
         quickack.process.signal(Signal::TERM);
         let status = quickack.process.wait_for_end();
         assert_eq!(status.code(), Some(0), "{}", quickack.process.said());
@@ -154,7 +154,7 @@ fn term_under_load_is_no_error_for_any_client_of_memcached() {
 #[test]
 fn a_second_term_ends_at_once_whoever_still_waits() {
     let server = Hesitant::start();
-    let text = crew::text(2, &["shutdown_timeout: 60s"], &[server.address], &["timeout: 60000"]);
+    let text = harness::text(2, &["shutdown_timeout: 60s"], &[server.address], &["timeout: 60000"]);
     let mut quickack = Quickack::start(QUICKACK, &text);
     let mut client = quickack.client();
     client.send("get a\r\n");
@@ -176,8 +176,8 @@ fn a_second_term_ends_at_once_whoever_still_waits() {
 /// A worker that does not answer does not delay the master's end.
 #[test]
 fn term_is_not_held_up_by_a_stopped_worker_before_memcached() {
-    let (_memcached, mut quickack) = crew::field(2, &["shutdown_timeout: 300ms"], &[]);
-    freeze(crew::crew(&quickack)[&1].pid);
+    let (_memcached, mut quickack) = harness::field(2, &["shutdown_timeout: 300ms"], &[]);
+    freeze(harness::workers(&quickack)[&1].pid);
     let start = Instant::now();
     quickack.process.signal(Signal::TERM);
     quickack.process.wait_for_end();
@@ -189,10 +189,10 @@ fn usr1_and_hup_write_on_in_a_new_file_after_the_log_of_memcached_was_moved() {
     let folder = tempfile::tempdir().expect("a folder for the log");
     let (log, old) = (folder.path().join("log"), folder.path().join("log.1"));
     let memcached = Memcached::start();
-    let text = crew::text(2, &[], &[memcached.address], &[]);
+    let text = harness::text(2, &[], &[memcached.address], &[]);
     let quickack = Quickack::start(QUICKACK, &text);
-    crew::wait_for_crew(&quickack, 2);
-    quickack.rewrite(&crew::text(
+    harness::wait_for_workers(&quickack, 2);
+    quickack.rewrite(&harness::text(
         2,
         &[&format!("log: {}", log.display())],
         &[memcached.address],
@@ -205,22 +205,22 @@ fn usr1_and_hup_write_on_in_a_new_file_after_the_log_of_memcached_was_moved() {
         let before = std::fs::read_to_string(&old).unwrap_or_default();
         quickack.process.signal(signal);
         wait_until("a new log is there", || log.exists());
-        let worker = crew::crew(&quickack)[&0].pid;
+        let worker = harness::workers(&quickack)[&0].pid;
         send(worker, Signal::KILL);
         wait_until("the death is in the new log", || {
             std::fs::read_to_string(&log).is_ok_and(|text| text.contains(&worker.to_string()))
         });
         let after = std::fs::read_to_string(&old).unwrap_or_default();
         assert!(!after.contains(&worker.to_string()), "{before}\n{after}");
-        crew::wait_for_crew(&quickack, 2);
+        harness::wait_for_workers(&quickack, 2);
     }
 }
 
 /// They release their clients; new clients wait in the queue until a reload starts new workers.
 #[test]
 fn winch_retires_the_workers_before_memcached_and_keeps_the_listeners() {
-    let (_memcached, quickack) = crew::field(2, &[], &[]);
-    let load = crew::load(&quickack, 20, Options { rate: Some(2_000), ..Options::default() });
+    let (_memcached, quickack) = harness::field(2, &[], &[]);
+    let load = harness::load(&quickack, 20, Options { rate: Some(2_000), ..Options::default() });
     quickack.process.signal(Signal::WINCH);
     wait_until("the workers are gone", || quickack.workers().is_empty());
     let mut client = quickack.client();
@@ -236,7 +236,7 @@ fn winch_retires_the_workers_before_memcached_and_keeps_the_listeners() {
 /// Workers notice the master's death: they must not serve without a master for ever.
 #[test]
 fn workers_before_memcached_end_when_their_master_is_killed() {
-    let (_memcached, mut quickack) = crew::field(2, &[], &[]);
+    let (_memcached, mut quickack) = harness::field(2, &[], &[]);
     let workers = quickack.workers();
     quickack.process.signal(Signal::KILL);
     quickack.process.wait_for_end();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rustix::process::Signal;
 use testkit::process::{Client, Memcached, Quickack, send, wait_until};
 
-use super::crew::{self, crew};
+use super::harness::{self, workers};
 use super::quickack;
 
 /// Returns a list of statistics in its order.
@@ -167,15 +167,15 @@ fn stats_before_memcached_name_a_server_that_is_down() {
 #[test]
 fn stats_before_memcached_stay_when_a_worker_is_replaced() {
     let memcached = Memcached::start();
-    let quickack = crew::start(2, &[], &[memcached.address], &[]);
+    let quickack = harness::start(2, &[], &[memcached.address], &[]);
     quickack.client().ask("set a 0 0 1\r\n1\r\n", "STORED\r\n");
     let before = facts(&quickack);
     for number in [0, 1] {
-        let old = crew(&quickack)[&number].pid;
+        let old = workers(&quickack)[&number].pid;
         send(old, Signal::KILL);
         wait_until("a successor serves", || {
-            let crew = crew(&quickack);
-            crew.get(&number).is_some_and(|one| one.pid != old && one.is_serving())
+            let workers = workers(&quickack);
+            workers.get(&number).is_some_and(|one| one.pid != old && one.is_serving())
         });
     }
     let after = facts(&quickack);

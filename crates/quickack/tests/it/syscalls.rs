@@ -11,7 +11,7 @@ use testkit::load::Options;
 use testkit::process::{Client, Facts, Memcached, Process, Quickack, free_address};
 
 use super::QUICKACK;
-use super::crew::{self, crew};
+use super::harness::{self, workers};
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/golden/syscalls.txt")
@@ -52,15 +52,15 @@ fn names(trace: &str) -> BTreeSet<&str> {
 /// return.
 fn check(accept: &str) {
     let memcached = Memcached::start();
-    let mut text = crew::text(2, &[&format!("accept: {accept}")], &[memcached.address], &[]);
+    let mut text = harness::text(2, &[&format!("accept: {accept}")], &[memcached.address], &[]);
     // No process listens there, so links to it are opened again and again.
     let beta = format!("beta:\n  listen: 127.0.0.1:0\n  servers: [{}:1]\n", free_address());
     text.push_str(&beta);
     let quickack = Quickack::start(QUICKACK, &text);
-    crew::wait_for_crew(&quickack, 2);
-    let workers: Vec<u32> = crew(&quickack).values().map(|worker| worker.pid).collect();
+    harness::wait_for_workers(&quickack, 2);
+    let workers: Vec<u32> = workers(&quickack).values().map(|worker| worker.pid).collect();
     let options = Options { rate: Some(1_000), depth: 2, value_max: 20_000, ..Options::default() };
-    let load = crew::load(&quickack, 20, options);
+    let load = harness::load(&quickack, 20, options);
     let trace = traced(&workers, || {
         load.wait_for_requests(1_000);
         for _ in 0..20 {
@@ -125,9 +125,9 @@ fn strace_sees_only_the_listed_calls_of_a_worker_with_the_mutex_before_memcached
 /// A worker with the mutex accepts, and releases it before it serves any client.
 #[test]
 fn strace_sees_no_busy_worker_with_the_mutex_before_memcached() {
-    let (_memcached, quickack) = crew::field(2, &["accept: mutex"], &[]);
-    let workers: Vec<u32> = crew(&quickack).values().map(|worker| worker.pid).collect();
-    let load = crew::load(&quickack, 20, Options { rate: Some(2_000), ..Options::default() });
+    let (_memcached, quickack) = harness::field(2, &["accept: mutex"], &[]);
+    let workers: Vec<u32> = workers(&quickack).values().map(|worker| worker.pid).collect();
+    let load = harness::load(&quickack, 20, Options { rate: Some(2_000), ..Options::default() });
     let trace = traced(&workers, || {
         for _ in 0..50 {
             quickack.client().ask("get nobody-has-this\r\n", "END\r\n");

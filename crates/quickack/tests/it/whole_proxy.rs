@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use testkit::load::Options;
 use testkit::process::{Client, Memcached, wait_until};
 
-use super::crew;
+use super::harness;
 
 #[test]
 fn memcached_sees_no_more_links_than_the_cap_whatever_the_number_of_workers() {
     let memcached = Memcached::start();
     let alone = memcached.stat("curr_connections");
     let caps = ["server_connections: 4", "server_connections_max: 8"];
-    let quickack = crew::start(4, &[], &[memcached.address], &caps);
-    let load = crew::load(&quickack, 64, Options { depth: 4, keys: 12, ..Options::default() });
+    let quickack = harness::start(4, &[], &[memcached.address], &caps);
+    let load = harness::load(&quickack, 64, Options { depth: 4, keys: 12, ..Options::default() });
     load.wait_for_requests(5_000);
     assert_eq!(memcached.stat("curr_connections") - alone, 8);
-    quickack.rewrite(&crew::text(8, &[], &[memcached.address], &caps));
+    quickack.rewrite(&harness::text(8, &[], &[memcached.address], &caps));
     quickack.admin_ok(&["reload"]);
     load.wait_for_everybody();
     let mut links = 0;
@@ -33,14 +33,14 @@ fn memcached_sees_no_more_links_than_the_cap_whatever_the_number_of_workers() {
     });
     load.stop().assert_unharmed();
     // More workers than permitted links.
-    quickack.rewrite(&crew::text(9, &[], &[memcached.address], &caps));
+    quickack.rewrite(&harness::text(9, &[], &[memcached.address], &caps));
     let answer = quickack.admin(&["reload"]);
     assert!(!answer.ok && answer.text.contains("server_connections_max"), "{answer:?}");
 }
 
 #[test]
 fn clients_of_a_pool_before_memcached_are_counted_over_all_workers() {
-    let (_memcached, quickack) = crew::field(4, &[], &["client_connections: 10"]);
+    let (_memcached, quickack) = harness::field(4, &[], &["client_connections: 10"]);
     let mut served: Vec<Client> = Vec::new();
     for _ in 0..10 {
         let mut client = quickack.client();
@@ -52,7 +52,7 @@ fn clients_of_a_pool_before_memcached_are_counted_over_all_workers() {
     }
     for place in 0..10 {
         served.remove(place % 3);
-        wait_until("its place is free", || crew::clients(&quickack) == 9);
+        wait_until("its place is free", || harness::clients(&quickack) == 9);
         let mut client = quickack.client();
         client.ask("get a\r\n", "END\r\n");
         served.push(client);
@@ -90,7 +90,7 @@ fn a_storm_of_connects_is_shared_out_among_all_workers() {
         }
     });
     let global = [format!("server_connects_max: {PER_SECOND}")];
-    let quickack = crew::start(
+    let quickack = harness::start(
         4,
         &[&global[0]],
         &[address],

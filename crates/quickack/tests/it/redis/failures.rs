@@ -11,7 +11,7 @@ use testkit::resp::{Reply, Speaker};
 
 use super::model::{Model, Turn, swallow};
 use super::{addresses, quickack, servers};
-use crate::crew;
+use crate::harness;
 
 fn speak(quickack: &Quickack) -> Speaker {
     Speaker::connect(quickack.address())
@@ -331,7 +331,7 @@ fn check_asked_again(excuse: &'static str, counter: &str) {
 
 /// Returns a counter of the first server.
 fn again(quickack: &Quickack, counter: &str) -> u64 {
-    let stats = crew::stats(quickack);
+    let stats = harness::stats(quickack);
     let server = &stats["pools"][0]["servers"][0];
     server[counter].as_u64().unwrap_or_else(|| panic!("no {counter} in {server}"))
 }
@@ -420,7 +420,7 @@ fn a_script_that_was_flushed_through_us_stays_unknown_to_redis() {
     backs.iter().for_each(|back| drop(Speaker::connect(back.address).say("SCRIPT FLUSH")));
     assert_eq!(client.say(&run), Reply::Integer(42));
     let of_both = again(&quickack, "again_no_script_total")
-        + crew::stats(&quickack)["pools"][0]["servers"][1]["again_no_script_total"]
+        + harness::stats(&quickack)["pools"][0]["servers"][1]["again_no_script_total"]
             .as_u64()
             .unwrap_or(0);
     assert_eq!(of_both, 1);

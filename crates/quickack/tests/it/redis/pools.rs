@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use testkit::process::{Client, Family, Quickack, Redis, wait_until};
 
 use super::super::QUICKACK;
-use super::super::crew::wait_for_crew;
+use super::super::harness::wait_for_workers;
 use super::{addresses, config, quickack, servers};
 
 /// Sends one request as an array of bulk strings; the answer must begin with `reply`.
@@ -309,12 +309,12 @@ fn a_client_that_changes_its_worker_stays_who_it_is() {
         ask(client, &format!("SET here {at}"), "+OK\r\n");
     }
     // New workers get some of the clients, and hand them back when they retire.
-    for workers in [4, 1, 3] {
-        quickack.rewrite(&text(workers));
+    for count in [4, 1, 3] {
+        quickack.rewrite(&text(count));
         quickack.admin_ok(&["reload"]);
         wait_until("each worker has its share", || {
-            let crew = wait_for_crew(&quickack, workers);
-            crew.values().all(|worker| worker.clients >= 16 / workers as u64 - 1)
+            let workers = wait_for_workers(&quickack, count);
+            workers.values().all(|worker| worker.clients >= 16 / count as u64 - 1)
         });
         clients.iter_mut().enumerate().for_each(|(at, client)| still_is(client, at));
     }

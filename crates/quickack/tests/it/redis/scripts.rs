@@ -3,7 +3,7 @@
 use testkit::process::{Family, Quickack, Redis};
 use testkit::resp::{Reply, Speaker};
 
-use super::super::crew;
+use super::super::harness;
 use super::{addresses, config, quickack, servers};
 
 /// Every kind of reply that servers make of a table: empty, with odd bytes, and large.
@@ -74,7 +74,7 @@ fn no_line_that_a_script_writes_before_redis_or_valkey_ends_a_link() {
                 assert_eq!(canary.reply(), Ok(Reply::Integer(1)), "{script}");
             }
         }
-        let server = &crew::stats(&quickack)["pools"][0]["servers"][0];
+        let server = &harness::stats(&quickack)["pools"][0]["servers"][0];
         let count = |name: &str| server[name].as_u64().unwrap_or_else(|| panic!("no {name}"));
         assert_eq!((count("poisoned_total"), count("refused_down_total")), (0, 0), "{server}");
     }

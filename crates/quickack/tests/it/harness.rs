@@ -29,7 +29,7 @@ impl Worker {
 
 /// Returns all workers by number.
 #[track_caller]
-pub fn crew(quickack: &Quickack) -> BTreeMap<usize, Worker> {
+pub fn workers(quickack: &Quickack) -> BTreeMap<usize, Worker> {
     let text = quickack.ask("workers --json");
     let json: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
     let rows = json["workers"].as_array().unwrap_or_else(|| panic!("no workers in {text}"));
@@ -46,21 +46,21 @@ pub fn crew(quickack: &Quickack) -> BTreeMap<usize, Worker> {
 
 /// Waits until exactly `count` workers serve.
 #[track_caller]
-pub fn wait_for_crew(quickack: &Quickack, count: usize) -> BTreeMap<usize, Worker> {
-    let mut workers = crew(quickack);
+pub fn wait_for_workers(quickack: &Quickack, count: usize) -> BTreeMap<usize, Worker> {
+    let mut all = workers(quickack);
     wait_until(&format!("{count} workers serve; {}", quickack.process.said()), || {
-        workers = crew(quickack);
-        workers.len() == count && workers.values().all(Worker::is_serving)
+        all = workers(quickack);
+        all.len() == count && all.values().all(Worker::is_serving)
     });
-    workers
+    all
 }
 
 /// Returns the clients of each worker, once their sum is `count`.
 #[track_caller]
 pub fn wait_for_clients(quickack: &Quickack, count: u64) -> Vec<u64> {
     let mut clients = Vec::new();
-    wait_until(&format!("the workers have {count} clients: {:?}", crew(quickack)), || {
-        clients = crew(quickack).values().map(|worker| worker.clients).collect();
+    wait_until(&format!("the workers have {count} clients: {:?}", workers(quickack)), || {
+        clients = workers(quickack).values().map(|worker| worker.clients).collect();
         clients.iter().sum::<u64>() == count
     });
     clients
@@ -77,7 +77,7 @@ pub fn field(workers: usize, global: &[&str], pool: &[&str]) -> (Memcached, Quic
 /// Starts quickack in front of running servers.
 pub fn start(workers: usize, global: &[&str], servers: &[SocketAddr], pool: &[&str]) -> Quickack {
     let quickack = Quickack::start(QUICKACK, &text(workers, global, servers, pool));
-    wait_for_crew(&quickack, workers);
+    wait_for_workers(&quickack, workers);
     quickack
 }
 
@@ -96,12 +96,12 @@ pub fn load(quickack: &Quickack, connections: usize, options: testkit::load::Opt
 
 /// Returns a client, and the number of the worker that serves it.
 pub fn client_of(quickack: &Quickack) -> (Client, usize) {
-    let before = crew(quickack);
+    let before = workers(quickack);
     let mut client = quickack.client();
     client.ask("get nobody-has-this\r\n", "END\r\n");
     let mut found = None;
     wait_until("one worker has one client more", || {
-        let after = crew(quickack);
+        let after = workers(quickack);
         found = before.keys().copied().find(|n| after[n].clients > before[n].clients);
         found.is_some()
     });
@@ -118,5 +118,5 @@ pub fn stats(quickack: &Quickack) -> Value {
 /// Returns the number of clients of all workers.
 #[track_caller]
 pub fn clients(quickack: &Quickack) -> u64 {
-    crew(quickack).values().map(|worker| worker.clients).sum()
+    workers(quickack).values().map(|worker| worker.clients).sum()
 }

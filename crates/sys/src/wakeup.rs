@@ -12,7 +12,7 @@ pub fn new() -> io::Result<OwnedFd> {
 }
 
 /// Wakes the process that waits on `fd`.
-pub fn poke(fd: impl AsFd) {
+pub fn wake(fd: impl AsFd) {
     // The write fails only if 2^64 wakeups are unread. Reset the counter, so that this one arrives.
     if io::write(&fd, &1u64.to_ne_bytes()) == Err(io::Errno::AGAIN) {
         let _ = io::read(&fd, &mut [0; 8]);
