@@ -56,8 +56,8 @@ mod tests {
         }
     }
 
-    /// The hits in docs/benchmarks.md were counted with this hash, so no bit of it changes unseen:
-    /// a key of every length up to three blocks, with the top bit set in some.
+    /// The hits in docs/benchmarks.md were counted with this hash, so this test detects a change of
+    /// any bit. It covers a key of every length up to three blocks, with the top bit set in some.
     #[test]
     fn the_hash_is_the_one_that_was_measured() {
         let keys = (0..=48u8).map(|len| (0..len).map(|at| at.wrapping_mul(151) ^ len).collect());

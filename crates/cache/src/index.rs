@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    /// Lanes are taken by turns, so that keys chosen to collide displace each other only.
+    /// Lanes are used in turn, so that keys chosen to collide displace only each other.
     #[test]
     fn the_bits_above_the_tag_say_who_is_displaced() {
         for chosen in 0..LANES as u32 {
@@ -308,7 +308,7 @@ mod tests {
                 let mut index = Index::new(4096);
                 haunt(&mut index, at_home(1), remembered);
                 let spread = |number: u32| u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                // In the upper half of the index, out of the way of the first.
+                // In the upper half of the index, away from the first.
                 (1..=younger).for_each(|number| {
                     haunt(&mut index, 1 << 63 | spread(number), remembered);
                 });
@@ -319,14 +319,14 @@ mod tests {
         }
     }
 
-    /// Among ghosts the oldest makes way, also when the generations have begun again at zero.
+    /// The oldest ghost is replaced, even after the generations have wrapped to zero.
     #[test]
     fn the_oldest_ghost_makes_way_for_an_item() {
         for begun in [0, 253, 255] {
             let mut index = Index::new(1);
             index.generation = begun;
             (1..=24).for_each(|number| haunt(&mut index, at_home(number), 0));
-            // The home's lanes were taken first, so they hold the oldest.
+            // The home's lanes were used first, so they hold the oldest.
             for number in 1..=3 {
                 assert_eq!(index.insert(at_home(100 + number), number), None);
                 let ages = index.buckets[0].places.map(|place| place & GHOST != 0);

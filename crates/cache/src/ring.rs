@@ -87,7 +87,7 @@ impl Ring {
         (self.used > 0).then_some(self.tail)
     }
 
-    /// Where the newest slot ends.
+    /// Returns the end of the newest slot.
     #[cfg(test)]
     pub fn head(&self) -> Option<u32> {
         (self.used > 0).then_some(self.head)

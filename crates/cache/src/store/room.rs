@@ -220,8 +220,8 @@ mod tests {
         assert_eq!(store.store(Mode::Set, &item, now), Outcome::Stored);
     }
 
-    /// A walk along a ring from its oldest slot: items that can be found, those of them that
-    /// expire, and the words they take.
+    /// Walks along a ring from its oldest slot. Returns the number of items that can be found, the
+    /// number of those that expire, and the words they take.
     fn walk(store: &Store, ring: &Ring) -> (u64, u64, u32) {
         let (mut items, mut expiring, mut live) = (0, 0, 0);
         let Some(first) = ring.oldest() else { return (0, 0, 0) };
@@ -241,7 +241,7 @@ mod tests {
         (items, expiring, live)
     }
 
-    /// Any step: what the store believes of its slots is what lies in them.
+    /// After any step the store's accounting equals the contents of its slots.
     #[test]
     fn the_books_are_what_the_arena_holds() {
         for seed in 0..4u64 {
@@ -298,7 +298,7 @@ mod tests {
         assert_ne!(append(1), found.at);
     }
 
-    /// Steps of four, from the mean of all.
+    /// Steps of four, starting from the mean of all.
     #[test]
     fn an_item_is_weighed_against_the_mean_of_all() {
         let mut store = Store::new(16 << 20, 1 << 20);
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// However much is worth keeping, one request moves no more than it may.
+    /// One request moves no more than its limit, however many items are worth keeping.
     #[test]
     fn one_request_moves_no_more_than_the_bound() {
         let mut store = Store::new(4 << 20, 1 << 20);
@@ -355,7 +355,7 @@ mod tests {
         let evictions = store.stats.evictions;
         assert_eq!(worth(&mut store, 0).0, 0, "and nothing may be moved");
         assert_eq!(store.stats.evictions, evictions + 1);
-        // Beside four times its own words a request moves so many, and evicts after that.
+        // A request moves that many words besides four times its own, and evicts after that.
         let before = store.main.live();
         let mut moves = MOVED_MAX + 4 * 8;
         let mut moved = 0;

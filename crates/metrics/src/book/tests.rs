@@ -100,7 +100,7 @@ fn why_not(memory: &'static [AtomicU64]) -> String {
     Book::open(&memory[..2]).err().map_or(String::new(), |refused| refused.to_string())
 }
 
-/// Seven pages: the next build finds the words of this one where it looks for them.
+/// Seven pages: the next build finds this build's words in the same places.
 #[test]
 fn a_row_takes_no_page_more_than_it_needs() {
     assert_eq!((PAGE, ROW, HEADER), (512, 7 * 512, 512));
@@ -154,7 +154,7 @@ fn no_more_is_used_than_there_is() {
     }
 }
 
-/// What a cleared row is given next must not meet what it held: not in any bucket.
+/// A cleared row must not show its old values to its next user: not in any bucket.
 #[test]
 fn a_cleared_row_has_forgotten_both_its_histograms() {
     let book = Book::private(1, 2);
@@ -207,8 +207,8 @@ fn a_writer_reads_its_own_and_knows_its_slot() {
     assert_eq!(book.sheet(3).book().total(1, Pool::Requests), 5 + 6 + 7 + 8);
 }
 
-/// FNV-1a over the names of all tables and the shape, each followed by 0xff: a build that counts
-/// anything else, or elsewhere, has another number.
+/// FNV-1a over the names of all tables and the shape, each followed by 0xff. A build with other
+/// counters, or with another order, has another number.
 #[test]
 fn the_layout_is_a_digest_of_every_name_and_of_the_shape() {
     let mut parts: Vec<Vec<u8>> = Vec::new();
