@@ -9,10 +9,11 @@
 //! | the world speaks | `handle_accept` `handle_received` `handle_transmitted` |
 //! | | `handle_connecting` `handle_connected` `handle_closed` `handle_timeout` |
 //! | the operator speaks | `install` `set_ejected` `drain` |
-//! | what to do now | `poll_action` `poll_timeout` `poll_transmit` + `transmit` |
+//! | what to do now | `poll_action` `poll_timeout` `wants_turn` `poll_transmit` + `transmit` |
 //!
 //! A driver's turn: hand over everything that is ready; carry out the actions; write the clients
-//! that `poll_transmit` names; when nothing more is ready, `end_turn` and write the links.
+//! that `poll_transmit` names; when nothing more is ready, `end_turn` and write the links. If
+//! `wants_turn` then, the next turn does not wait for anything.
 //!
 //! ```text
 //!   client ──handle_received──▶ intake ──▶ row ──route──▶ link queue ──transmit──▶ server
@@ -304,7 +305,12 @@ impl Proxy {
     /// Time has passed; call it when `poll_timeout` is due.
     pub fn handle_timeout(&mut self, now: Time) {
         self.desk.now = now;
+        // A timer that is set for a time that has come, again and again, would keep us here for
+        // ever: a worker that dies is started again.
+        let mut left = limits::TIMERS_IN_A_CALL * (self.timers.len() + 1);
         while let Some((set, due)) = self.timers.pop(now) {
+            assert!(left > 0, "timers are set without end for a time that has come: {due:?}");
+            left -= 1;
             self.timer(set, due, now);
         }
     }
@@ -330,6 +336,12 @@ impl Proxy {
     /// When `handle_timeout` wants to be called next.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.timers.next()
+    }
+
+    /// What was written after `end_turn` lets something go on: the turn that sees to it comes at
+    /// once, for nothing else may wake the driver.
+    pub fn wants_turn(&self) -> bool {
+        self.desk.has_resumable() || !self.waking.is_empty()
     }
 
     /// The next connection of a side that has got something to write since it was last named. Ask

@@ -132,6 +132,9 @@ pub const DOUBTS_MAX: u8 = 2;
 pub const RETIRE_US: u64 = 10_000_000;
 /// How long what is "now" may be out of date in the book of counters.
 pub const PUBLISH_PAUSE_US: u64 = 100_000;
+/// Timers that one call may see to, for each that was set when it began. Nearly all are set for
+/// later; more than this never end.
+pub const TIMERS_IN_A_CALL: usize = 64;
 /// The longest such pause.
 pub const BACKOFF_LAST_US: u64 = 1_000_000;
 

@@ -11,7 +11,8 @@ pub(crate) struct Memory {
 impl Memory {
     /// Whether `more` bytes are within the ceiling.
     pub(crate) fn has_room(&self, more: usize) -> bool {
-        self.held.saturating_add(more) <= self.max
+        let max = if bug!(HoardMemory) { self.max / 16 } else { self.max };
+        self.held.saturating_add(more) <= max
     }
 
     /// `limits` as they are now: the nearer the ceiling, the sooner a client that does not read is

@@ -49,6 +49,8 @@ pub struct Update {
     pub index: u64,
     /// Whether the client wants no answer.
     pub quiet: bool,
+    /// Its client has left and was told nothing of it, as it wanted, nor waited for anything.
+    pub unheard: bool,
     /// The event by which the proxy had all of it; zero before that.
     pub arrived: u64,
     pub arrived_at: Time,
@@ -148,6 +150,7 @@ impl Book {
             client,
             index,
             quiet,
+            unheard: false,
             arrived: 0,
             arrived_at: Time(0),
             left: 0,

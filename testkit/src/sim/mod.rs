@@ -23,6 +23,7 @@ mod forms;
 mod frame;
 mod history;
 mod judge;
+mod liveness;
 mod master;
 mod meta;
 pub(crate) mod random;

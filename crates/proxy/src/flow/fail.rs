@@ -142,7 +142,9 @@ impl Proxy {
     /// Gets that have waited for company as long as a request may wait are sent without it.
     fn end_gathering(&mut self, id: ConnId, queue: u64, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
-        if link.batch.as_ref().is_none_or(|batch| now < batch.since.after(queue)) {
+        let is_over = |batch: &Batch| now >= batch.since.after(queue);
+        let is_forgotten = bug!(GatherForEver) || bug!(SpinTimer);
+        if !link.batch.as_ref().is_some_and(|batch| is_over(batch)) || is_forgotten {
             return;
         }
         let pool = &mut self.desk.pools[link.pool as usize];

@@ -66,7 +66,7 @@ impl Proxy {
 
     /// At the end of a turn: what has retired and is not needed any more makes room.
     pub(crate) fn sweep(&mut self) {
-        if self.retired {
+        if self.retired && !bug!(NeverVacate) {
             self.vacate();
         }
     }

@@ -18,6 +18,9 @@ pub trait Mind {
     fn poll_action(&mut self) -> Option<Action>;
     fn poll_timeout(&self) -> Option<Time>;
     fn poll_transmit(&mut self, side: Side) -> Option<ConnId>;
+    fn wants_turn(&self) -> bool {
+        false
+    }
     fn transmit<'a>(&'a self, conn: ConnId, out: &mut Slices<'a>);
     fn drain(&mut self, now: Time);
     fn is_drained(&self) -> bool;
@@ -91,6 +94,10 @@ impl Mind for Proxy {
 
     fn poll_transmit(&mut self, side: Side) -> Option<ConnId> {
         Proxy::poll_transmit(self, side)
+    }
+
+    fn wants_turn(&self) -> bool {
+        Proxy::wants_turn(self)
     }
 
     fn transmit<'a>(&'a self, conn: ConnId, out: &mut Slices<'a>) {

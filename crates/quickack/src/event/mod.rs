@@ -317,7 +317,7 @@ impl<'m> Loop<'m> {
                 (self.used, self.used_at) = ((user, system), now);
             }
         }
-        if self.door.is_knocked() {
+        if self.door.is_knocked() || self.mind.wants_turn() {
             return Some(AT_ONCE);
         }
         let due = [
