@@ -11,7 +11,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// Whether `more` bytes are within the ceiling.
     pub(crate) fn has_room(&self, more: usize) -> bool {
-        let max = if bug!(HoardMemory) { self.max / 16 } else { self.max };
+        let max = if bug!(HoardMemory) { self.max / 256 } else { self.max };
         self.held.saturating_add(more) <= max
     }
 

@@ -49,8 +49,6 @@ pub struct Update {
     pub index: u64,
     /// Whether the client wants no answer.
     pub quiet: bool,
-    /// Its client has left and was told nothing of it, as it wanted, nor waited for anything.
-    pub unheard: bool,
     /// The event by which the proxy had all of it; zero before that.
     pub arrived: u64,
     pub arrived_at: Time,
@@ -112,6 +110,8 @@ pub struct Book {
     pub redis: Ledger,
     /// The opaques of requests that were told to fill an item, and not yet seen to be, by pool.
     pub wins: BTreeSet<(usize, String)>,
+    /// Updates that nobody waits for, of clients that have left, until they are executed.
+    pub unheard: Vec<u32>,
     /// When marks were first asked for or left, by pool.
     pub marked: BTreeMap<usize, u64>,
     /// By pool, then by key.
@@ -150,7 +150,6 @@ impl Book {
             client,
             index,
             quiet,
-            unheard: false,
             arrived: 0,
             arrived_at: Time(0),
             left: 0,

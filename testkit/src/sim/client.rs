@@ -270,7 +270,7 @@ impl Client {
     pub fn unheard(&self) -> impl Iterator<Item = u32> {
         let last = (0..self.arrived).rev().find(|at| self.expects[*at].is_owed());
         let rest = self.expects.iter().take(self.arrived).skip(last.map_or(0, |at| at + 1));
-        let rest = rest.filter(|one| matches!(one.asked, Asked::Form(_)));
+        let rest = rest.filter(|one| one.is_quiet || matches!(one.asked, Asked::Form(_)));
         rest.filter_map(Expect::update)
     }
 

@@ -5,7 +5,6 @@ use proxy::plan::MultiKey;
 use proxy::{Closed, Time, limits};
 
 use super::ask::Asker;
-use super::book::UpdateKind;
 use super::redis::From;
 use super::server::{Server, Trick};
 use super::world::{BLOCK_LEN, World, say};
@@ -173,18 +172,13 @@ impl World {
     /// An update without an answer is executed like any other, unless a fault explains why not.
     fn check_quiet_updates(&self) {
         for (number, update) in self.book.updates.iter().enumerate() {
-            let is_whole = matches!(update.kind, UpdateKind::Store | UpdateKind::Delta);
-            let is_silent = update.quiet || update.unheard && update.left == 0 && is_whole;
-            let is_open = is_silent && update.arrived != 0 && update.executed == 0;
+            let is_open = update.quiet && update.arrived != 0 && update.executed == 0;
             if !is_open || update.excused {
                 continue;
             }
             let model = &self.pools[update.pool];
-            // A server without meta may have been the reason why it was refused.
-            let in_trouble = |server: &Server| {
-                server.may_have_lost(update.arrived, update.arrived_at)
-                    || update.unheard && server.ever_lacked
-            };
+            let in_trouble =
+                |server: &Server| server.may_have_lost(update.arrived, update.arrived_at);
             let excused = match update.key {
                 Some(key) => {
                     model.owners(key, update.arrived).any(|at| in_trouble(&model.servers[at]))

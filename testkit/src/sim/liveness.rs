@@ -8,7 +8,7 @@
 //! | a message is sent or given up, gets that gather as well | `queue` | `GatherForEver` |
 //! | what may be sent is sent | the end of the turn | `LeaveHeld`, `LeaveGathered` |
 //! | a hold ends when its server speaks | the end of the turn | `HoldForEver` |
-//! | a quiet change that nobody has given up is done | the end of the run (`finish.rs`) | `ForgetNoreply`, `DropQuiet` |
+//! | a quiet change that nobody has given up is done | the end of the turn in which its server comes to rest | `ForgetNoreply`, `DropQuiet` |
 //! | a failure is followed by a probe, and that by another until the server is back | a sixteenth of the outage, 10 ms to 1 s; ejected, `server_retry_timeout` | `NeverProbe`, `KeepPause`, `ProbeOnce` |
 //! | a server that is well is found to be back | such a pause, then a connect and a greeting (`finish.rs`) | `NeverProbe` |
 //! | a client that was paused is read again | the end of the turn in which it has all its answers | `NeverResume`, `AwaitForEver` |
@@ -22,6 +22,7 @@
 
 use proxy::{Slices, limits};
 
+use super::book::{Update, UpdateKind};
 use super::conn::Conn;
 use super::world::World;
 
@@ -103,6 +104,43 @@ impl World {
                 assert!(!is_held || may_be, "a server is held that owes since {silent:?}");
             }
         }
+    }
+
+    /// Nothing of an update's server moves, and nothing is left to be sent to it.
+    fn is_at_rest_for(&self, update: &Update) -> bool {
+        let model = &self.pools[update.pool];
+        let Some(key) = update.key else { return false };
+        model.owners(key, update.arrived).all(|at| {
+            let its = |conn: &&Conn| (conn.pool, conn.server) == (update.pool, at);
+            let mut conns = self.conns.iter().flatten().filter(its);
+            conns.all(|conn| conn.is_up() && conn.owes_nothing() && !conn.is_full)
+        })
+    }
+
+    /// A change of a client that has left, which it did not wait for, is done when its server has
+    /// come to rest, if no message can have been lost since.
+    pub fn check_unheard(&mut self) {
+        let mut open = std::mem::take(&mut self.book.unheard);
+        open.retain(|number| {
+            let update = &self.book.updates[*number as usize];
+            let model = &self.pools[update.pool];
+            let in_trouble = |at: usize| {
+                let server = &model.servers[at];
+                server.ever_lacked || server.may_have_lost(update.arrived, update.arrived_at)
+            };
+            let is_one = matches!(update.kind, UpdateKind::Store | UpdateKind::Delta);
+            let is_excused = update.excused
+                || update.executed != 0
+                || !is_one
+                || self.scene.tight_memory
+                || self.scene.tight_queues
+                || model.rings.was_empty(update.arrived)
+                || self.queue_timeouts(update.pool) > 0
+                || update.key.is_none_or(|key| model.owners(key, update.arrived).any(in_trouble));
+            assert!(is_excused || !self.is_at_rest_for(update), "update {number} is forgotten");
+            !is_excused
+        });
+        self.book.unheard = open;
     }
 
     /// One bit for each pool that is not in the plan and has no clients.

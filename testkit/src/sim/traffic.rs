@@ -263,9 +263,7 @@ impl World {
     pub fn note_unheard(&mut self, client: &Client) {
         if client.loose_errors == 0 && !client.is_leaving && !client.is_gone() && !client.is_unread
         {
-            for number in client.unheard() {
-                self.book.updates[number as usize].unheard = true;
-            }
+            self.book.unheard.extend(client.unheard());
         }
     }
 
@@ -306,8 +304,9 @@ impl World {
                 self.connect_ends(at);
                 continue;
             }
+            let dribbles = self.pools[conn.pool].servers[conn.server].dribbles_until > self.now;
             self.serve(at, usize::MAX);
-            self.deliver(at, usize::MAX);
+            self.deliver(at, if dribbles { 1 } else { usize::MAX });
         }
         self.settle();
     }
@@ -431,10 +430,7 @@ impl World {
         let was_greeted = conn.is_greeted;
         let replies = conn.reply_ends.len();
         conn.deliver(n, self.now);
-        // One that answers a request is well.
-        if was_greeted && conn.reply_ends.len() < replies {
-            self.pools[place.0].servers[place.1].sick_since = None;
-        }
+        let has_answered = was_greeted && conn.reply_ends.len() < replies;
         let has_come_up = conn.is_greeted && !was_greeted;
         let is_probe = conn.is_probe;
         if conn.is_greeted && !was_greeted {
@@ -450,6 +446,10 @@ impl World {
         // Whoever speaks is not silent, even in the middle of a reply.
         server.progress = self.now;
         let poisoned = conn.poison.is_some_and(|(start, _)| conn.delivered > start);
+        // One that answers a request is well.
+        if has_answered && !poisoned {
+            server.sick_since = None;
+        }
         if poisoned {
             server.trouble.poisoned = self.book.event();
             server.trouble.any = server.trouble.poisoned;

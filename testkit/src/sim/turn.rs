@@ -31,6 +31,7 @@ impl World {
         }
         self.carry_out();
         self.check_rest(vacant);
+        self.check_unheard();
     }
 
     pub fn flush_clients(&mut self) {
