@@ -55,7 +55,8 @@ fn seeded_bugs_are_found() {
     assert!(found.is_empty(), "without a bug: {}", found[0]);
     let mut survived = Vec::new();
     let only = std::env::var("QUICKACK_BUG").ok();
-    for bug in BUGS.iter().filter(|bug| only.as_ref().is_none_or(|one| *one == format!("{bug:?}"))) {
+    for bug in BUGS.iter().filter(|bug| only.as_ref().is_none_or(|one| *one == format!("{bug:?}")))
+    {
         let (_, found) = sim::run_all(0..1_000, STEPS, 1, || bug::switch(Some(*bug)));
         match found.first() {
             Some(first) => println!("{bug:?}: seed {}: {}", first.seed, first.what),

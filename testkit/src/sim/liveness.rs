@@ -92,11 +92,14 @@ impl World {
                 assert!(slices.is_empty(), "what may be sent stays");
             }
             let is_at_rest = conn.owes_nothing() && !conn.is_full;
-            assert!(!is_at_rest || self.is_wanted(conn, vacant), "the link of a server that is gone stays");
+            assert!(
+                !is_at_rest || self.is_wanted(conn, vacant),
+                "the link of a server that is gone stays"
+            );
         }
         for pool in &self.pools {
             let Some(patience) = pool.plan.hold_after else { continue };
-            for server in pool.servers.iter().filter(|one| self.proxy.uses_row(one.row)) {
+            for server in &pool.servers {
                 let counters = self.counters.sheet(0).counters(server.row);
                 let is_held = counters.value(metrics::Server::HeldNow) == 1;
                 let silent = server.silence.since;

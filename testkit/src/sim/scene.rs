@@ -142,7 +142,8 @@ fn limits(random: &mut Random) -> Limits {
         limits.client_outbox = random.range(100, 4_000);
     }
     if random.permille(500) {
-        limits.stream_min = random.range(20, 3_000);
+        let most = *random.pick(&[40, 3_000]);
+        limits.stream_min = random.range(20, most);
     }
     if random.permille(100) {
         limits.link_queue = random.range(1, 12);

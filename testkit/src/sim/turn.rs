@@ -31,7 +31,9 @@ impl World {
         }
         self.carry_out();
         self.check_rest(vacant);
-        self.check_unheard();
+        if !self.book.unheard.is_empty() {
+            self.check_unheard();
+        }
     }
 
     pub fn flush_clients(&mut self) {

@@ -257,7 +257,10 @@ impl World {
             self.carry_out();
         }
         self.note_holds();
-        self.check_deadlines();
+        // Time leaps between turns only.
+        if self.turn_age == 0 {
+            self.check_deadlines();
+        }
     }
 
     /// What must hold after each step.
