@@ -191,8 +191,8 @@ impl Asker<'_> {
             self.packet_of(kind, true);
         }
         match self.random.below(10) {
-            0 => {}
-            1..3 => self.packet_of(Kind::Get, false),
+            0..3 => {}
+            3..5 => self.packet_of(Kind::Get, false),
             _ => self.noop(),
         }
     }

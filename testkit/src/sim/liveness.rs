@@ -124,7 +124,7 @@ impl World {
     /// come to rest, if no message can have been lost since.
     pub fn check_unheard(&mut self) {
         let mut open = std::mem::take(&mut self.book.unheard);
-        open.retain(|number| {
+        open.retain(|(number, late)| {
             let update = &self.book.updates[*number as usize];
             let model = &self.pools[update.pool];
             let in_trouble = |at: usize| {
@@ -138,7 +138,7 @@ impl World {
                 || self.scene.tight_memory
                 || self.scene.tight_queues
                 || model.rings.was_empty(update.arrived)
-                || self.queue_timeouts(update.pool) > 0
+                || self.queue_timeouts(update.pool) > *late
                 || update.key.is_none_or(|key| model.owners(key, update.arrived).any(in_trouble));
             assert!(is_excused || !self.is_at_rest_for(update), "update {number} is forgotten");
             !is_excused

@@ -261,9 +261,12 @@ impl World {
 
     /// A client is no more: changes of which it heard nothing must have been done.
     pub fn note_unheard(&mut self, client: &Client) {
-        if client.loose_errors == 0 && !client.is_leaving && !client.is_gone() && !client.is_unread
-        {
-            self.book.unheard.extend(client.unheard());
+        // What it was told last it may not have read.
+        let has_read = client.socket.is_empty() && client.inbox.is_empty() && !client.is_full;
+        let is_done = client.is_leaving || client.is_gone() || client.is_unread;
+        if client.loose_errors == 0 && has_read && !is_done {
+            let late = self.queue_timeouts(client.pool);
+            self.book.unheard.extend(client.unheard().map(|number| (number, late)));
         }
     }
 
