@@ -374,11 +374,13 @@ impl Rows {
         row.state = State::Free;
         row.error.clear();
         row.question.clear(spares);
-        row.slots.clear();
-        spares.give(std::mem::take(&mut row.values));
-        row.large.clear();
         row.reply.clear();
         row.held = 0;
+        if !row.slots.is_empty() {
+            row.slots.clear();
+            row.large.clear();
+            spares.give(std::mem::take(&mut row.values));
+        }
         if row.reply.copied().capacity() > ROW_KEEP_MAX
             || row.slots.capacity() * size_of::<Slot>() > SLOTS_KEEP_MAX
         {

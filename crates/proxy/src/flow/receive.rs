@@ -124,6 +124,9 @@ impl Proxy {
     fn limit_partial(&mut self, id: ConnId) {
         let Some(client) = self.desk.clients.find(id) else { return };
         let len = client.partial.len();
+        if len == 0 {
+            return self.desk.spoke(id);
+        }
         let (most, answer) = match self.must_log_in(id) {
             true => (limits::LOGIN_LEN_MAX, Answer::LoginFirst),
             false => {
@@ -225,36 +228,15 @@ impl Proxy {
         let head = request.head as usize;
         let tail = request.len() - u64::from(request.head);
         let text = &rest.bytes[..head];
-        let mut refused = self.refusal(pool, &request);
-        let is_own = matches!(request.class, Class::Local(Local::Own));
-        let mut way = None;
-        if refused.is_none() {
-            way = self.way(id, &request, text, now);
-            match way {
-                Some(Way::Wait(server)) => {
-                    let used = self.await_skills(id, server);
-                    return self.read_later(id, used, before.muted);
-                }
-                Some(Way::Locate) => {
-                    let used = self.await_ends(id);
-                    return self.read_later(id, used, before.muted);
-                }
-                Some(Way::Refused(refusal)) => refused = Some(Answer::Refused(refusal)),
-                Some(Way::Fault(server, fault)) if is_own => {
-                    return self.fail_unasked(id, &request, text, (server, fault));
-                }
-                _ => {}
-            }
+        if let Some(answer) = self.refusal(pool, &request) {
+            return self.refuse_or_remove(id, &request, text, &answer, (before.muted, now));
         }
-        if let Some(answer) = refused {
-            return match self.remove(id, &request, text, now) {
-                Removal::Nothing => self.refuse_read(id, &request, text, &answer),
-                Removal::Asked => head,
-                Removal::Waits(server) => {
-                    let used = self.await_skills(id, server);
-                    self.read_later(id, used, before.muted)
-                }
-            };
+        let way = self.way(id, &request, text, now);
+        if let Some(way) = way
+            && !matches!(way, Way::Go { .. } | Way::Spread)
+            && let Some(used) = self.put_off(id, &request, text, way, (before.muted, now))
+        {
+            return used;
         }
         match usize::try_from(request.len()) {
             Ok(whole) if whole <= rest.bytes.len() => {
@@ -266,6 +248,51 @@ impl Proxy {
             _ => {
                 self.begin_body(id, request, &rest.bytes[..head], tail);
                 head
+            }
+        }
+    }
+
+    /// A request that cannot go its way now; `None` if it is asked all the same, and fails then.
+    #[cold]
+    fn put_off(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        way: Way,
+        (muted, now): (Muted, Time),
+    ) -> Option<usize> {
+        let used = match way {
+            Way::Wait(server) => self.await_skills(id, server),
+            Way::Locate => self.await_ends(id),
+            Way::Refused(refusal) => {
+                let answer = Answer::Refused(refusal);
+                return Some(self.refuse_or_remove(id, request, head, &answer, (muted, now)));
+            }
+            Way::Fault(server, fault) if matches!(request.class, Class::Local(Local::Own)) => {
+                return Some(self.fail_unasked(id, request, head, (server, fault)));
+            }
+            _ => return None,
+        };
+        Some(self.read_later(id, used, muted))
+    }
+
+    /// A request is refused; if its data is, what is stored under its key may have to go.
+    #[cold]
+    fn refuse_or_remove(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        head: &[u8],
+        answer: &Answer<'_>,
+        (muted, now): (Muted, Time),
+    ) -> usize {
+        match self.remove(id, request, head, now) {
+            Removal::Nothing => self.refuse_read(id, request, head, answer),
+            Removal::Asked => head.len(),
+            Removal::Waits(server) => {
+                let used = self.await_skills(id, server);
+                self.read_later(id, used, muted)
             }
         }
     }

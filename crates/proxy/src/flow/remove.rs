@@ -80,10 +80,13 @@ impl Proxy {
 
     /// Why there is no room for a request's data.
     pub(super) fn no_room(&self, pool: usize, request: &Request) -> Option<NoRoom> {
+        if request.body == 0 {
+            return None;
+        }
         if request.body > self.desk.pools[pool].plan.item_size_max as u64 {
             return Some(NoRoom::TooLarge);
         }
-        let has_room = request.body == 0 || self.desk.memory.has_room(request.body as usize);
+        let has_room = self.desk.memory.has_room(request.body as usize);
         (!has_room).then_some(NoRoom::NoMemory)
     }
 
