@@ -173,6 +173,8 @@ pub struct Proxy {
     random: Random,
     /// Counts loop turns; names the turn in which a shared batch was open.
     turn: u64,
+    /// When the turn before this one ended: nothing that this one has queued is older.
+    turn_since: Time,
     /// Clients that have got a number.
     named: u64,
     dirty_links: Vec<ConnId>,
@@ -211,6 +213,7 @@ impl Proxy {
             timers: Timers::default(),
             random: Random::new(seed),
             turn: 1,
+            turn_since: now,
             named: 0,
             dirty_links: Vec::new(),
             keys: Vec::new(),
@@ -321,11 +324,12 @@ impl Proxy {
         self.desk.now = now;
         self.end_holds();
         self.resume_clients(now);
-        self.close_batches(now);
+        self.close_batches();
         self.sweep();
         self.plan_publishing(now);
         self.desk.worker.add(Worker::Turns, 1);
         self.turn += 1;
+        self.turn_since = now;
     }
 
     /// The next thing to do.

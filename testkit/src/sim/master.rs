@@ -49,7 +49,12 @@ impl World {
     pub fn hear(&mut self, worker: usize, report: &Report) {
         let (Report::Failed { server, .. } | Report::Answered { server, .. }) = report;
         let (pool, at) = self.place(*server);
-        self.pools[pool].servers[at].progress = self.now;
+        let entry = &mut self.pools[pool].servers[at];
+        entry.progress = self.now;
+        // It may have failed on an old link while it was down, having answered on another.
+        if matches!(report, Report::Failed { .. }) {
+            entry.sick_since.get_or_insert(self.now);
+        }
         let verdict = self.jury.hear(worker, report);
         self.await_verdicts(verdict);
         self.look_at_health();
@@ -82,13 +87,16 @@ impl World {
             Verdict::Return(row) => (row, false),
         };
         let (pool, at) = self.place(row);
-        self.pools[pool].servers[at].is_ejected = ejected;
+        let was = std::mem::replace(&mut self.pools[pool].servers[at].is_ejected, ejected);
         self.summary.ejections += u64::from(ejected);
         self.turn_ring(pool);
         self.proxy.set_ejected(row, ejected, self.now);
-        // Whoever comes back is well, and whoever goes has another pause.
-        self.pools[pool].servers[at].sick_since = None;
-        self.expect_probe(pool, at);
+        // Whoever comes back is well, and whoever goes has another pause; the same word again
+        // changes nothing.
+        if was != ejected {
+            self.pools[pool].servers[at].sick_since = None;
+            self.expect_probe(pool, at);
+        }
         self.look_at_health();
         self.carry_out();
     }

@@ -405,7 +405,7 @@ impl Proxy {
     }
 
     /// The end of a turn: what gathered leaves.
-    pub(crate) fn close_batches(&mut self, now: Time) {
+    pub(crate) fn close_batches(&mut self) {
         for at in 0..self.dirty_links.len() {
             let id = self.dirty_links[at];
             if let Some(link) = self.links.find_mut(id) {
@@ -417,9 +417,9 @@ impl Proxy {
                 Proxy::note_held(link, &pool.servers[link.server as usize]);
                 let held = link.measure();
                 self.desk.memory.change(&mut link.held, held);
-                // What could not be sent yet has a deadline as well; most often a timer comes
-                // before it.
-                let queue_end = now.after(pool.plan.timeouts.queue);
+                // What could not be sent yet has a deadline as well, from when it was queued; most
+                // often a timer comes before it.
+                let queue_end = self.turn_since.after(pool.plan.timeouts.queue);
                 if link.armed.is_none_or(|armed| armed > queue_end) {
                     self.arm_link(id);
                 }

@@ -48,13 +48,14 @@ impl Proxy {
     /// Panics if something waits on longer than it may. For when the timers that are due have been
     /// heeded; what the world can see of deadlines is not looked at here.
     pub fn check_deadlines(&self, now: Time) {
-        for (_, link) in self.links.iter() {
+        for (id, link) in self.links.iter() {
             let queue = self.desk.pools[link.pool as usize].plan.timeouts.queue;
             let oldest = link.flights.get(link.first_pending()).map(|flight| flight.since);
             let is_over = |since: Time| now >= since.after(queue);
-            assert!(!oldest.is_some_and(is_over), "a message waits too long to be sent");
+            let at = id.index();
+            assert!(!oldest.is_some_and(is_over), "link {at}: a message waits since {oldest:?}");
             let gathers = link.batch.as_ref().map(|batch| batch.since);
-            assert!(!gathers.is_some_and(is_over), "gets gather for too long");
+            assert!(!gathers.is_some_and(is_over), "link {at}: gets gather since {gathers:?}");
         }
     }
 
