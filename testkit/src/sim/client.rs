@@ -109,6 +109,8 @@ pub struct Client {
     pub loose_errors: usize,
     /// What it has said about itself, if it speaks Redis.
     pub talk: Option<Box<Talk>>,
+    /// It was told a value of binary last, of which the server has to say the end yet.
+    pub ends_with_value: bool,
     /// Some of what it had sent may not have been looked at when it closed its half.
     pub is_unread: bool,
     /// The proxy was told to drain: how much of what it had sent had been looked at.
@@ -210,6 +212,7 @@ impl Client {
             is_binary: false,
             loose_errors: 0,
             talk: None,
+            ends_with_value: false,
             is_unread: false,
             drained_at: None,
         }

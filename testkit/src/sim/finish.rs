@@ -348,7 +348,8 @@ impl World {
 
     /// Every client is answered and closed, and that is all that a drain waits for.
     fn end_drain(&mut self) {
-        let until = self.now.after(self.longest_request());
+        // A read whose link dies is asked once more.
+        let until = self.now.after(2 * self.longest_request());
         self.quiesce();
         assert!(self.proxy.is_drained(), "all clients have gone, and it is not drained");
         assert!(self.now <= until, "the drain ends too late");

@@ -26,6 +26,7 @@ mod judge;
 mod liveness;
 mod master;
 mod meta;
+mod parting;
 pub(crate) mod random;
 mod read;
 mod redis;

@@ -100,6 +100,10 @@ impl Scene {
         let mut plan = Plan::new(pools);
         let universe = plan.pools.iter().map(|pool| pool.servers.clone()).collect();
         for pool in &mut plan.pools {
+            // So that a reply may come for longer than it may.
+            if faults.contains(&FaultKind::Dribble) && pool.timeouts.reply % 2 == 0 {
+                pool.timeouts.reply = (pool.timeouts.reply / 8).max(3_000);
+            }
             let count = random.range(1, pool.servers.len().min(5));
             pool.servers.truncate(count);
         }

@@ -23,6 +23,7 @@ impl World {
         let waits = !client.is_answered() && self.pools[client.pool].servers.iter().any(stalled);
         let tired = if waits { 30 } else { 2 };
         match self.random.below(1000) {
+            n if n < tired && waits => self.part(id),
             n if n < tired => self.reset_client(id),
             2..5 => self.half_close(id),
             5..250 => self.let_client_read(id),
@@ -225,51 +226,6 @@ impl World {
         }
     }
 
-    fn half_close(&mut self, id: ConnId) {
-        let client = self.clients[id.index()].as_mut().expect("the caller found it");
-        // A client that is not read is not seen to close, either.
-        if client.is_half_closed || client.is_paused {
-            return;
-        }
-        say!(self, "client {} closes its half", client.number);
-        client.is_half_closed = true;
-        client.is_unread = self.proxy.is_awaiting(id) || !client.has_sent_whole();
-        client.unsent.clear();
-        // Since when something waits that has not been looked at, is the proxy's secret.
-        if !client.is_leaving && !self.proxy.is_awaiting(id) {
-            self.book.abandon(client.awaited(), self.now);
-        }
-        self.proxy.handle_closed(id, Closed::Eof, self.now);
-    }
-
-    fn reset_client(&mut self, id: ConnId) {
-        let client = self.clients[id.index()].take().expect("the caller found it");
-        say!(self, "client {} resets", client.number);
-        // Since when something waits that has not been looked at, is the proxy's secret.
-        if !client.is_leaving && !self.proxy.is_awaiting(id) {
-            self.book.abandon(client.awaited(), self.now);
-        }
-        if client.has_sent_whole() {
-            self.note_unheard(&client);
-        }
-        if client.is_paused || self.proxy.is_awaiting(id) {
-            // Its last requests may have been received and never looked at.
-            self.book.excuse(client.number);
-        }
-        self.proxy.handle_closed(id, Closed::Reset, self.now);
-    }
-
-    /// A client is no more: changes of which it heard nothing must have been done.
-    pub fn note_unheard(&mut self, client: &Client) {
-        // What it was told last it may not have read.
-        let has_read = client.socket.is_empty() && client.inbox.is_empty() && !client.is_full;
-        let is_done = client.is_leaving || client.is_gone() || client.is_unread;
-        if client.loose_errors == 0 && has_read && !is_done {
-            let late = self.queue_timeouts(client.pool);
-            self.book.unheard.extend(client.unheard().map(|number| (number, late)));
-        }
-    }
-
     /// A connection to a server gets on: it stands, commands are executed, answers arrive.
     pub fn server_event(&mut self) {
         let count = self.conns.len();
@@ -360,7 +316,7 @@ impl World {
             // The server has read what its kernel held, and waits for the rest of the command; it
             // may be slow at that as well.
             conn.capacity = match self.pools[conn.pool].servers[conn.server].dribbles_until {
-                until if until > self.now => before + self.random.range(1, before / 4 + 20),
+                until if until > self.now => before + self.random.range(1, before / 16 + 8),
                 _ => conn.capacity.saturating_mul(2),
             };
         }

@@ -83,7 +83,8 @@ impl World {
             if self.is_calm { 0 } else { self.random.below(3 * self.scene.tick_max) } as u64;
         conn.connects_at = Some(self.now.max(model.stalled_until).after(delay));
         conn.is_probe = model.is_down;
-        if !self.is_calm && self.random.permille(150) {
+        let slow = if model.dribbles_until > self.now { 500 } else { 150 };
+        if !self.is_calm && self.random.permille(slow) {
             conn.capacity = self.random.range(40, 2_000);
         }
         let at = id.index();
@@ -203,6 +204,11 @@ impl World {
     /// Whether it has a part of a value, and since it asked something happened to a server: when
     /// the rest was lost, it could not be told anything else.
     fn is_cut_off(&self, client: &Client) -> bool {
+        // A server ends a value by bytes that binary does not have.
+        let dies = |server: &Server| server.trouble.any_time == self.now;
+        if client.ends_with_value && self.pools[client.pool].servers.iter().any(dies) {
+            return true;
+        }
         let mut arrived = client.expects.iter().take(client.arrived);
         let Some(first) = arrived.clone().find(|one| one.is_owed() || one.reads_one()) else {
             return false;

@@ -234,12 +234,22 @@ impl World {
             if self.random.permille(700) {
                 self.lull();
             }
-            let most = if self.proxy.wants_turn() { 1_000 } else { 60_000 };
+            let most = match self.proxy.wants_turn() {
+                true => 1_000,
+                // A reply that comes a byte at a time is to come for long.
+                false if self.is_dribbling() && self.random.permille(700) => 3_000,
+                false => 60_000,
+            };
             let then = self.now.after(self.random.range(1_000, most) as u64);
             let due = self.proxy.poll_timeout().unwrap_or(then);
             self.now = self.now.max(due.min(then));
         }
         self.fire_timers();
+    }
+
+    fn is_dribbling(&self) -> bool {
+        let mut servers = self.pools.iter().flat_map(|pool| &pool.servers);
+        servers.any(|one| one.dribbles_until > self.now)
     }
 
     /// The pool and the server that have this row.
