@@ -1,22 +1,32 @@
 //! Liveness: what must happen, and by when. The other oracles see what is said wrongly; these see
 //! what is not said or done at all. A bound is a time of the simulated clock, or the end of a turn.
 //!
-//! | promise | bound | seeded bug |
-//! |---|---|---|
-//! | a connect, a greeting, a reply are given up | `connect`, `reply`; a reply that keeps coming, `reply` times 16 | `NoReplyDeadline`, `SpeakForEver` |
-//! | a server has `reply` for its answer, not for what the kernel has not taken yet | no earlier (`turn.rs`) | `HurryReply`, `BlameEarly` |
-//! | a message is sent or given up, gets that gather as well | `queue` | `GatherForEver` |
-//! | what may be sent is sent | the end of the turn | `LeaveHeld`, `LeaveGathered` |
-//! | a hold ends when its server speaks | the end of the turn | `HoldForEver` |
-//! | a quiet change that nobody has given up is done | the end of the turn in which its server comes to rest | `ForgetNoreply`, `DropQuiet` |
-//! | a failure is followed by a probe, and that by another until the server is back | a sixteenth of the outage, 10 ms to 1 s; ejected, `server_retry_timeout` | `NeverProbe`, `KeepPause`, `ProbeOnce` |
-//! | a server that is well is found to be back | such a pause, then a connect and a greeting (`finish.rs`) | `NeverProbe` |
-//! | a client that was paused is read again | the end of the turn in which it has all its answers | `NeverResume`, `AwaitForEver` |
-//! | a request is answered | the longest deadline since its server got on (`world.rs`) | `NoReplyDeadline` |
-//! | a drain ends | the deadlines of a request (`finish.rs`) | `KeepHalfAsked` |
-//! | a plan is taken up; what has left it goes | links at rest: the end of the turn; clients: ten seconds | `OldRing`, `ForgetRearm`, `KeepRetired`, `NeverVacate` |
-//! | memory that is free is given | the end of the run (`finish.rs`) | `HoardMemory` |
-//! | `handle_timeout` comes to an end, and nothing is due then | at once (`Proxy::handle_timeout`, `world.rs`) | `SpinTimer` |
+//! Each promise, its bound, and the seeded bugs that break it:
+//!
+//! * a connect, a greeting, a reply are given up: `connect`, `reply`; a reply that keeps coming,
+//!   `reply` times 16: `NoReplyDeadline`, `SpeakForEver`.
+//! * a server has `reply` for its answer, not for what the kernel has not taken yet: no earlier
+//!   (`turn.rs`): `HurryReply`, `BlameEarly`.
+//! * a message is sent or given up, gets that gather as well: `queue`: `GatherForEver`.
+//! * what may be sent is sent: the end of the turn: `LeaveHeld`, `LeaveGathered`.
+//! * a hold ends when its server speaks: the end of the turn: `HoldForEver`.
+//! * a quiet change that nobody has given up is done: the end of the turn in which its server
+//!   comes to rest: `ForgetNoreply`, `DropQuiet`.
+//! * a failure is followed by a probe, and that by another until the server is back: a sixteenth
+//!   of the outage, 10 ms to 1 s; ejected, `server_retry_timeout`: `NeverProbe`, `KeepPause`,
+//!   `ProbeOnce`.
+//! * a server that is well is found to be back: such a pause, then a connect and a greeting
+//!   (`finish.rs`): `NeverProbe`.
+//! * a client that was paused is read again: the end of the turn in which it has all its answers:
+//!   `NeverResume`, `AwaitForEver`.
+//! * a request is answered: the longest deadline since its server got on (`world.rs`):
+//!   `NoReplyDeadline`.
+//! * a drain ends: the deadlines of a request (`finish.rs`): `KeepHalfAsked`.
+//! * a plan is taken up; what has left it goes: links at rest: the end of the turn; clients: ten
+//!   seconds: `OldRing`, `ForgetRearm`, `KeepRetired`, `NeverVacate`.
+//! * memory that is free is given: the end of the run (`finish.rs`): `HoardMemory`.
+//! * `handle_timeout` comes to an end, and nothing is due then: at once (`Proxy::handle_timeout`,
+//!   `world.rs`): `SpinTimer`.
 //!
 //! A client does not wait for memory: without any, a request is refused at once.
 

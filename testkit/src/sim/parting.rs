@@ -28,13 +28,13 @@ impl World {
     /// wait.
     pub fn part(&mut self, id: ConnId) {
         let client = self.clients[id.index()].as_mut().expect("the caller found it");
-        let is_classic = client.talk.is_none() && !client.is_binary;
+        let is_memcached = client.talk.is_none();
         let may_ask = !client.is_leaving && !client.is_half_closed && !client.is_gone();
-        if is_classic && may_ask && client.unsent.is_empty() && !client.is_paused {
+        if is_memcached && may_ask && client.unsent.is_empty() && !client.is_paused {
             let keys = &self.pools[client.pool].keys;
             let (book, random, scene) = (&mut self.book, &mut self.random, &self.scene);
             let plan = &self.pools[client.pool].plan;
-            Asker { client, keys, plan, book, random, scene }.quiet_store();
+            Asker { client, keys, plan, book, random, scene }.quiet_form();
             self.send_all(id);
         }
         if self.clients[id.index()].is_some() {
