@@ -87,11 +87,12 @@ impl Process {
         }
     }
 
-    /// Waits until somebody accepts there; false if the process ended instead.
+    /// Waits until it accepts there; false if it ended instead. A port that was free a moment ago
+    /// may be another's by now, who accepts as well: that is not waited for.
     pub fn wait_to_accept(&mut self, address: SocketAddr) -> bool {
         let start = Instant::now();
         loop {
-            if TcpStream::connect(address).is_ok() {
+            if facts::listens(self.id(), address.port()) && TcpStream::connect(address).is_ok() {
                 return true;
             }
             if self.child.try_wait().expect("our own child can be asked").is_some() {

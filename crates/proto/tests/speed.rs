@@ -2,6 +2,7 @@
 //! busy machine must not fail a build. Run it as
 //! `cargo test --release -p proto --test speed -- --nocapture`.
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -154,11 +155,35 @@ fn a_parse_is_cheap() {
         ("binary Get, merged", way(binary, &get, value)),
         ("binary Set", way(binary, &set, b"HD c123456\r\n")),
     ];
-    for (what, (there, back)) in ways {
-        println!("{what:28} {there:8.1} ns there, {back:8.1} ns back");
-    }
     for (what, ns) in rows.into_iter().chain(newer).chain(resp) {
         println!("{what:28} {ns:8.1} ns");
         assert!(ns < 100_000.0, "{what} takes {ns} ns");
+    }
+    check_ratios(&rows.into_iter().chain(newer).chain(resp).collect(), &ways);
+}
+
+/// A machine has good days and bad ones, and both sides of a ratio have the same.
+fn check_ratios(rows: &BTreeMap<&str, f64>, ways: &[(&str, (f64, f64))]) {
+    let at_most = |what: &str, ns: f64, times: f64, of: &str| {
+        let most = times * rows[of] + 20.0;
+        assert!(ns <= most, "{what} takes {ns:.1} ns, more than {times} times {of}: {most:.1} ns");
+    };
+    for &(what, (there, back)) in ways {
+        println!("{what:28} {there:8.1} ns there, {back:8.1} ns back");
+        let parsed = what.split(',').next().expect("a name");
+        at_most(&format!("{what}, there"), there, 9.0, parsed);
+        at_most(&format!("{what}, back"), back, 9.0, parsed);
+    }
+    // What comes after a request, or after its head, is not looked at …
+    for (what, times, of) in [
+        ("get, with 1 KiB after it", 4.0, "get, key of 12"),
+        ("GET, with 1 KiB after it", 4.0, "GET, key of 12"),
+        ("SET, 100 KB", 20.0, "SET, 100 bytes"),
+        // … and a hundred keys cost as much as a hundred of one.
+        ("get, 100 keys of 12", 300.0, "get, key of 12"),
+        ("MGET, 100 keys of 12", 300.0, "GET, key of 12"),
+        ("100 values, 100 bytes", 300.0, "bulk, 100 bytes"),
+    ] {
+        at_most(what, rows[what], times, of);
     }
 }

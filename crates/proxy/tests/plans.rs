@@ -6,7 +6,7 @@ mod stage;
 use metrics::Pool;
 use proxy::plan::{OnFailure, Plan, PoolPlan, ServerPlan};
 use proxy::{Closed, Event, Report};
-use shard::Distribution;
+use shard::{Distribution, Hash, Node, Ring};
 
 use stage::{POOL, S0, SECOND, Stage};
 
@@ -250,8 +250,54 @@ fn bounds_change_in_place() {
     stage.install(|plan| plan.limits.pipeline = 1);
     stage.says(first, "get x\r\nget y\r\n");
     assert_eq!(stage.paused, [first]);
-    assert_eq!((second, third).0, second, "nobody is sent away");
-    assert_eq!(stage.closed, []);
+    assert_eq!(stage.closed, [], "nobody is sent away");
+    // Each is served; the first has asked for two keys, one after the other.
+    let link = stage.connect(0);
+    assert_eq!(stage.turn(link), "get x\r\n");
+    stage.says(link, "END\r\n");
+    assert_eq!(stage.turn(link), "get y\r\n");
+    stage.says(link, "END\r\n");
+    assert_eq!(stage.hears(first), "END\r\nEND\r\n");
+    for client in [second, third] {
+        stage.says(client, "get z\r\n");
+        assert_eq!(stage.turn(link), "get z\r\n");
+        stage.says(link, "END\r\n");
+        assert_eq!(stage.hears(client), "END\r\n");
+    }
+}
+
+/// Nothing else is new in the plan: no server comes or goes, and no name changes.
+#[test]
+fn another_weight_is_another_ring() {
+    let mut stage = Stage::new(&["s0", "s1"], |pool| {
+        (pool.preconnect, pool.hash) = (true, Hash::Md5);
+    });
+    let links = [stage.connect(0), stage.connect(1)];
+    let client = stage.client();
+    let owners = |weights: [u32; 2]| -> Vec<usize> {
+        let node = |(name, weight): (&str, u32)| Node { name: name.to_string(), weight };
+        let nodes = [("s0", weights[0]), ("s1", weights[1])].map(node);
+        let ring = Ring::build(Distribution::Ketama, &nodes, &[true; 2]);
+        let hash = |key: usize| Hash::Md5.hash(format!("key{key}").as_bytes());
+        (0..100).map(|key| ring.locate(hash(key)).expect("both live")).collect()
+    };
+    let mut shares = Vec::new();
+    for weights in [[1, 1], [1, 9], [9, 1], [1, 1]] {
+        stage.install(|plan| {
+            let servers = plan.pools[0].servers.iter_mut();
+            servers.zip(weights).for_each(|(server, weight)| server.weight = weight);
+        });
+        let expected = owners(weights);
+        shares.push(expected.iter().sum::<usize>());
+        for (key, owner) in expected.into_iter().enumerate() {
+            stage.says(client, &format!("get key{key}\r\n"));
+            assert_eq!(stage.turn(links[owner]), format!("get key{key}\r\n"), "{weights:?}");
+            stage.says(links[owner], "END\r\n");
+            assert_eq!(stage.hears(client), "END\r\n");
+        }
+    }
+    assert!(shares[2] + 20 < shares[0] && shares[0] + 20 < shares[1], "{shares:?}");
+    assert_eq!((shares[0], &stage.closed), (shares[3], &vec![]));
 }
 
 /// Its next request goes over another link: it must not pass the one before.

@@ -293,6 +293,31 @@ fn a_client_that_does_not_read_its_megabyte_holds_up_nobody() {
     assert_eq!(stage.memory(), 0);
 }
 
+/// It came whole, and only its client is told that there is no room: the link goes on.
+#[test]
+fn a_single_value_that_comes_whole_and_passes_the_memory_ceiling_is_an_error() {
+    let (mut stage, link) = Stage::of_one();
+    let (a, b) = (stage.client(), stage.client());
+    stage.install(|plan| plan.memory_max = 64 << 10);
+    let large = "v".repeat(40_000);
+    stage.says(a, "get x\r\n");
+    stage.turn(link);
+    let kept = format!("VALUE x 0 40000\r\n{large}\r\nEND\r\n");
+    stage.says(link, &kept);
+    assert!(stage.memory() > 40_000, "{} bytes are held", stage.memory());
+    stage.says(b, "mg y v t\r\n");
+    assert_eq!(stage.turn(link), "mg y v t\r\n");
+    stage.says(link, &format!("VA 40000 t-1\r\n{large}\r\n"));
+    let told = stage.hears(b);
+    assert_eq!(told, "SERVER_ERROR s0: out of memory holding the reply\r\n");
+    assert_eq!(stage.closed, []);
+    assert_eq!(stage.hears(a), kept);
+    stage.says(b, "mg y v t\r\n");
+    assert_eq!(stage.turn(link), "mg y v t\r\n");
+    stage.says(link, "VA 1 t-1\r\ny\r\n");
+    assert_eq!(stage.hears(b), "VA 1 t-1\r\ny\r\n");
+}
+
 #[test]
 fn a_server_that_closes_at_meta_commands_is_soon_asked_none() {
     let (mut stage, mut link) = Stage::of_one();

@@ -6,9 +6,12 @@
 mod entries;
 
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+use rustix::net;
 
 pub use entries::{Entry, Found};
 
@@ -94,8 +97,14 @@ pub fn ask(proxy: Found, line: &str) -> Result<String, String> {
     let Found { path, mut stream } = proxy;
     let mut answer = || -> io::Result<Vec<u8>> {
         stream.set_write_timeout(Some(PATIENCE))?;
-        stream.write_all(format!("{line}\n").as_bytes())?;
-        hear(&mut stream, Instant::now() + PATIENCE)
+        // Who may not ask is told so and hung up on, before or while it asks.
+        let asked = stream.write_all(format!("{line}\n").as_bytes());
+        let bytes = hear(&mut stream, Instant::now() + PATIENCE)?;
+        match asked {
+            _ if !bytes.is_empty() => Ok(bytes),
+            Ok(()) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => Err(error),
+        }
     };
     let bytes = answer().map_err(|error| no_answer(&path, &error))?;
     let text = legible(&String::from_utf8_lossy(&bytes));
@@ -103,6 +112,16 @@ pub fn ask(proxy: Found, line: &str) -> Result<String, String> {
         Some(why) => Err(why.trim_end().to_string()),
         None => Ok(text),
     }
+}
+
+/// Says why to somebody of another user, whatever it may ask: the file's mode has let it in. It
+/// takes no visitor's place, and what it has sent is not looked at.
+pub fn refuse_stranger(fd: &OwnedFd) {
+    let _ = net::send(fd, NOT_YOURS, net::SendFlags::NOSIGNAL);
+    // Nothing more comes in from here on. Left unread, what has come in would be an error of the
+    // connection's for the one who is to read the sentence.
+    let _ = net::shutdown(fd, net::Shutdown::Both);
+    let _ = net::recv(fd, &mut [0; 4096], net::RecvFlags::empty());
 }
 
 /// All that is said until the end of the connection. The limits are for the whole answer: the
@@ -150,6 +169,7 @@ fn no_answer(socket: &Path, error: &io::Error) -> String {
 
 /// How the answer to a question that failed begins.
 pub const ERROR: &str = "error: ";
+const NOT_YOURS: &[u8] = b"error: only root and the user of this proxy may ask here\n";
 /// How long an answer may take: a reload looks up hosts and asks all workers twice.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a proxy may be too busy to take who asks.

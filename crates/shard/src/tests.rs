@@ -158,6 +158,58 @@ fn ejected_nodes_leave_the_ring_of_the_others() {
     }
 }
 
+/// `n81-38` and `n975-14` share a number of their digests. twemproxy has its servers sorted by
+/// their names, shorter first, and glibc's qsort of the points keeps what is equal in that order.
+#[test]
+fn of_two_nodes_at_one_point_the_earlier_name_has_it() {
+    const POINT: u32 = 607_858_066;
+    let shared = |name: &str, index: u32| {
+        hash::digest_words(format!("{name}-{index}").as_bytes()).contains(&POINT)
+    };
+    assert!(shared("n81", 38) && shared("n975", 14));
+    let check = |names: &[&str], ejected: &str, expected: &str| {
+        let all: Vec<Node> = names.iter().map(|name| node(name, 1)).collect();
+        let alive: Vec<bool> = names.iter().map(|name| *name != ejected).collect();
+        let owner = Ring::build(Distribution::Ketama, &all, &alive).locate(POINT);
+        assert_eq!(owner.map(|owner| names[owner]), Some(expected), "{names:?}");
+    };
+    for names in [&["n81", "n975"][..], &["n975", "n81"], &["n975", "m0", "n81"]] {
+        check(names, "", "n81");
+        check(names, "n81", "n975");
+    }
+}
+
+/// A point's name is cut to 272 bytes, as twemproxy's buffer does it: of a name that leaves no room
+/// for its number, all digests are one.
+#[test]
+fn the_points_of_a_long_name_are_those_of_its_first_272_bytes() {
+    // Of the points that the whole names have, so many are the node's.
+    let owned = |len: usize, digests: std::ops::Range<u32>| {
+        let long = "n".repeat(len);
+        let both = [node(&long, 1), node("other", 1)];
+        let ring = Ring::build(Distribution::Ketama, &both, &[true; 2]);
+        let points = digests
+            .flat_map(|index| hash::digest_words(format!("{long}-{index}").as_bytes()))
+            .collect::<Vec<u32>>();
+        let mine = points.iter().filter(|point| ring.locate(**point) == Some(0)).count();
+        (mine, points.len())
+    };
+    // A number of two digits just fits; with one byte more, one of one digit does.
+    assert_eq!(owned(269, 0..40), (160, 160));
+    assert_eq!(owned(270, 0..10), (40, 40));
+    for (len, digests) in [(270, 10..40), (271, 0..40), (272, 0..40), (300, 0..40)] {
+        let (mine, all) = owned(len, digests);
+        assert!(mine < all / 2, "{mine} of {all} points of a name of {len} bytes");
+    }
+    // What is left of it: four points.
+    let long = "n".repeat(300);
+    let both = [node(&long, 1), node("other", 1)];
+    let ring = Ring::build(Distribution::Ketama, &both, &[true; 2]);
+    for point in hash::digest_words(&long.as_bytes()[..272]) {
+        assert_eq!(ring.locate(point), Some(0));
+    }
+}
+
 #[test]
 fn modula_counts_along_names_shorter_first() {
     let all = nodes(&[("bb", 1), ("c", 2), ("aa", 1), ("b", 1)]);

@@ -101,6 +101,29 @@ fn sockets_of(id: u32) -> Vec<OwnedFd> {
     sockets
 }
 
+/// Whether a process, or a child of its, listens on that TCP port. That a connection is accepted
+/// there says only that somebody does.
+pub fn listens(id: u32, port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let wanted = format!(":{port:04X}");
+    let mut sockets = Vec::new();
+    for table in ["tcp", "tcp6"] {
+        let text = std::fs::read_to_string(format!("/proc/{id}/net/{table}")).unwrap_or_default();
+        for line in text.lines().skip(1) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            if words.len() > 9 && words[1].ends_with(&wanted) && words[3] == LISTEN {
+                sockets.push(format!("socket:[{}]", words[9]));
+            }
+        }
+    }
+    let has_one = |id: u32| {
+        let entries = std::fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
+        let mut links = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        links.any(|link| sockets.iter().any(|socket| link.as_os_str() == socket.as_str()))
+    };
+    has_one(id) || children(id).into_keys().any(has_one)
+}
+
 /// The children of a process, and what each calls itself.
 pub fn children(id: u32) -> BTreeMap<u32, String> {
     let text = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));

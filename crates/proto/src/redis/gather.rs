@@ -401,9 +401,12 @@ mod tests {
         check(id::RANDOMKEY, &["$-1\r\n", "$1\r\na\r\n", "$-1\r\n"], "$1\r\na\r\n");
         check(id::RANDOMKEY, &["$-1\r\n", "$-1\r\n"], "$-1\r\n");
         check(id::RANDOMKEY, &["_\r\n"], "_\r\n");
+        check(id::RANDOMKEY, &["_\r\n", "$1\r\na\r\n", "_\r\n"], "$1\r\na\r\n");
+        check(id::RANDOMKEY, &["_\r\n", "_\r\n"], "_\r\n");
         check(id::RANDOMKEY, &["-ERR x\r\n", "$1\r\na\r\n"], "$1\r\na\r\n");
         // The one that did not answer may have some.
         check(id::RANDOMKEY, &["-ERR x\r\n", "$-1\r\n"], "-ERR x\r\n");
+        check(id::RANDOMKEY, &["_\r\n", "-ERR x\r\n"], "-ERR x\r\n");
     }
 
     #[test]

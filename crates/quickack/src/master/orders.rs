@@ -237,6 +237,7 @@ impl Desk {
         now: Instant,
     ) -> Option<Visitor> {
         if kind == ADMIN && !sys::listen::is_of_our_user(&fd) {
+            admin::refuse_stranger(&fd);
             return None;
         }
         let visitor = self.next;

@@ -2,7 +2,8 @@
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
 
 use serde_json::Value;
 use testkit::load::Options;
@@ -30,6 +31,87 @@ fn only_the_owner_may_ask_a_proxy_before_memcached() {
     assert!(!socket(&quickack).exists(), "it is removed at the end");
     let answer = quickack.admin(&["workers"]);
     assert!(!answer.ok && answer.text.contains("admin.sock"), "{answer:?}");
+}
+
+/// The file's mode is the first lock and may have been opened by mistake; the kernel's word about
+/// who asks is the second.
+#[test]
+fn another_user_whom_the_mode_lets_in_is_refused_before_memcached_as_root() {
+    let (_memcached, quickack) = crew::field(1, &[], &[]);
+    let program = quickack.folder().join("quickack");
+    std::fs::copy(super::QUICKACK, &program).expect("the program can be copied");
+    for (path, mode) in [(quickack.folder(), 0o755), (&socket(&quickack), 0o666)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("it is ours");
+    }
+    let ask = |user: &str, words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args([&format!("--reuid={user}"), "--regid=65534", "--clear-groups"]);
+        command.arg(&program).args(words).arg("--admin").arg(socket(&quickack));
+        let output = command.output().expect("setpriv is there");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(text).expect("it answers in text"))
+    };
+    for words in [&["workers"][..], &["stats"], &["config"], &["set", "log_level=debug"], &["quit"]]
+    {
+        let (ok, text) = ask("65534", words);
+        let told = "quickack: only root and the user of this proxy may ask here\n";
+        assert!(!ok && text == told, "{words:?}: {text}");
+    }
+    // As many as like: they take nobody's place.
+    let queue: Vec<_> = (0..64).map(|_| ask("65534", &["workers"]).0).collect();
+    assert_eq!(queue, [false; 64]);
+    let (ok, text) = ask("0", &["workers"]);
+    assert!(ok && text.contains(&quickack.process.id().to_string()), "{text}");
+    assert!(!quickack.admin_ok(&["config", "--diff"]).contains("debug"));
+    assert_eq!(quickack.wait_for_workers(1).len(), 1);
+}
+
+/// Sockets at which somebody else listens are nobody's to take: not at the start, and not by a
+/// reload, which then changes nothing.
+#[test]
+fn a_socket_at_which_another_listens_is_left_to_it_before_memcached() {
+    let (memcached, quickack) = crew::field(1, &[], &[]);
+    let folder = tempfile::tempdir().expect("a folder for sockets");
+    let path = folder.path().join("theirs.sock");
+    let theirs = UnixListener::bind(&path).expect("nobody is there");
+    let still_theirs = || {
+        let mut client = UnixStream::connect(&path).expect("somebody listens");
+        client.write_all(b"hello").expect("there is room");
+        drop(client);
+        // Before it come those who looked whether anybody is there, and say nothing.
+        let heard = theirs.incoming().take(8).find_map(|stream| {
+            let mut heard = String::new();
+            stream.expect("it came").read_to_string(&mut heard).expect("it is text");
+            (!heard.is_empty()).then_some(heard)
+        });
+        assert_eq!(heard.as_deref(), Some("hello"), "it is heard by whom it was meant for");
+    };
+    let place = path.display();
+    let pool = format!("beta:\n  listen: {place}\n  servers:\n   - {}:1\n", memcached.address);
+    let plain = crew::text(1, &[], &[memcached.address], &[]);
+    let admin = crew::text(1, &[&format!("admin: {place}")], &[memcached.address], &[]);
+    for (what, text) in [("listen", format!("{plain}{pool}")), ("admin", admin)] {
+        let file = folder.path().join("quickack.yml");
+        std::fs::write(&file, text).expect("a new file in an own folder");
+        let mut command = Command::new(super::QUICKACK);
+        command.args(["run", "-c"]).arg(&file).env("RUNTIME_DIRECTORY", folder.path());
+        let mut process = testkit::process::Process::start(what, &mut command);
+        assert_eq!(process.wait_for_end().code(), Some(1), "{what}");
+        // Its last words may be read after its end.
+        wait_until(&format!("{what}: why it does not start"), || {
+            let said = process.said();
+            let line = said.lines().find(|line| line.contains("cannot start: "));
+            line.is_some_and(|line| line.contains(&place.to_string()))
+        });
+        still_theirs();
+    }
+    let before = crew(&quickack);
+    quickack.rewrite(&format!("{plain}{pool}"));
+    let answer = quickack.admin(&["reload"]);
+    assert!(!answer.ok && answer.text.contains(&place.to_string()), "{answer:?}");
+    still_theirs();
+    assert_eq!(crew(&quickack), before, "nothing changed");
+    quickack.client().ask("get a\r\n", "END\r\n");
 }
 
 #[test]

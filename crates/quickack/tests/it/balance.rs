@@ -1,12 +1,13 @@
 //! How many clients each worker has, when they come and stay: one row a way of accepting.
 
+use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use testkit::process::{Client, Facts, Quickack, send, wait_until};
 
-use super::crew::{self, crew, wait_for_crew};
+use super::crew::{self, Worker, crew, wait_for_crew};
 
 const WORKERS: usize = 8;
 
@@ -54,11 +55,14 @@ fn the_gate_deals_4000_clients_of_memcached_evenly() {
     assert!(evenness(&spread) <= 1.1, "{spread:?}");
 }
 
-/// The kernel deals by a hash of the addresses: at 64 it is as it is, at 400 chance has its limits;
+/// The kernel deals by a hash of the addresses: at 64 few limits hold, at 400 chance has its own;
 /// one throw of three must be within them.
 #[test]
 fn reuseport_deals_400_clients_of_memcached_as_the_kernel_hashes() {
-    spread("reuseport", 64);
+    // Six sigma of 64 balls in 8 urns.
+    let few = spread("reuseport", 64);
+    let idle = few.iter().filter(|count| **count == 0).count();
+    assert!(few.len() == WORKERS && evenness(&few) <= 3.0 && idle <= 2, "{few:?}");
     let throws: Vec<f64> = (0..3).map(|_| evenness(&spread("reuseport", 400))).collect();
     assert!(throws.iter().any(|evenness| *evenness <= 1.35), "{throws:?}");
 }
@@ -90,6 +94,52 @@ fn the_gate_evens_out_what_left_one_worker_of_memcacheds_empty() {
     let counts: Vec<u64> = crew(&quickack).values().map(|worker| worker.clients).collect();
     assert!(counts[1] >= 6, "{counts:?}");
     drop(new);
+}
+
+/// How often a worker's own eventfd has been written to: nobody reads it, for the kernel tells each
+/// write. The worker's epoll knows it by the token of a poke.
+fn pokes(worker: u32) -> u64 {
+    let folder = format!("/proc/{worker}/fdinfo");
+    let files = std::fs::read_dir(&folder).expect("the worker is there").map(|file| {
+        std::fs::read_to_string(file.expect("a folder can be read").path()).unwrap_or_default()
+    });
+    let row = files
+        .flat_map(|text| text.lines().map(str::to_string).collect::<Vec<_>>())
+        .find(|line| line.starts_with("tfd:") && line.contains(POKE));
+    let row = row.expect("its own eventfd is in its epoll");
+    let fd = row.split_whitespace().nth(1).expect("a number");
+    let text = std::fs::read_to_string(format!("{folder}/{fd}")).expect("it is open");
+    let count = text.lines().find_map(|line| line.strip_prefix("eventfd-count:"));
+    u64::from_str_radix(count.expect("an eventfd").trim(), 16).expect("it is told in hex")
+}
+
+/// As an epoll's `fdinfo` has it.
+const POKE: &str = "data: fffffffffffffffd ";
+
+/// Whatever the dead was about to take waits for nobody: the others are told to look. So is a
+/// worker that begins to serve, for whom the others may have stood aside.
+#[test]
+fn the_master_wakes_the_others_of_a_dead_worker_before_memcached_and_its_successor() {
+    let (_memcached, quickack) = crew::field(3, &["accept: gate"], &[]);
+    let before = crew(&quickack);
+    let counts = |of: &BTreeMap<usize, Worker>| -> Vec<u64> {
+        of.values().map(|worker| pokes(worker.pid)).collect()
+    };
+    wait_until("each was told to look when it began", || {
+        counts(&before).iter().all(|count| *count > 0)
+    });
+    // There are no clients, so the workers have no reason to poke each other.
+    let old = counts(&before);
+    send(before[&1].pid, Signal::KILL);
+    let mut after = before.clone();
+    wait_until("a successor serves", || {
+        after = crew(&quickack);
+        after.get(&1).is_some_and(|one| one.pid != before[&1].pid && one.is_serving())
+    });
+    // Its eventfd is the one of the dead: the master keeps them.
+    wait_until("all three are told", || counts(&after).iter().zip(&old).all(|(a, b)| a > b));
+    let new: Vec<u64> = counts(&after).iter().zip(&old).map(|(after, old)| after - old).collect();
+    assert_eq!(new, [1, 1, 1]);
 }
 
 /// Who holds the accept mutex, of the workers there are.
@@ -130,8 +180,12 @@ fn a_killed_holder_of_the_mutex_before_memcached_is_followed_by_another() {
     let global = ["accept: mutex", "epoll_timeout: 500ms"];
     let (_memcached, quickack) = crew::field(4, &global, &[]);
     for _ in 0..5 {
-        wait_until("somebody holds the mutex", || holder(&quickack).is_some());
-        let Some(old) = holder(&quickack) else { continue };
+        let mut found = None;
+        wait_until("somebody holds the mutex", || {
+            found = holder(&quickack);
+            found.is_some()
+        });
+        let old = found.expect("it was waited for");
         send(old, Signal::KILL);
         let start = Instant::now();
         wait_until("another holds it", || holder(&quickack).is_some_and(|now| now != old));

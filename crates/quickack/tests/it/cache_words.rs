@@ -1,7 +1,7 @@
 //! The embedded cache beside the real memcached, in meta and classic words: a long random talk on a
 //! few keys, where each answer must be the same but for cas numbers and times.
 
-use testkit::process::Client;
+use testkit::process::{Client, Memcached};
 
 use super::cache::{Cache, Random, quiet_memcached};
 
@@ -195,6 +195,16 @@ fn classic(random: &mut Random, key: &str) -> String {
         12 if random.below(20) == 0 => "flush_all\r\n".into(),
         _ => format!("gets {key} n1 a\r\n"),
     }
+}
+
+/// A busy machine gives one port to two tests now and then. Whose memcached comes second has none,
+/// and must not talk to the other's.
+#[test]
+fn a_memcached_whose_port_is_anothers_is_not_taken_for_it() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
+    let address = other.local_addr().expect("it is bound");
+    assert!(Memcached::start_on(address).is_none());
+    drop(other);
 }
 
 /// The times of an item that lives for a second, as both sides tell them.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use testkit::load::{Load, Options, Trust};
-use testkit::process::{Memcached, Quickack, freeze, send, wait_until_within};
+use testkit::process::{Answer, Memcached, Quickack, freeze, send, wait_until_within};
 
 use super::crew::{self, Worker, crew};
 
@@ -28,6 +28,11 @@ struct Chaos {
     timeout: u64,
     /// Workers that were killed, or that were stopped until they were replaced.
     deaths: u64,
+    /// The same when a change was last applied by all.
+    deaths_before: u64,
+    /// What the file says, and what it said when it was last taken up.
+    file: String,
+    holds: String,
 }
 
 const RULES: &[&str] =
@@ -40,7 +45,17 @@ fn check(seed: u64, steps: usize) {
     let text = text(&memcacheds, 3, 2_000);
     let quickack = Quickack::start(super::QUICKACK, &text);
     crew::wait_for_crew(&quickack, 3);
-    let mut chaos = Chaos { memcacheds, quickack, random, workers: 3, timeout: 2_000, deaths: 0 };
+    let mut chaos = Chaos {
+        memcacheds,
+        quickack,
+        random,
+        workers: 3,
+        timeout: 2_000,
+        deaths: 0,
+        deaths_before: 0,
+        file: text.clone(),
+        holds: text,
+    };
     // Keys move when servers go, so old values may come back; another's never.
     let options = Options { trust: Trust::Old, rate: Some(4_000), depth: 2, ..Options::default() };
     let load = crew::load(&chaos.quickack, 60, options);
@@ -80,8 +95,7 @@ impl Chaos {
                 let at = self.chance(victims.len());
                 self.deaths += 1;
                 freeze(victims[at]);
-                let answer = self.quickack.admin(&["reload"]);
-                assert!(!answer.text.contains("panicked"), "{answer:?}");
+                self.reload_with_a_stopped_worker();
                 if self.chance(2) == 0
                     && self.quickack.workers().values().any(|id| *id == victims[at])
                 {
@@ -97,13 +111,15 @@ impl Chaos {
                 self.reload();
             }
             6 => {
-                self.quickack.rewrite("alpha:\n  listen: nowhere\n");
-                assert!(!self.quickack.admin(&["reload"]).ok);
+                self.file = "alpha:\n  listen: nowhere\n".to_string();
+                self.quickack.rewrite(&self.file);
+                let answer = self.quickack.admin(&["reload"]);
+                assert!(!answer.ok && answer.text.contains("nowhere"), "{answer:?}");
             }
             7 => {
                 let word = format!("alpha.timeout_connect={}ms", 300 + self.chance(500));
-                // It may be refused because a worker died of something else meanwhile.
-                self.quickack.admin(&["set", &word]);
+                let answer = self.quickack.admin(&["set", &word]);
+                self.judge(&answer);
             }
             _ => self.bounce(),
         }
@@ -124,10 +140,42 @@ impl Chaos {
     }
 
     fn reload(&mut self) {
-        self.quickack.rewrite(&text(&self.memcacheds, self.workers, self.timeout));
-        // A worker that dies meanwhile, or is stopped, is a reason to refuse.
+        self.file = text(&self.memcacheds, self.workers, self.timeout);
+        self.quickack.rewrite(&self.file);
         let answer = self.quickack.admin(&["reload"]);
-        assert!(answer.ok || answer.text.contains("worker"), "{answer:?}");
+        if self.file == self.holds {
+            assert!(answer.ok && answer.text.contains("nothing changed"), "{answer:?}");
+        }
+        self.judge(&answer);
+        if answer.ok {
+            self.holds.clone_from(&self.file);
+        }
+    }
+
+    /// Nobody takes up what one cannot: a timeout that no other step sets is refused.
+    fn reload_with_a_stopped_worker(&mut self) {
+        self.file = text(&self.memcacheds, self.workers, 3_000 + self.deaths);
+        self.quickack.rewrite(&self.file);
+        let answer = self.quickack.admin(&["reload"]);
+        assert!(!answer.ok, "{answer:?}");
+        self.judge(&answer);
+    }
+
+    /// A good change is refused for two reasons only, and then by all: a worker has died since the
+    /// last one, or does not answer because it is stopped or the machine is busy.
+    fn judge(&mut self, answer: &Answer) {
+        if answer.ok {
+            let all = answer.text.contains("applied by") && !answer.text.contains("not confirmed");
+            if all {
+                self.deaths_before = self.deaths;
+            }
+            return;
+        }
+        let text = &answer.text;
+        let has_died = text.contains("died while it was prepared");
+        assert!(has_died || text.contains("did not answer in time"), "{answer:?}");
+        assert!(!has_died || self.deaths > self.deaths_before, "nobody was killed: {answer:?}");
+        assert!(text.contains("nothing has changed"), "{answer:?}");
     }
 
     /// Everybody is served again, by as many workers as the file says, with one configuration.

@@ -1,10 +1,11 @@
 //! Which servers are in the ring is decided once, for all workers: no two of them ever use
 //! different rings, and so many of a pool stay in it.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use testkit::load::{Options, Trust};
-use testkit::process::{Client, DEADLINE, Memcached, Quickack, wait_until};
+use testkit::process::{Client, DEADLINE, Memcached, Quickack, free_address, wait_until};
 
 use super::crew::{self, crew};
 
@@ -205,13 +206,73 @@ fn no_more_memcacheds_leave_the_ring_than_may() {
         }
         assert!(start.elapsed() < DEADLINE, "{}", field.quickack.process.said());
     }
-    // The third that died keeps its keys, and says so.
-    for _ in 0..20 {
-        let errors = (0..KEYS).filter(|key| field.ask(0, *key).is_none()).count();
-        assert!(errors > 0);
-        assert!(field.ejected() <= 2);
+    // The third that died keeps its keys, and says so; the one that lives has its own, and those of
+    // the two that are out are shared by these two.
+    let lost = |owner: Option<usize>| owner.is_some_and(|owner| owner != 3);
+    for _ in 0..5 {
+        let after = field.owners();
+        assert_eq!(field.ejected(), 2);
+        for key in 0..KEYS {
+            assert!(matches!(after[key], None | Some(3)), "key{key} of {after:?}");
+            assert!(lost(owners[key]) || after[key] == Some(3), "key{key} moved for nothing");
+        }
+        assert!(after.contains(&None), "{after:?}");
+        let moved = (0..KEYS).filter(|key| lost(owners[*key]) && after[*key] == Some(3)).count();
+        assert!(moved > 0, "{after:?}");
     }
-    assert!(owners.contains(&Some(3)));
+}
+
+/// It takes two failures, of workers that are there: what a dead one has reported is forgotten, and
+/// nobody says that the server is down any more.
+#[test]
+fn what_a_dead_worker_has_reported_before_memcached_counts_no_more() {
+    let memcached = Memcached::start();
+    let servers = [memcached.address, free_address()];
+    let rules = [&RULES[..3], &["server_retry_timeout: 60000"]].concat();
+    let quickack = crew::start(3, &[], &servers, &rules);
+    // They have asked for nothing yet: the workers know nothing of the second server.
+    let (mut clients, mut spare) = (BTreeMap::new(), Vec::new());
+    while clients.len() < 3 {
+        let before = crew(&quickack);
+        let client: Client = quickack.client();
+        let mut found = None;
+        wait_until("one worker has one client more", || {
+            let after = crew(&quickack);
+            found = before.keys().copied().find(|n| after[n].clients > before[n].clients);
+            found.is_some()
+        });
+        // Each stays: one that left might hide the next.
+        spare.extend(clients.insert(found.expect("it was waited for"), client));
+    }
+    let health = || crew::stats(&quickack)["pools"][0]["servers"][1]["health"].clone();
+    let mut fail = |worker: usize| {
+        let client = clients.get_mut(&worker).expect("each has one");
+        for key in 0..KEYS {
+            client.send(format!("get key{key}\r\n"));
+            match client.line().as_str() {
+                "END" => {}
+                line => {
+                    assert!(line.starts_with("SERVER_ERROR "), "{line}");
+                    return;
+                }
+            }
+        }
+        panic!("none of {KEYS} keys belongs to the second server");
+    };
+    assert_eq!(health(), "up");
+    fail(0);
+    wait_until("one worker says that it is down", || health() == "down");
+    let old = crew(&quickack)[&0].pid;
+    testkit::process::send(old, rustix::process::Signal::KILL);
+    wait_until("worker 0 is there again", || {
+        crew(&quickack).get(&0).is_some_and(|one| one.pid != old && one.is_serving())
+    });
+    assert_eq!(health(), "up", "nobody who is there has met it");
+    fail(1);
+    wait_until("another worker says that it is down", || health() != "up");
+    assert_eq!(health(), "down", "one failure of a worker that lives is not two");
+    fail(2);
+    wait_until("two workers that live are enough", || health() == "ejected");
 }
 
 /// The same under load: keys move, but no client has another's or a mangled value.

@@ -143,6 +143,34 @@ fn before_a_login_memcached_hears_nothing_of_a_client() {
     assert!(!shown.contains("secret") && !shown.contains("anna"), "{shown}");
 }
 
+/// Who was somebody and then gives a wrong password is nobody: its requests reach no server.
+#[test]
+fn a_wrong_password_after_a_right_one_takes_the_login_away_before_memcached() {
+    let (memcached, folder) = (Memcached::start(), private("users", USERS));
+    let users = format!("users: {}", folder.path().join("users").display());
+    let quickack = super::quickack(&[memcached.address], &[&users]);
+    let wrong_ones = [("PLAIN", "\0anna\0no-secret"), ("PLAIN", "\0nobody\0old-secret")];
+    for (mechanism, words) in wrong_ones.into_iter().chain([("CRAM-MD5", "anna")]) {
+        let mut client = quickack.client();
+        client.send(binary(SASL_AUTH, "PLAIN", "\0anna\0old-secret"));
+        assert_eq!(answer(&mut client), (OK, "Authenticated".to_string()));
+        client.send(binary(GET, "a", ""));
+        assert_eq!(answer(&mut client).0, NOT_FOUND);
+        let asked = memcached.stat("cmd_get");
+        client.send([binary(SASL_AUTH, mechanism, words), binary(GET, "a", "")].concat());
+        assert_eq!(answer(&mut client).0, AUTH_ERROR, "{mechanism} {words:?}");
+        assert_eq!(answer(&mut client).0, AUTH_ERROR, "nobody may ask: {mechanism} {words:?}");
+        client.send(binary(GET, "a", ""));
+        assert_eq!(answer(&mut client).0, AUTH_ERROR);
+        assert_eq!(memcached.stat("cmd_get"), asked, "no server heard of it");
+        // And somebody again.
+        client.send(binary(SASL_AUTH, "PLAIN", "\0bob\0se cret"));
+        assert_eq!(answer(&mut client).0, OK);
+        client.send(binary(GET, "a", ""));
+        assert_eq!(answer(&mut client).0, NOT_FOUND);
+    }
+}
+
 /// Word by word, as the real one does it: each in a dialogue of its own, because memcached 1.6.18
 /// loses all answers but the last of what comes in one piece before a login. (A login without a
 /// password is told there that its format is bad, here that it failed.)

@@ -89,6 +89,61 @@ fn the_stats_port_speaks_as_nutcrackers_does_before_memcached() {
     assert_eq!(server["responses"], 10, "{ours:#}");
 }
 
+/// A row is given to the next server that comes, which has done nothing yet: neither in the
+/// statistics for people and programs, nor in those of twemproxy, nor in what clients are told.
+#[test]
+fn a_server_that_comes_begins_at_nothing_whoever_had_its_row_before_memcached() {
+    let memcacheds: Vec<Memcached> = (0..4).map(|_| Memcached::start()).collect();
+    let addresses: Vec<SocketAddr> = memcacheds.iter().map(|memcached| memcached.address).collect();
+    let port = free_address();
+    let stats = format!("stats: {port}");
+    // Modula and one key apart: both servers are asked for something.
+    let text = |second: SocketAddr| {
+        let pool = ["distribution: modula", "hash: one_at_a_time"];
+        crew::text(2, &[&stats], &[addresses[0], second], &pool)
+    };
+    let quickack = Quickack::start(QUICKACK, &text(addresses[1]));
+    crew::wait_for_crew(&quickack, 2);
+    for round in 0..9 {
+        let old = addresses[1 + round % 3];
+        let mut client = quickack.client();
+        (0..20).for_each(|key| client.ask(&format!("get key{key}\r\n"), "END\r\n"));
+        // Counted, or the rest says nothing.
+        let done = of_server(&quickack, port, old);
+        assert!(done.iter().any(|(name, count)| name == "requests" && *count > 0), "{done:?}");
+        // Its row is free when it has gone, and the new one's when that comes.
+        quickack.rewrite(&crew::text(2, &[&stats], &addresses[..1], &[]));
+        quickack.admin_ok(&["reload", "--allow-remap"]);
+        let new = addresses[1 + (round + 1) % 3];
+        quickack.rewrite(&text(new));
+        quickack.admin_ok(&["reload", "--allow-remap"]);
+        let begun = of_server(&quickack, port, new);
+        assert!(begun.len() > 20, "{begun:?}");
+        let wrong: Vec<_> = begun.iter().filter(|(_, count)| *count != 0).collect();
+        assert!(wrong.is_empty(), "round {round}: {wrong:?}");
+    }
+}
+
+/// Each number that is told of a server of the pool's, by both ways.
+fn of_server(quickack: &Quickack, port: SocketAddr, address: SocketAddr) -> Vec<(String, u64)> {
+    fn numbers(name: &str, value: &Value, found: &mut Vec<(String, u64)>) {
+        match value {
+            Value::Object(map) => map.iter().for_each(|(name, value)| numbers(name, value, found)),
+            Value::Number(number) => found.push((name.to_string(), number.as_u64().unwrap())),
+            _ => {}
+        }
+    }
+    let json = crew::stats(quickack);
+    let servers = json["pools"][0]["servers"].as_array().expect("a list of servers");
+    let label = Value::from(address.to_string());
+    let ours = servers.iter().find(|server| server["label"] == label);
+    let theirs: Value = serde_json::from_str(&read_all(port)).expect("it is JSON");
+    let mut found = Vec::new();
+    numbers("", ours.unwrap_or_else(|| panic!("no {label} in {json:#}")), &mut found);
+    numbers("", &theirs["alpha"][address.to_string()], &mut found);
+    found
+}
+
 fn read_all(address: SocketAddr) -> String {
     let mut text = String::new();
     Client::connect(address).stream.read_to_string(&mut text).expect("it answers and closes");

@@ -76,8 +76,9 @@ impl<'a> To<'a> {
         Shown::Head
     }
 
+    /// Nobody but a read is told so: a change of what is not there has a word of its own.
     fn miss(&self, out: &mut Vec<u8>) -> Shown {
-        if self.quiet && self.is_read() {
+        if self.quiet {
             return Shown::Nothing;
         }
         if self.tells_key() {
@@ -117,10 +118,6 @@ impl<'a> To<'a> {
             Shape::Store(Mode::Replace) => NOT_FOUND,
             _ => NOT_STORED,
         }
-    }
-
-    fn is_read(&self) -> bool {
-        matches!(self.shape, Shape::Get { .. } | Shape::Touch { .. })
     }
 
     fn tells_key(&self) -> bool {

@@ -181,14 +181,50 @@ fn a_client_wakes_one_worker_and_when_that_is_stopped_a_poke_brings_another() {
     row.settle(|_| true);
     let woken = sleep_through_a_client(&mut row);
     assert_eq!(woken.len(), 1);
-    // It dies, and the master pokes the others, as was done above: they look for themselves.
-    let (dead, now) = (woken[0], row.now);
-    for at in (0..4).filter(|at| *at != dead) {
-        let post = &mut row.posts[at];
-        post.door.poked(&post.epoll, now);
+    // Whoever pokes it, one of the others looks for itself. (The master does when one dies: see
+    // `the_master_wakes_the_others_of_a_dead_worker_before_memcached_and_its_successor`.)
+    let stopped = woken[0];
+    let other = (stopped + 1) % 4;
+    sys::poke::poke(&row.posts[other].door.crowd().unwrap().pokes.borrow()[other]);
+    row.settle(|at| at == other);
+    assert_eq!((row.served(), row.counts()[other]), (1, 1));
+}
+
+/// Each has declined a client while the others had fewer, and nobody has the fewest by now who
+/// watches. `is_taken`: what waited has been taken elsewhere.
+fn check_a_poke_is_passed_on(is_taken: bool) {
+    let mut row = Row::new(3, || Policy::Gate);
+    row.settle(|_| true);
+    for (at, clients) in [(2, 5), (1, 4), (0, 20)] {
+        // They were handed over by others.
+        (0..clients).for_each(|_| row.posts[at].door.entered());
+        row.connect();
+        assert!(row.posts[at].step(row.now), "it was told of the client");
+        // At the end of its turn it does not have the fewest, and goes to sleep.
+        assert!(!row.posts[at].step(row.now) && row.counts()[at] == 0);
+        let taken = (at > 0 || is_taken).then(|| sys::listen::accept(&row.listener).unwrap());
+        assert_eq!(taken.is_some(), at > 0 || is_taken);
     }
-    row.settle(|at| at != dead);
-    assert_eq!(row.served(), 1);
+    // The last one has poked slot 1, which has got more clients than slot 2 in the meantime.
+    (0..10).for_each(|_| row.posts[1].door.entered());
+    let board = row.posts[0].door.crowd().unwrap().board.clone();
+    assert_eq!([0, 1, 2].map(|at| board.connections(at)), [20, 14, 5]);
+    assert_eq!([0, 1, 2].map(|at| board.watching(at)), [false; 3]);
+    row.posts[1].step(row.now);
+    assert_eq!(row.counts(), [0; 3]);
+    // No time passes, so nobody looks unasked.
+    row.posts[2].take(row.now);
+    assert!(board.watching(2), "who has the fewest was poked");
+    assert_eq!(row.counts(), [0, 0, usize::from(!is_taken)]);
+    row.connect();
+    row.posts[2].take(row.now);
+    assert_eq!(row.counts(), [0, 0, 1 + usize::from(!is_taken)]);
+}
+
+#[test]
+fn who_is_poked_and_over_the_gate_by_then_passes_the_poke_on() {
+    check_a_poke_is_passed_on(false);
+    check_a_poke_is_passed_on(true);
 }
 
 #[test]

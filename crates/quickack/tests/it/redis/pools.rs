@@ -62,6 +62,26 @@ fn redis_auth_is_asked_of_clients_and_told_to_servers() {
     }
 }
 
+/// As a server does it: who was somebody stays so, whatever it says next, and a stranger stays one.
+#[test]
+fn a_wrong_password_after_a_right_one_changes_nothing_as_in_redis() {
+    for family in Family::ALL {
+        let redis = Redis::start_with(family, &["--requirepass", "sesame"]);
+        let text = nutcracker_yml(&redis, "  redis_auth: sesame\n");
+        let quickack = Quickack::start(QUICKACK, &text);
+        // Each in a dialogue of its own: with us, too many tries end one.
+        for wrong in ["AUTH wrong", "AUTH default wrong", "HELLO 2 AUTH default wrong"] {
+            for mut client in [redis.client(), quickack.client()] {
+                refused(&mut client, wrong, "WRONGPASS");
+                refused(&mut client, "GET k", "NOAUTH");
+                ask(&mut client, "AUTH sesame", "+OK\r\n");
+                refused(&mut client, wrong, "WRONGPASS");
+                ask(&mut client, "GET k", "$-1\r\n");
+            }
+        }
+    }
+}
+
 /// nutcracker does not look at what a server says to its AUTH.
 #[test]
 fn a_server_without_a_password_serves_a_pool_with_redis_auth() {
