@@ -143,8 +143,11 @@ impl Proxy {
     fn end_gathering(&mut self, id: ConnId, queue: u64, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         let is_over = |batch: &Batch| now >= batch.since.after(queue);
-        let is_forgotten = bug!(GatherForEver) || bug!(SpinTimer);
-        if !link.batch.as_ref().is_some_and(|batch| is_over(batch)) || is_forgotten {
+        let is_late = link.batch.as_ref().is_some_and(|batch| is_over(batch));
+        if !is_late || bug!(GatherForEver) {
+            return;
+        }
+        if bug!(SpinTimer) {
             return;
         }
         let pool = &mut self.desk.pools[link.pool as usize];
