@@ -110,6 +110,9 @@ pub struct Book {
     pub redis: Ledger,
     /// The opaques of requests that were told to fill an item, and not yet seen to be, by pool.
     pub wins: BTreeSet<(usize, String)>,
+    /// Updates that nobody waits for, of clients that have left, until they are executed; and how
+    /// many messages to their pool had waited too long by then.
+    pub unheard: Vec<(u32, u64)>,
     /// When marks were first asked for or left, by pool.
     pub marked: BTreeMap<usize, u64>,
     /// By pool, then by key.

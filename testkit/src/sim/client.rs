@@ -109,6 +109,10 @@ pub struct Client {
     pub loose_errors: usize,
     /// What it has said about itself, if it speaks Redis.
     pub talk: Option<Box<Talk>>,
+    /// It was told a value of binary last, of which the server has to say the end yet.
+    pub ends_with_value: bool,
+    /// Some of what it had sent may not have been looked at when it closed its half.
+    pub is_unread: bool,
     /// The proxy was told to drain: how much of what it had sent had been looked at.
     pub drained_at: Option<u64>,
 }
@@ -208,6 +212,8 @@ impl Client {
             is_binary: false,
             loose_errors: 0,
             talk: None,
+            ends_with_value: false,
+            is_unread: false,
             drained_at: None,
         }
     }
@@ -251,10 +257,24 @@ impl Client {
         (last.frame_end == self.sent).then_some(is_answered)
     }
 
+    /// What has been sent ends with a request that is whole.
+    pub fn has_sent_whole(&self) -> bool {
+        self.sent == self.written || self.expects.iter().any(|one| one.frame_end == self.sent)
+    }
+
     /// The updates that have arrived and it waits for: those before the last answer that is owed.
     pub fn awaited(&self) -> impl Iterator<Item = u32> {
         let last = (0..self.arrived).rev().find(|at| self.expects[*at].is_owed());
         self.expects.iter().take(last.map_or(0, |at| at + 1)).filter_map(Expect::update)
+    }
+
+    /// Changes that have arrived and are answered only if they fail, with nothing behind them that
+    /// it waits for.
+    pub fn unheard(&self) -> impl Iterator<Item = u32> {
+        let last = (0..self.arrived).rev().find(|at| self.expects[*at].is_owed());
+        let rest = self.expects.iter().take(self.arrived).skip(last.map_or(0, |at| at + 1));
+        let rest = rest.filter(|one| one.is_quiet || matches!(one.asked, Asked::Form(_)));
+        rest.filter_map(Expect::update)
     }
 
     /// The conversation was ended by the proxy: nothing else will be answered.

@@ -36,6 +36,8 @@ pub struct Conn {
     pub ends_with_reply: bool,
     /// Since when the server has owed the reply that is next.
     pub owed_since: Time,
+    /// When the server last said anything on it.
+    pub heard_at: Time,
     /// The server has said who it is; before that, nothing else is asked.
     pub is_greeted: bool,
     /// Its first words tell of less than those on another link may have told: what waits for it
@@ -72,6 +74,7 @@ impl Conn {
             poison: None,
             ends_with_reply: true,
             owed_since: since,
+            heard_at: since,
             is_greeted: false,
             is_unskilled: false,
             up: (0, since),
@@ -134,6 +137,7 @@ impl Conn {
     /// The proxy has got `n` more bytes of `output`.
     pub fn deliver(&mut self, n: usize, now: Time) {
         self.delivered += n;
+        self.heard_at = now;
         self.ends_with_reply = false;
         while let Some(end) = self.reply_ends.front().copied().filter(|end| *end <= self.delivered)
         {

@@ -46,6 +46,11 @@ pub struct Server {
     /// What the proxy believes of it.
     pub is_down: bool,
     pub is_ejected: bool,
+    /// Since when it has failed again and again, if it has.
+    pub sick_since: Option<Time>,
+    /// Since when it has been asked nothing while it is down, and until when it must be.
+    pub unasked_since: Time,
+    pub probe_by: Time,
 }
 
 /// How a command is answered.
@@ -68,6 +73,8 @@ pub struct Trouble {
     pub lost: u64,
     pub poisoned: u64,
     pub silent: u64,
+    /// It refused a command.
+    pub injected: u64,
     /// The last socket to it that could not be made, and when that was.
     pub unable: u64,
     pub unable_time: Time,
@@ -100,6 +107,17 @@ impl Server {
         self.is_down || any > event || back > event || self.rough_until >= time
     }
 
+    /// Whether a message for it may have been refused, or lost with its link, since then. One that
+    /// is only late is not: what it holds is done when it goes on.
+    pub fn may_have_lost(&self, event: u64, time: Time) -> bool {
+        let Trouble { refused, hung, lost, poisoned, silent, injected, unable, back, .. } =
+            self.trouble;
+        let last = [refused, hung, lost, poisoned, silent, injected, unable, back];
+        let until = self.trouble.unable_time.after(limits::BACKOFF_LAST_US);
+        let lacks_socket = unable != 0 && until >= time;
+        self.is_down || lacks_socket || last.into_iter().any(|one| one > event)
+    }
+
     pub fn new(plan: &ServerPlan, keys: usize) -> Server {
         Server {
             row: plan.row,
@@ -120,6 +138,9 @@ impl Server {
             redis: None,
             is_down: false,
             is_ejected: false,
+            sick_since: None,
+            unasked_since: Time(0),
+            probe_by: Time(0),
         }
     }
 
@@ -354,6 +375,7 @@ impl Server {
         place.book.injected.push(Injected { pool: place.pool, keys, alone });
         // Any server may be told that a command was not executed by such a line.
         self.trouble.any = place.book.event();
+        self.trouble.injected = self.trouble.any;
         say(conn, &format!("SERVER_ERROR injected {line}"));
     }
 

@@ -27,11 +27,6 @@ impl Greetings {
         Greetings(rows)
     }
 
-    /// Whether these are the first words on a link, whole.
-    pub fn are(&self, text: &[u8]) -> bool {
-        self.0.iter().any(|(_, row)| row == text)
-    }
-
     /// Whether these are the first words on a link, or their beginning.
     pub fn begin(&self, text: &[u8]) -> bool {
         self.0.iter().any(|(_, row)| row.starts_with(text))
