@@ -9,11 +9,11 @@
 //! | events on connections | `handle_accept` `handle_received` `handle_transmitted` |
 //! | | `handle_connecting` `handle_connected` `handle_closed` `handle_timeout` |
 //! | decisions from outside | `install` `set_ejected` `drain` |
-//! | work for the driver | `poll_action` `poll_timeout` `poll_transmit` + `transmit` |
+//! | work for the driver | `poll_action` `poll_timeout` `wants_turn` `poll_transmit` + `transmit` |
 //!
 //! In each turn the driver hands over everything that is ready, executes the actions, and writes
 //! the clients that `poll_transmit` names. When nothing more is ready, it calls `end_turn` and
-//! writes the links.
+//! writes the links. If `wants_turn` is true then, the next turn begins without waiting.
 //!
 //! ```text
 //!   client ──handle_received──▶ intake ──▶ request ──route──▶ link queue ──transmit──▶ server
@@ -178,6 +178,8 @@ pub struct Proxy {
     random: Random,
     /// Counts loop turns; identifies the turn in which a shared batch was open.
     turn: u64,
+    /// When the turn before this one ended: every message of this turn was queued after it.
+    turn_since: Time,
     /// The count of client numbers given out so far.
     named: u64,
     dirty_links: Vec<ConnId>,
@@ -217,6 +219,7 @@ impl Proxy {
             timers: Timers::default(),
             random: Random::new(seed),
             turn: 1,
+            turn_since: now,
             named: 0,
             dirty_links: Vec::new(),
             keys: Vec::new(),
@@ -312,7 +315,12 @@ impl Proxy {
     /// Runs the timers that are due. Call this when `poll_timeout` has passed.
     pub fn handle_timeout(&mut self, now: Time) {
         self.desk.now = now;
+        // A timer that is set for a time that has come, again and again, would keep us here for
+        // ever: a worker that dies is started again.
+        let mut left = limits::TIMERS_IN_A_CALL * (self.timers.len() + 1);
         while let Some((set, due)) = self.timers.pop(now) {
+            assert!(left > 0, "timers are set without end for a time that has come: {due:?}");
+            left -= 1;
             self.timer(set, due, now);
         }
     }
@@ -323,11 +331,12 @@ impl Proxy {
         self.desk.now = now;
         self.end_holds();
         self.resume_clients(now);
-        self.close_batches(now);
+        self.close_batches();
         self.sweep();
         self.plan_publishing(now);
         self.desk.worker.add(Worker::Turns, 1);
         self.turn += 1;
+        self.turn_since = now;
     }
 
     /// Returns the next order to the driver.
@@ -338,6 +347,12 @@ impl Proxy {
     /// Returns when `handle_timeout` is to be called next.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.timers.next()
+    }
+
+    /// Returns whether a write after `end_turn` allows something to go on. The next turn then
+    /// begins at once, since nothing else may wake the driver.
+    pub fn wants_turn(&self) -> bool {
+        self.desk.has_resumable() || !self.waking.is_empty()
     }
 
     /// Returns the next connection of a side that has new bytes to write. Ask for links only after

@@ -134,6 +134,9 @@ pub const DOUBTS_MAX: u8 = 2;
 pub const RETIRE_US: u64 = 10_000_000;
 /// How long gauges may be out of date in the metrics registry.
 pub const PUBLISH_PAUSE_US: u64 = 100_000;
+/// Timers that one call of `handle_timeout` may run, for each timer that was set when it began.
+/// Nearly all timers are set for later times; a call that runs more than this would never end.
+pub const TIMERS_IN_A_CALL: usize = 64;
 /// The longest pause before another attempt.
 pub const BACKOFF_LAST_US: u64 = 1_000_000;
 

@@ -270,7 +270,8 @@ impl Link {
         };
         let pending = self.flights.get(self.first_pending());
         let queued = pending.map(|flight| flight.since.after(timeouts.queue));
-        let gathering = self.batch.as_ref().map(|batch| batch.since.after(timeouts.queue));
+        let gathering = self.batch.as_ref().filter(|_| !bug!(GatherForEver));
+        let gathering = gathering.map(|batch| batch.since.after(timeouts.queue));
         owed.into_iter().chain(queued).chain(gathering).min()
     }
 
@@ -279,6 +280,7 @@ impl Link {
     pub(crate) fn reply_deadline(&self, timeouts: &Timeouts) -> Time {
         let patience = if bug!(HurryReply) { timeouts.reply / 2 } else { timeouts.reply };
         let at_most = self.owed.after(timeouts.reply * limits::REPLY_STRETCH);
+        let at_most = if bug!(SpeakForEver) { Time(u64::MAX) } else { at_most };
         self.since.after(patience).min(at_most)
     }
 
@@ -288,7 +290,7 @@ impl Link {
             return;
         }
         let first_was_whole = self.flights.front().is_some_and(|first| first.end <= self.sent);
-        if !self.is_waiting() || !first_was_whole {
+        if !self.is_waiting() || !first_was_whole && !bug!(BlameEarly) {
             self.since = now;
             self.owed = now;
         }

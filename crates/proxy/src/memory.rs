@@ -11,7 +11,8 @@ pub(crate) struct Memory {
 impl Memory {
     /// Whether `more` bytes are within the limit.
     pub(crate) fn has_room(&self, more: usize) -> bool {
-        self.held.saturating_add(more) <= self.max
+        let max = if bug!(HoardMemory) { self.max / 256 } else { self.max };
+        self.held.saturating_add(more) <= max
     }
 
     /// Returns `limits` narrowed to the memory left: the nearer the limit, the sooner a client that

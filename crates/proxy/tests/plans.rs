@@ -429,6 +429,25 @@ fn a_socket_that_we_cannot_make_is_no_servers_fault_and_starts_no_storm() {
     assert_eq!(stage.turn(link), "get x\r\n");
 }
 
+/// The last answers of the client were written after the end of the turn, and nothing else would
+/// have woken the worker for the requests that it had already sent.
+#[test]
+fn a_client_that_goes_on_after_the_last_write_of_a_turn_has_another_turn() {
+    let mut stage = Stage::of(&["s0"], |plan| plan.limits.client_outbox = 60);
+    let client = stage.client();
+    stage.says(client, &"version\r\n".repeat(50));
+    let mut told = stage.hears(client);
+    for _ in 0..50 {
+        if !stage.wants_turn() {
+            break;
+        }
+        stage.end_turn();
+        told += &stage.hears(client);
+    }
+    assert_eq!(told.matches("VERSION ").count(), 50);
+    assert!(stage.paused.is_empty() && !stage.wants_turn());
+}
+
 /// A client that was read again and closed its half in the same turn was listed twice.
 #[test]
 fn a_client_that_goes_on_and_ends_in_one_turn_is_answered_once() {

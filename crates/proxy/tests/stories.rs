@@ -252,6 +252,25 @@ fn time_spent_in_a_queue_is_not_the_servers() {
     assert_eq!(stage.closed, [link]);
 }
 
+/// Its deadline counted from the end of the turn, and was not set if a timer was due before that.
+#[test]
+fn a_message_of_a_long_turn_waits_no_longer_than_its_deadline() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.timeouts.connect = SECOND + 5;
+        pool.timeouts.queue = SECOND;
+    });
+    let client = stage.client();
+    stage.says(client, "delete x\r\n");
+    stage.passes(10);
+    stage.end_turn();
+    stage.passes(SECOND - 11);
+    assert_eq!(stage.hears(client), "");
+    stage.passes(1);
+    let late = "SERVER_ERROR s0: timed out in the queue, not sent\r\n";
+    assert_eq!(stage.hears(client), late);
+    assert_eq!(stage.closed, [], "the connect has its time");
+}
+
 #[test]
 fn a_connect_that_waits_for_its_turn_is_not_late() {
     let mut stage = Stage::new(&["s0"], |pool| pool.preconnect = true);

@@ -188,6 +188,12 @@ impl Asker<'_> {
         self.store_as("set", key, None, true);
     }
 
+    /// Stores with an answer.
+    pub fn loud_store(&mut self) {
+        let key = self.key();
+        self.store_as("set", key, None, false);
+    }
+
     fn store_as(&mut self, word: &str, key: usize, cas: Option<u64>, quiet: bool) {
         let number = self.new_update(UpdateKind::Store, Some(key), quiet);
         self.may_remove(number, word == "set");

@@ -111,6 +111,9 @@ pub struct Book {
     pub redis: Ledger,
     /// The opaques of requests that have to fill an item and were not seen to do so yet, by pool.
     pub wins: BTreeSet<(usize, String)>,
+    /// Updates of clients that have left and did not wait for them, until they are executed; each
+    /// with the number of messages to its pool that had waited too long by then.
+    pub unheard: Vec<(u32, u64)>,
     /// The first request for marks or with marks, by pool.
     pub marked: BTreeMap<usize, u64>,
     /// By pool, then by key.

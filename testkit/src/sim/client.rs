@@ -109,6 +109,10 @@ pub struct Client {
     pub loose_errors: usize,
     /// Its session settings, if it uses Redis.
     pub talk: Option<Box<Talk>>,
+    /// Its last answer is a binary value whose end the server has not sent yet.
+    pub ends_with_value: bool,
+    /// Some of its input may not have been parsed when it closed its half.
+    pub is_unread: bool,
     /// Set when the proxy is told to drain: the position up to which its input had been parsed.
     pub drained_at: Option<u64>,
 }
@@ -208,6 +212,8 @@ impl Client {
             is_binary: false,
             loose_errors: 0,
             talk: None,
+            ends_with_value: false,
+            is_unread: false,
             drained_at: None,
         }
     }
@@ -252,10 +258,24 @@ impl Client {
         (last.frame_end == self.sent).then_some(is_answered)
     }
 
+    /// Returns whether the input sent ends with a whole request.
+    pub fn has_sent_whole(&self) -> bool {
+        self.sent == self.written || self.expects.iter().any(|one| one.frame_end == self.sent)
+    }
+
     /// Returns the updates that have arrived and are awaited: those before the last answer owed.
     pub fn awaited(&self) -> impl Iterator<Item = u32> {
         let last = (0..self.arrived).rev().find(|at| self.expects[*at].is_owed());
         self.expects.iter().take(last.map_or(0, |at| at + 1)).filter_map(Expect::update)
+    }
+
+    /// Returns changes that have arrived, are answered only if they fail, and have no awaited
+    /// request after them.
+    pub fn unheard(&self) -> impl Iterator<Item = u32> {
+        let last = (0..self.arrived).rev().find(|at| self.expects[*at].is_owed());
+        let rest = self.expects.iter().take(self.arrived).skip(last.map_or(0, |at| at + 1));
+        let rest = rest.filter(|one| one.is_quiet || matches!(one.asked, Asked::Form(_)));
+        rest.filter_map(Expect::update)
     }
 
     /// Records that the proxy has ended the connection: nothing else will be answered.

@@ -36,6 +36,8 @@ pub struct Conn {
     pub ends_with_reply: bool,
     /// The time since which the server has owed the next reply.
     pub owed_since: Time,
+    /// The last time at which the server sent anything on it.
+    pub heard_at: Time,
     /// The server has answered the handshake; before that, no request is sent.
     pub is_greeted: bool,
     /// Its handshake reports fewer capabilities than another link's may have reported, so its
@@ -74,6 +76,7 @@ impl Conn {
             poison: None,
             ends_with_reply: true,
             owed_since: since,
+            heard_at: since,
             is_greeted: false,
             is_unskilled: false,
             up: (0, since),
@@ -136,6 +139,7 @@ impl Conn {
     /// Records that the proxy has received `n` more bytes of `output`.
     pub fn deliver(&mut self, n: usize, now: Time) {
         self.delivered += n;
+        self.heard_at = now;
         self.ends_with_reply = false;
         while let Some(end) = self.reply_ends.front().copied().filter(|end| *end <= self.delivered)
         {

@@ -2,6 +2,7 @@
 
 use proxy::{Closed, Time};
 
+use super::conn::Conn;
 use super::scene::FaultKind;
 use super::server::{Trick, say};
 use super::world::{World, say as tell};
@@ -23,7 +24,10 @@ impl World {
         match kind {
             FaultKind::Stall => self.stall(pool, server, until),
             FaultKind::Refuse => model.refusing_until = until,
-            FaultKind::Dribble => model.dribbles_until = until,
+            FaultKind::Dribble => {
+                model.dribbles_until = until.after(DRIBBLE_US);
+                model.rough_until = model.rough_until.max(until.after(DRIBBLE_US));
+            }
             FaultKind::Poison => model.trick = Trick::Poison,
             FaultKind::ErrorLine => model.trick = Trick::ErrorLine,
             FaultKind::ExecuteThenReset => model.trick = Trick::Die,
@@ -69,7 +73,9 @@ impl World {
 
     /// Resets a connection: some commands were executed, some answers arrive, then it ends.
     fn reset_one(&mut self, pool: usize, server: usize) {
-        let Some(at) = self.find_conn(pool, server) else { return };
+        let is_busy = |conn: &Conn| (conn.pool, conn.server) == (pool, server) && conn.owes();
+        let busy = self.conns.iter().position(|conn| conn.as_ref().is_some_and(is_busy));
+        let Some(at) = busy.or_else(|| self.find_conn(pool, server)) else { return };
         let count = self.random.below(4);
         self.serve(at, count);
         let Some(conn) = self.conns[at].as_ref() else { return };
@@ -131,3 +137,6 @@ impl World {
         self.deliver(at, usize::MAX);
     }
 }
+
+/// Time by which a server dribbles longer than other faults last: a whole reply may take long.
+const DRIBBLE_US: u64 = 200_000;

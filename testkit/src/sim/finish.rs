@@ -11,10 +11,24 @@ use super::world::{BLOCK_LEN, World, say};
 
 impl World {
     pub fn finish(&mut self) {
+        let drains_at_once = self.scene.drains && self.random.permille(500);
+        if drains_at_once {
+            self.drain();
+            for _ in 0..ROUGH_STEPS {
+                self.step();
+                self.settle();
+                self.check();
+            }
+        } else if !self.scene.drains {
+            self.wait_for_retirement();
+        }
         say!(self, "the faults are over");
         self.heal();
-        if self.scene.drains {
+        if drains_at_once {
+            self.end_drain();
+        } else if self.scene.drains {
             self.drain();
+            self.end_drain();
         } else {
             self.quiesce();
             // Waits for the pause after a socket that could not be made.
@@ -26,6 +40,7 @@ impl World {
             self.check_quiet_updates();
             self.check_quiet_wishes();
             self.ask_for_everything();
+            self.use_free_memory();
             self.say_goodbye();
         }
         self.quiesce();
@@ -137,6 +152,7 @@ impl World {
 
     /// A server that answers is found to be back without any client's request.
     fn wait_for_health(&mut self) {
+        let until = self.now.after(limits::BACKOFF_LAST_US + self.longest_request());
         for _ in 0..ROUNDS_MAX {
             let pools = self.pools.iter().filter(|pool| pool.is_planned);
             let mut servers =
@@ -144,6 +160,7 @@ impl World {
             if !servers.any(|server| server.is_down) {
                 return;
             }
+            assert!(self.now < until, "a healthy server is found to be back too late");
             let due = self.proxy.poll_timeout();
             self.now = self.now.max(due.expect("a server is down, and nobody will ask it"));
             self.fire_timers();
@@ -162,7 +179,7 @@ impl World {
             }
             let model = &self.pools[update.pool];
             let in_trouble =
-                |server: &Server| server.was_in_trouble(update.arrived, update.arrived_at);
+                |server: &Server| server.may_have_lost(update.arrived, update.arrived_at);
             let excused = match update.key {
                 Some(key) => {
                     model.owners(key, update.arrived).any(|at| in_trouble(&model.servers[at]))
@@ -286,6 +303,60 @@ impl World {
         }
     }
 
+    /// Waits until the clients of a removed pool are closed, even if they do not read their answers
+    /// and its servers behave in any way.
+    fn wait_for_retirement(&mut self) {
+        let is_left = |world: &World| {
+            let mut clients = world.clients.iter().flatten();
+            clients.any(|client| !world.pools[client.pool].is_planned)
+        };
+        let until = self.now.after(limits::RETIRE_US);
+        while is_left(self) {
+            assert!(self.now < until, "clients of a pool that is gone stay");
+            let due = self.proxy.poll_timeout().unwrap_or(until);
+            self.now = self.now.max(due).min(until);
+            self.fire_timers();
+            self.lull();
+            self.end_turn();
+        }
+    }
+
+    /// Stores a small value with nothing outstanding: all memory is free, so it must not be
+    /// refused.
+    fn use_free_memory(&mut self) {
+        if !std::mem::replace(&mut self.scene.tight_memory, false) {
+            return;
+        }
+        self.scene.large_permille = 0;
+        for at in 0..self.clients.len() {
+            let Some(client) = self.clients[at].as_mut() else { continue };
+            let is_classic = client.talk.is_none() && !client.is_binary;
+            if !is_classic || client.is_leaving || client.is_half_closed || client.is_gone() {
+                continue;
+            }
+            let keys = &self.pools[client.pool].keys;
+            let (book, random, scene) = (&mut self.book, &mut self.random, &self.scene);
+            let plan = &self.pools[client.pool].plan;
+            Asker { client, keys, plan, book, random, scene }.loud_store();
+            self.quiesce();
+        }
+    }
+
+    /// Returns the longest time for a request: in the queue, for a link and for its answer.
+    fn longest_request(&self) -> u64 {
+        let all = self.pools.iter().map(|pool| pool.plan.timeouts);
+        all.map(|one| one.connect + one.queue + one.reply).max().unwrap_or(0)
+    }
+
+    /// Waits for the end of a drain: every client is answered and closed.
+    fn end_drain(&mut self) {
+        // A read whose link dies is sent once more.
+        let until = self.now.after(2 * self.longest_request());
+        self.quiesce();
+        assert!(self.proxy.is_drained(), "all clients have gone, and it is not drained");
+        assert!(self.now <= until, "the drain ends too late");
+    }
+
     /// Drains the proxy: requests that have arrived are answered, nothing more is read.
     fn drain(&mut self) {
         say!(self, "drain");
@@ -300,10 +371,11 @@ impl World {
             let refused = self.proxy.handle_accept(pool.plan.row, self.now);
             assert!(refused.is_err(), "a client is accepted while draining");
         }
-        self.quiesce();
-        assert!(self.proxy.is_drained(), "all clients have gone, and it is not drained");
     }
 }
 
 /// More rounds than any run needs to come to rest.
 const ROUNDS_MAX: usize = 5_000;
+
+/// Steps of a drain while faults go on.
+const ROUGH_STEPS: usize = 200;

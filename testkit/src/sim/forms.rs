@@ -180,6 +180,14 @@ impl Asker<'_> {
         self.form(what, None, before, sparing, tells_key, is_marked);
     }
 
+    /// Sends a change that is answered only if it fails.
+    pub fn quiet_form(&mut self) {
+        match self.client.is_binary {
+            true => self.packet_of(Kind::Store, true),
+            false => self.meta_one(Kind::Store, true),
+        }
+    }
+
     /// Sends one loud packet, or quiet ones with or without a loud one after them.
     pub fn binary(&mut self) {
         if self.random.permille(500) {
@@ -191,8 +199,8 @@ impl Asker<'_> {
             self.packet_of(kind, true);
         }
         match self.random.below(10) {
-            0 => {}
-            1..3 => self.packet_of(Kind::Get, false),
+            0..3 => {}
+            3..5 => self.packet_of(Kind::Get, false),
             _ => self.noop(),
         }
     }

@@ -49,7 +49,12 @@ impl World {
     pub fn hear(&mut self, worker: usize, report: &Report) {
         let (Report::Failed { server, .. } | Report::Answered { server, .. }) = report;
         let (pool, at) = self.place(*server);
-        self.pools[pool].servers[at].progress = self.now;
+        let entry = &mut self.pools[pool].servers[at];
+        entry.progress = self.now;
+        // It may have failed on an old link while it was down, after an answer on another link.
+        if matches!(report, Report::Failed { .. }) {
+            entry.sick_since.get_or_insert(self.now);
+        }
         let verdict = self.jury.hear(worker, report);
         self.await_verdicts(verdict);
         self.look_at_health();
@@ -57,7 +62,9 @@ impl World {
 
     fn await_verdicts(&mut self, verdicts: impl IntoIterator<Item = Verdict>) {
         for verdict in verdicts {
-            let delay = if self.is_calm { 0 } else { self.random.below(20_000) as u64 };
+            // Sometimes the decision takes so long that the next one follows.
+            let most = if self.random.permille(100) { 150_000 } else { 20_000 };
+            let delay = if self.is_calm { 0 } else { self.random.below(most) as u64 };
             self.verdicts.push((self.now.after(delay), verdict));
         }
     }
@@ -80,10 +87,16 @@ impl World {
             Verdict::Return(row) => (row, false),
         };
         let (pool, at) = self.place(row);
-        self.pools[pool].servers[at].is_ejected = ejected;
+        let was = std::mem::replace(&mut self.pools[pool].servers[at].is_ejected, ejected);
         self.summary.ejections += u64::from(ejected);
         self.turn_ring(pool);
         self.proxy.set_ejected(row, ejected, self.now);
+        // A server that returns is healthy, and a server that leaves gets another pause. A repeated
+        // decision changes nothing.
+        if was != ejected {
+            self.pools[pool].servers[at].sick_since = None;
+            self.expect_probe(pool, at);
+        }
         self.look_at_health();
         self.carry_out();
     }
@@ -109,7 +122,11 @@ impl World {
                 server.trouble.back = self.book.event();
                 server.progress = self.now;
             }
+            let has_failed = is_down && !server.is_down;
             server.is_down = is_down;
+            if has_failed {
+                self.expect_probe(pool, at);
+            }
         }
     }
 
@@ -155,6 +172,9 @@ impl World {
         self.look_at_health();
         self.carry_out();
         self.check_rows();
+        for pool in 0..self.pools.len() {
+            (0..self.pools[pool].servers.len()).for_each(|at| self.expect_probe(pool, at));
+        }
         // A shortened deadline may expire for requests that already wait, if nothing else happens.
         if done.iter().any(|one| matches!(one, Change::Timeouts)) && self.random.permille(500) {
             let until = self.now.after(30_000);
@@ -186,6 +206,7 @@ impl World {
             self.pools[pool].deadlines.push((self.now, old.timeouts));
             self.pools[pool].plan = old;
             if was_planned {
+                self.pools[pool].gone_since = self.now;
                 self.let_clients_go(pool);
             }
             return;
@@ -202,6 +223,7 @@ impl World {
             let server = &mut model.servers[at];
             server.is_ejected = false;
             server.is_down = false;
+            server.sick_since = None;
             server.trouble.back = event;
         }
     }

@@ -100,6 +100,10 @@ impl Scene {
         let mut plan = Plan::new(pools);
         let universe = plan.pools.iter().map(|pool| pool.servers.clone()).collect();
         for pool in &mut plan.pools {
+            // So that a reply may take longer than its limit.
+            if faults.contains(&FaultKind::Dribble) && pool.timeouts.reply % 2 == 0 {
+                pool.timeouts.reply = (pool.timeouts.reply / 8).max(3_000);
+            }
             let count = random.range(1, pool.servers.len().min(5));
             pool.servers.truncate(count);
         }
@@ -142,7 +146,8 @@ fn limits(random: &mut Random) -> Limits {
         limits.client_outbox = random.range(100, 4_000);
     }
     if random.permille(500) {
-        limits.stream_min = random.range(20, 3_000);
+        let most = *random.pick(&[40, 3_000]);
+        limits.stream_min = random.range(20, most);
     }
     if random.permille(100) {
         limits.link_queue = random.range(1, 12);

@@ -47,6 +47,11 @@ pub struct Server {
     /// The proxy considers it down.
     pub is_down: bool,
     pub is_ejected: bool,
+    /// The start of its repeated failures, if it has failed repeatedly.
+    pub sick_since: Option<Time>,
+    /// The time since which it is down without a probe, and the time by which it must be probed.
+    pub unasked_since: Time,
+    pub probe_by: Time,
 }
 
 /// The way to answer a command.
@@ -69,6 +74,8 @@ pub struct Trouble {
     pub lost: u64,
     pub poisoned: u64,
     pub silent: u64,
+    /// The last event at which it refused a command.
+    pub injected: u64,
     /// The last socket to it that could not be made, and its time.
     pub unable: u64,
     pub unable_time: Time,
@@ -101,6 +108,17 @@ impl Server {
         self.is_down || any > event || back > event || self.rough_until >= time
     }
 
+    /// Returns whether a message for it may have been refused since then, or lost with its link. A
+    /// late message is not lost: a stalled server executes it when it continues.
+    pub fn may_have_lost(&self, event: u64, time: Time) -> bool {
+        let Trouble { refused, hung, lost, poisoned, silent, injected, unable, back, .. } =
+            self.trouble;
+        let last = [refused, hung, lost, poisoned, silent, injected, unable, back];
+        let until = self.trouble.unable_time.after(limits::BACKOFF_LAST_US);
+        let lacks_socket = unable != 0 && until >= time;
+        self.is_down || lacks_socket || last.into_iter().any(|one| one > event)
+    }
+
     pub fn new(plan: &ServerPlan, keys: usize) -> Server {
         Server {
             row: plan.row,
@@ -121,6 +139,9 @@ impl Server {
             redis: None,
             is_down: false,
             is_ejected: false,
+            sick_since: None,
+            unasked_since: Time(0),
+            probe_by: Time(0),
         }
     }
 
@@ -356,6 +377,7 @@ impl Server {
         place.book.injected.push(Injected { pool: place.pool, keys, alone });
         // A client may learn from such a line that its command was not executed.
         self.trouble.any = place.book.event();
+        self.trouble.injected = self.trouble.any;
         say(conn, &format!("SERVER_ERROR injected {line}"));
     }
 

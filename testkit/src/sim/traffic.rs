@@ -18,8 +18,13 @@ impl World {
         };
         let id = client.id;
         let is_stuck = client.unsent.is_empty() && (client.is_leaving || client.is_half_closed);
+        // A client that waits for a stalled server gives up sooner.
+        let stalled = |one: &Server| one.stalled_until > self.now;
+        let waits = !client.is_answered() && self.pools[client.pool].servers.iter().any(stalled);
+        let tired = if waits { 30 } else { 2 };
         match self.random.below(1000) {
-            0..2 => self.reset_client(id),
+            n if n < tired && waits => self.part(id),
+            n if n < tired => self.reset_client(id),
             2..5 => self.half_close(id),
             5..250 => self.let_client_read(id),
             _ if is_stuck => self.let_client_read(id),
@@ -37,6 +42,11 @@ impl World {
         }
         let plan = &self.scene.plan;
         let model = &self.pools[pool].plan;
+        if self.is_draining {
+            let refused = self.proxy.handle_accept(model.row, self.now);
+            assert!(refused.is_err(), "a client is accepted while draining");
+            return;
+        }
         let all = self.clients.iter().flatten().count();
         let own = self.clients.iter().flatten().filter(|one| one.pool == pool).count();
         let most = plan.clients_max.min(plan.clients_room);
@@ -216,36 +226,6 @@ impl World {
         }
     }
 
-    fn half_close(&mut self, id: ConnId) {
-        let client = self.clients[id.index()].as_mut().expect("the caller found it");
-        // The proxy does not see the close of a client that it does not read.
-        if client.is_half_closed || client.is_paused {
-            return;
-        }
-        say!(self, "client {} closes its half", client.number);
-        client.is_half_closed = true;
-        client.unsent.clear();
-        // Only the proxy knows since when input has waited without being parsed.
-        if !client.is_leaving && !self.proxy.is_awaiting(id) {
-            self.book.abandon(client.awaited(), self.now);
-        }
-        self.proxy.handle_closed(id, Closed::Eof, self.now);
-    }
-
-    fn reset_client(&mut self, id: ConnId) {
-        let client = self.clients[id.index()].take().expect("the caller found it");
-        say!(self, "client {} resets", client.number);
-        // Only the proxy knows since when input has waited without being parsed.
-        if !client.is_leaving && !self.proxy.is_awaiting(id) {
-            self.book.abandon(client.awaited(), self.now);
-        }
-        if client.is_paused || self.proxy.is_awaiting(id) {
-            // Its last requests may have been received and never parsed.
-            self.book.excuse(client.number);
-        }
-        self.proxy.handle_closed(id, Closed::Reset, self.now);
-    }
-
     /// Advances a connection to a server: it connects, commands are executed, or answers arrive.
     pub fn server_event(&mut self) {
         let count = self.conns.len();
@@ -283,8 +263,9 @@ impl World {
                 self.connect_ends(at);
                 continue;
             }
+            let dribbles = self.pools[conn.pool].servers[conn.server].dribbles_until > self.now;
             self.serve(at, usize::MAX);
-            self.deliver(at, usize::MAX);
+            self.deliver(at, if dribbles { 1 } else { usize::MAX });
         }
         self.settle();
     }
@@ -332,8 +313,12 @@ impl World {
         let is_stuck = count > 0 && !conn.is_over && conn.input.len() == before && before > 0;
         assert!(conn.is_full || !is_stuck, "half a request was sent, and nothing follows");
         if is_stuck {
-            // The server has read its kernel's buffer and waits for the rest of the command.
-            conn.capacity = conn.capacity.saturating_mul(2);
+            // The server has read its kernel's buffer and waits for the rest of the command; it may
+            // read that slowly too.
+            conn.capacity = match self.pools[conn.pool].servers[conn.server].dribbles_until {
+                until if until > self.now => before + self.random.range(1, before / 16 + 8),
+                _ => conn.capacity.saturating_mul(2),
+            };
         }
         let (id, is_over, is_full) = (conn.id, conn.is_over, conn.is_full);
         self.conns[at] = Some(conn);
@@ -402,7 +387,11 @@ impl World {
         let piece = conn.output[conn.delivered..conn.delivered + n].to_vec();
         say!(self, "link {at} delivers {:?}", String::from_utf8_lossy(&piece));
         let was_greeted = conn.is_greeted;
+        let replies = conn.reply_ends.len();
         conn.deliver(n, self.now);
+        let has_answered = was_greeted && conn.reply_ends.len() < replies;
+        let has_come_up = conn.is_greeted && !was_greeted;
+        let is_probe = conn.is_probe;
         if conn.is_greeted && !was_greeted {
             conn.up = (self.book.event(), self.now);
             if conn.is_unskilled {
@@ -416,6 +405,10 @@ impl World {
         // A server that sends anything is not silent, even in the middle of a reply.
         server.progress = self.now;
         let poisoned = conn.poison.is_some_and(|(start, _)| conn.delivered > start);
+        // A server that answers a request is healthy.
+        if has_answered && !poisoned {
+            server.sick_since = None;
+        }
         if poisoned {
             server.trouble.poisoned = self.book.event();
             server.trouble.any = server.trouble.poisoned;
@@ -429,6 +422,9 @@ impl World {
         self.flushed.clear();
         self.proxy.handle_received(id, &self.block, n, self.now);
         self.carry_out();
+        if has_come_up && is_probe {
+            self.expect_probe(place.0, place.1);
+        }
         let stands = self.conns[at].as_ref().is_some_and(|conn| conn.id == id);
         assert!(!(must_end && stands), "what nobody can have asked for is believed");
         if stands && !poisoned {
@@ -460,6 +456,9 @@ impl World {
         server.progress = self.now;
         self.proxy.handle_closed(conn.id, how, self.now);
         self.carry_out();
+        if conn.is_probe {
+            self.expect_probe(conn.pool, conn.server);
+        }
     }
 
     /// Lets a server read the last bytes of a link that the proxy has closed, and execute them, or

@@ -4,6 +4,8 @@ use proxy::{Action, Closed, ConnId, Event, Side, Slices, limits};
 
 use super::client::{Client, Expect};
 use super::conn::Conn;
+use super::frame::frame_len;
+use super::redis;
 use super::server::{Server, Trick};
 use super::world::{World, say};
 
@@ -20,6 +22,7 @@ impl World {
 
     pub fn end_turn(&mut self) {
         self.turn_age = 0;
+        let vacant = self.vacant_pools();
         self.proxy.end_turn(self.now);
         self.carry_out();
         self.flush_clients();
@@ -27,6 +30,10 @@ impl World {
             self.flush_link(id);
         }
         self.carry_out();
+        self.check_rest(vacant);
+        if !self.book.unheard.is_empty() {
+            self.check_unheard();
+        }
     }
 
     pub fn flush_clients(&mut self) {
@@ -67,13 +74,17 @@ impl World {
             model.trouble.unable_time = self.now;
             model.rough_until = model.rough_until.max(self.now.after(limits::BACKOFF_LAST_US));
             self.proxy.handle_closed(id, Closed::Own, self.now);
+            if self.pools[pool].servers[server].is_down {
+                self.expect_probe(pool, server);
+            }
             return;
         }
         let delay =
             if self.is_calm { 0 } else { self.random.below(3 * self.scene.tick_max) } as u64;
         conn.connects_at = Some(self.now.max(model.stalled_until).after(delay));
         conn.is_probe = model.is_down;
-        if !self.is_calm && self.random.permille(150) {
+        let slow = if model.dribbles_until > self.now { 500 } else { 150 };
+        if !self.is_calm && self.random.permille(slow) {
             conn.capacity = self.random.range(40, 2_000);
         }
         let at = id.index();
@@ -101,6 +112,9 @@ impl World {
     fn close_link(&mut self, id: ConnId) {
         let conn = self.conns[id.index()].take().expect("only what is there is closed");
         assert_eq!(conn.id, id, "a link that is long gone is closed");
+        if conn.is_probe {
+            self.expect_probe(conn.pool, conn.server);
+        }
         self.note_hold_before(conn.pool, conn.server);
         self.note_silence((conn.pool, conn.server), false);
         let model = &mut self.pools[conn.pool];
@@ -171,6 +185,11 @@ impl World {
             self.book.excuse(client.number);
             return;
         }
+        // A client that does not read its answers is not waited for without end.
+        if self.now >= self.pools[client.pool].gone_since.after(limits::RETIRE_US) {
+            return;
+        }
+        self.note_unheard(&client);
         if let Some(sent) = client.drained_at {
             let owed = client.expects.iter().filter(|one| one.end <= sent && one.is_owed());
             assert_eq!(owed.count(), 0, "drained without all answers");
@@ -186,6 +205,11 @@ impl World {
     /// Returns whether it has a part of a value, and a server had a fault since its request. If the
     /// rest of the value is lost, the proxy can only close.
     fn is_cut_off(&self, client: &Client) -> bool {
+        // A server ends a value by bytes that binary does not have.
+        let dies = |server: &Server| server.trouble.any_time == self.now;
+        if client.ends_with_value && self.pools[client.pool].servers.iter().any(dies) {
+            return true;
+        }
         let mut arrived = client.expects.iter().take(client.arrived);
         let Some(first) = arrived.clone().find(|one| one.is_owed() || one.reads_one()) else {
             return false;
@@ -226,14 +250,17 @@ impl World {
         let known = entry.trouble.any_time == self.now;
         assert!(!has_failed || known, "{event:?}, but nothing happened to it");
         match event {
-            Event::ServerDown { .. } => entry.is_down = true,
+            Event::ServerDown { .. } => {
+                entry.is_down = true;
+                self.expect_probe(pool, at);
+            }
             Event::ServerBack { .. } => {
                 entry.is_down = false;
                 entry.trouble.back = self.book.event();
             }
             _ => {}
         }
-        entry.progress = self.now;
+        self.pools[pool].servers[at].progress = self.now;
         self.look_at_health();
     }
 
@@ -259,12 +286,23 @@ impl World {
         }
     }
 
+    /// Returns whether a part of the message with the next answer has been sent.
+    fn is_begun(&self, conn: &Conn) -> bool {
+        let len = match self.pools[conn.pool].is_redis {
+            _ if !conn.is_full || conn.undelivered() > 0 => return false,
+            true => redis::frame_len(&conn.input),
+            false => frame_len(&conn.input),
+        };
+        len.is_none()
+    }
+
     /// Writes to a link as much as its kernel accepts.
     pub fn flush_link(&mut self, id: ConnId) {
         loop {
             let Some(mut conn) = self.conns[id.index()].take() else { return };
             assert!(conn.id == id && conn.is_up(), "a link is written that does not stand");
             let was_idle = conn.is_idle();
+            let was_begun = self.is_begun(&conn);
             let before = conn.input.len();
             let room = conn.capacity.saturating_sub(before);
             let (taken, is_full) = take(&self.proxy, id, room, &mut conn.input);
@@ -279,14 +317,13 @@ impl World {
                 return;
             }
             let greetings = &self.pools[conn.pool].greetings;
-            if was_idle && conn.is_greeted && greetings.are(&conn.input) {
+            if was_idle && conn.is_greeted && greetings.begin(&conn.input) {
                 // The next connection needs a new handshake.
                 conn.is_greeted = false;
                 conn.lane = None;
-                conn.owed_since = self.now;
             }
-            // The answer to the handshake is owed since the link was connected.
-            if was_idle && conn.is_greeted {
+            // The server cannot answer before the kernel has accepted the whole message.
+            if was_idle || was_begun || !conn.is_greeted {
                 conn.owed_since = self.now;
             }
             let place = (conn.pool, conn.server);

@@ -73,6 +73,8 @@ pub struct PoolModel {
     pub deadlines: Vec<(Time, Timeouts)>,
     /// A plan has removed links of its servers.
     pub has_shrunk: bool,
+    /// The time at which it left the plan.
+    pub gone_since: Time,
 }
 
 impl PoolModel {
@@ -91,6 +93,7 @@ impl PoolModel {
             servers,
             epoch: 0,
             has_shrunk: false,
+            gone_since: Time(u64::MAX),
         }
     }
 
@@ -207,7 +210,7 @@ impl World {
         self.finish();
     }
 
-    fn step(&mut self) {
+    pub fn step(&mut self) {
         self.pass_time();
         self.decide();
         if self.random.permille(self.scene.install_permille) {
@@ -232,11 +235,22 @@ impl World {
             if self.random.permille(700) {
                 self.lull();
             }
-            let then = self.now.after(self.random.range(1_000, 60_000) as u64);
+            let most = match self.proxy.wants_turn() {
+                true => 1_000,
+                // A reply that dribbles must take long.
+                false if self.is_dribbling() && self.random.permille(700) => 3_000,
+                false => 60_000,
+            };
+            let then = self.now.after(self.random.range(1_000, most) as u64);
             let due = self.proxy.poll_timeout().unwrap_or(then);
             self.now = self.now.max(due.min(then));
         }
         self.fire_timers();
+    }
+
+    fn is_dribbling(&self) -> bool {
+        let mut servers = self.pools.iter().flat_map(|pool| &pool.servers);
+        servers.any(|one| one.dribbles_until > self.now)
     }
 
     /// Returns the indexes of the pool and the server with this id.
@@ -254,10 +268,14 @@ impl World {
             self.carry_out();
         }
         self.note_holds();
+        // Time passes only between turns.
+        if self.turn_age == 0 {
+            self.check_deadlines();
+        }
     }
 
     /// Checks the invariants after each step.
-    fn check(&self) {
+    pub fn check(&self) {
         self.proxy.check();
         if self.summary.installs > 0 && self.turn_age == 0 {
             self.check_rows();

@@ -134,6 +134,34 @@ pub enum Bug {
     SkipForEver,
     /// A value that is refused as too large leaves the old value of its key.
     ForgetRemoval,
+    /// The reply clock of a server runs while the kernel still takes the request.
+    BlameEarly,
+    /// A quiet change behind the last loud request of a client that has left is dropped.
+    DropQuiet,
+    /// The pause between probes stays long after a recovery.
+    KeepPause,
+    /// An ejected server that has answered a probe is not asked again.
+    ProbeOnce,
+    /// Gets that gather have no deadline.
+    GatherForEver,
+    /// A deadline that has come is not seen to, and is set again.
+    SpinTimer,
+    /// A reply that keeps coming has no deadline.
+    SpeakForEver,
+    /// A server that speaks again is held as before.
+    HoldForEver,
+    /// What was held is not sent when the hold ends.
+    LeaveHeld,
+    /// Gets that gather do not leave when there is room for them.
+    LeaveGathered,
+    /// A client that waits for a greeting is not read when it has come.
+    AwaitForEver,
+    /// A client that has closed in the middle of a request is never closed.
+    KeepHalfAsked,
+    /// Memory is refused although most of it is free.
+    HoardMemory,
+    /// What has left the plan keeps its row.
+    NeverVacate,
 }
 
 /// All seeded bugs.
@@ -202,6 +230,20 @@ pub static BUGS: &[Bug] = &[
     Bug::IgnoreMute,
     Bug::SkipForEver,
     Bug::ForgetRemoval,
+    Bug::BlameEarly,
+    Bug::DropQuiet,
+    Bug::KeepPause,
+    Bug::ProbeOnce,
+    Bug::GatherForEver,
+    Bug::SpinTimer,
+    Bug::SpeakForEver,
+    Bug::HoldForEver,
+    Bug::LeaveHeld,
+    Bug::LeaveGathered,
+    Bug::AwaitForEver,
+    Bug::KeepHalfAsked,
+    Bug::HoardMemory,
+    Bug::NeverVacate,
 ];
 
 thread_local! {

@@ -97,7 +97,7 @@ impl Desk {
         while row != NONE {
             let entry = &mut self.rows[row];
             entry.abandoned = is_waited_for || !entry.writes;
-            is_waited_for &= is_unread || row != last_loud;
+            is_waited_for &= is_unread || row != last_loud || bug!(DropQuiet);
             row = entry.next;
         }
     }
@@ -110,7 +110,7 @@ impl Desk {
         }
         // Whole requests may be waiting in its input: the end of the turn looks for them.
         client.state = ClientState::Ending;
-        if !client.paused {
+        if !client.paused && !bug!(KeepHalfAsked) {
             self.may_go_on(id);
         }
     }
@@ -136,6 +136,11 @@ impl Desk {
             client.resumable = true;
             self.resumable.push(id);
         }
+    }
+
+    /// Returns whether there is a paused client that may go on.
+    pub(crate) fn has_resumable(&self) -> bool {
+        !self.resumable.is_empty()
     }
 
     /// Returns the next paused client that may go on.

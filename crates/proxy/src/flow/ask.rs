@@ -405,7 +405,7 @@ impl Proxy {
     }
 
     /// Ends a turn: the open batches leave.
-    pub(crate) fn close_batches(&mut self, now: Time) {
+    pub(crate) fn close_batches(&mut self) {
         for at in 0..self.dirty_links.len() {
             let id = self.dirty_links[at];
             if let Some(link) = self.links.find_mut(id) {
@@ -417,9 +417,9 @@ impl Proxy {
                 Proxy::note_held(link, &pool.servers[link.server as usize]);
                 let held = link.measure();
                 self.desk.memory.change(&mut link.held, held);
-                // Messages that could not be sent yet have a deadline as well. Most often a timer
-                // is already set before it.
-                let queue_end = now.after(pool.plan.timeouts.queue);
+                // Messages that could not be sent yet have a deadline as well, counted from when
+                // they were queued. Most often a timer is already set before it.
+                let queue_end = self.turn_since.after(pool.plan.timeouts.queue);
                 if link.armed.is_none_or(|armed| armed > queue_end) {
                     self.arm_link(id);
                 }

@@ -3,12 +3,12 @@
 
 use proto::Quiet;
 
-use crate::Proxy;
-use crate::client::Client;
+use crate::client::{Client, State as ClientState};
 use crate::id::ConnId;
-use crate::link::{Body, Unit};
+use crate::link::{Body, State as LinkState, Unit};
 use crate::pool::{Hold, Stage};
 use crate::request::{NONE, State};
+use crate::{Proxy, Time};
 
 /// Far more timers than a link or server can have, and far fewer than a leak would make.
 const TIMERS_EACH: usize = 64;
@@ -44,6 +44,40 @@ impl Proxy {
     /// Returns the number of messages in the fullest queue of any link.
     pub fn longest_queue(&self) -> usize {
         self.links.iter().map(|(_, link)| link.flights.len()).max().unwrap_or(0)
+    }
+
+    /// Panics if something waits on longer than it may. For when the timers that are due have been
+    /// heeded; what the world can see of deadlines is not looked at here.
+    pub fn check_deadlines(&self, now: Time) {
+        for (id, link) in self.links.iter() {
+            let queue = self.desk.pools[link.pool as usize].plan.timeouts.queue;
+            let oldest = link.flights.get(link.first_pending()).map(|flight| flight.since);
+            let is_over = |since: Time| now >= since.after(queue);
+            let at = id.index();
+            assert!(!oldest.is_some_and(is_over), "link {at}: a message waits since {oldest:?}");
+            let gathers = link.batch.as_ref().map(|batch| batch.since);
+            assert!(!gathers.is_some_and(is_over), "link {at}: gets gather since {gathers:?}");
+        }
+    }
+
+    /// Panics if something waits for nothing. For the end of a turn, when all has been written that
+    /// may be.
+    pub fn check_rest(&self) {
+        for (_, link) in self.links.iter() {
+            let gathers = link.state == LinkState::Up && link.batch.is_some();
+            assert!(!gathers || !link.batch_may_leave(), "gets gather although they may leave");
+        }
+        for (_, client) in self.desk.clients.iter() {
+            let has_all = client.outstanding() == 0 && client.out.is_empty();
+            let is_held_up = client.awaits.is_some() || client.locating || client.resumable;
+            let is_unread = (client.paused || client.deaf) && client.state == ClientState::Open;
+            assert!(!(is_unread && has_all) || is_held_up, "a client is paused for nothing");
+            if let Some(server) = client.awaits {
+                let server = &self.desk.pools[client.pool as usize].servers[server as usize];
+                assert!(server.awaited, "a client waits for a server, and it is not known");
+                assert!(server.alive > 0, "a client waits for a server that is not asked");
+            }
+        }
     }
 
     fn check_pipelines(&self) {

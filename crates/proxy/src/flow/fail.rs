@@ -143,7 +143,12 @@ impl Proxy {
     /// Sends an open batch that has waited for more keys as long as a request may wait.
     fn end_gathering(&mut self, id: ConnId, queue: u64, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
-        if link.batch.as_ref().is_none_or(|batch| now < batch.since.after(queue)) {
+        let is_over = |batch: &Batch| now >= batch.since.after(queue);
+        let is_late = link.batch.as_ref().is_some_and(|batch| is_over(batch));
+        if !is_late || bug!(GatherForEver) {
+            return;
+        }
+        if bug!(SpinTimer) {
             return;
         }
         let pool = &mut self.desk.pools[link.pool as usize];

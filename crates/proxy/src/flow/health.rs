@@ -76,10 +76,10 @@ impl Proxy {
         }
         let report = Report::Answered { server: row, probe: true };
         self.desk.actions.push_back(Action::Report(report));
-        if ejected {
+        if ejected && !bug!(ProbeOnce) {
             // It is probed until it is back in the ring, in case a report was lost.
             self.await_probe(pool, server, now);
-        } else if was == Health::Down {
+        } else if was == Health::Down && !ejected {
             self.desk.actions.push_back(Action::Log(Event::ServerBack { server: row }));
         }
     }
@@ -89,7 +89,9 @@ impl Proxy {
     pub(super) fn request_answered(&mut self, pool: usize, server: usize) {
         let entry = &mut self.desk.pools[pool].servers[server];
         entry.failures = 0;
-        entry.end_failing();
+        if !bug!(KeepPause) {
+            entry.end_failing();
+        }
         if entry.stage == Stage::Planned {
             let report = Report::Answered { server: entry.plan.row, probe: false };
             self.desk.actions.push_back(Action::Report(report));

@@ -71,7 +71,7 @@ impl Proxy {
         let silence = &mut self.desk.pools[pool].servers[server].silence;
         silence.heard = now;
         silence.suspect = false;
-        if silence.hold == Hold::On {
+        if silence.hold == Hold::On && !bug!(HoldForEver) {
             self.end_hold(pool, server);
         }
     }
@@ -168,7 +168,9 @@ impl Proxy {
             *hold = Hold::Off;
             self.drop_abandoned(pool, server);
             for id in self.links_of(pool, server) {
-                self.mark_dirty(id);
+                if !bug!(LeaveHeld) {
+                    self.mark_dirty(id);
+                }
             }
         }
     }

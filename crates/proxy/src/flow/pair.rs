@@ -265,7 +265,7 @@ impl Proxy {
             self.prove(pool, server as usize, flight.ask);
         }
         self.note_owing(id, now);
-        if batch_waits {
+        if batch_waits && !bug!(LeaveGathered) {
             self.mark_dirty(id);
         }
         flight

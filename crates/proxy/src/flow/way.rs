@@ -277,6 +277,9 @@ impl Proxy {
                 && client.pool as usize == pool
                 && client.awaits == Some(server as u32)
             {
+                if bug!(AwaitForEver) {
+                    continue;
+                }
                 client.awaits = None;
                 let waited = self.desk.now.since(client.awaits_since);
                 client.is_late |= hold_after.is_some_and(|patience| waited >= patience);

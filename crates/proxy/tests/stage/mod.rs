@@ -97,6 +97,10 @@ impl Stage {
         self.proxy.handle_accept(pool, self.now)
     }
 
+    pub fn wants_turn(&self) -> bool {
+        self.proxy.wants_turn()
+    }
+
     pub fn next_timeout(&self) -> Option<Time> {
         self.proxy.poll_timeout()
     }

@@ -318,7 +318,7 @@ impl<'m> Loop<'m> {
                 (self.used, self.used_at) = ((user, system), now);
             }
         }
-        if self.acceptor.has_ready() {
+        if self.acceptor.has_ready() || self.service.wants_turn() {
             return Some(AT_ONCE);
         }
         let due = [

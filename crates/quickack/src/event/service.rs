@@ -19,6 +19,9 @@ pub trait Service {
     fn poll_action(&mut self) -> Option<Action>;
     fn poll_timeout(&self) -> Option<Time>;
     fn poll_transmit(&mut self, side: Side) -> Option<ConnId>;
+    fn wants_turn(&self) -> bool {
+        false
+    }
     fn transmit<'a>(&'a self, conn: ConnId, out: &mut Slices<'a>);
     fn drain(&mut self, now: Time);
     fn is_drained(&self) -> bool;
@@ -93,6 +96,10 @@ impl Service for Proxy {
 
     fn poll_transmit(&mut self, side: Side) -> Option<ConnId> {
         Proxy::poll_transmit(self, side)
+    }
+
+    fn wants_turn(&self) -> bool {
+        Proxy::wants_turn(self)
     }
 
     fn transmit<'a>(&'a self, conn: ConnId, out: &mut Slices<'a>) {

@@ -27,11 +27,6 @@ impl Greetings {
         Greetings(rows)
     }
 
-    /// Returns whether the text is one whole handshake.
-    pub fn are(&self, text: &[u8]) -> bool {
-        self.0.iter().any(|(_, row)| row == text)
-    }
-
     /// Returns whether the text is a handshake or the beginning of one.
     pub fn begin(&self, text: &[u8]) -> bool {
         self.0.iter().any(|(_, row)| row.starts_with(text))
