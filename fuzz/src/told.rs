@@ -1,5 +1,5 @@
-//! What clients are told: whatever a server says to whatever it was asked, and whatever we say,
-//! becomes whole lines, or whole packets with the opcode and the opaque of the request.
+//! Replies to clients: any bytes from a server in reply to any request, and any reply of the
+//! proxy's own, become whole lines, or whole packets with the opcode and the opaque of the request.
 
 use proto::{
     Answer, Ask, Asked, Carry, Class, PROTOCOLS, Parsed, Progress, Protocol, Refusal, Request,
@@ -9,7 +9,7 @@ use proto::{
 use crate::mutate;
 use crate::packet;
 
-/// Values above this length tell nothing new.
+/// Longer values test nothing new.
 const BODY_MAX: u64 = 1 << 16;
 
 pub fn run(seed: u64, budget: usize) {
@@ -39,7 +39,7 @@ fn asked<'a>(request: &Request, ask: Ask, head: &'a [u8]) -> Asked<'a> {
     Asked { command: request.command, quiet: request.quiet, ask, head, at: 0, next: None }
 }
 
-/// The first item of a reply, if it is one to what this request is to some server.
+/// Renders the first item of a reply, if some server could send it in reply to this request.
 fn tell(protocol: &dyn Protocol, request: &Request, head: &[u8], said: &[u8]) {
     for meta in [false, true].into_iter().filter(|_| request.keep) {
         let carry = match request.class {
@@ -96,7 +96,7 @@ fn say(protocol: &dyn Protocol, asked: &Asked<'_>, answer: &Answer<'_>) {
     }
 }
 
-/// Whole lines, or whole packets that name their request.
+/// Checks for whole lines, or whole packets that identify their request.
 fn is_whole(protocol: &dyn Protocol, asked: &Asked<'_>, out: &[u8]) {
     if std::ptr::eq(protocol.commands(), PROTOCOLS[0].commands()) {
         assert!(out.ends_with(b"\r\n"), "a whole line: b\"{}\"", out.escape_ascii());

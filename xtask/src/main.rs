@@ -1,11 +1,12 @@
-//! `cargo xtask VERB`: everything a developer or a CI machine does to this project.
+//! `cargo xtask VERB`: all tasks that a developer or a CI machine runs on this project.
 //!
-//! One row a verb in [`VERBS`]; the help is printed from it. The ladder of `test` stands in
-//! `test.rs`, the house rules in `tidy.rs`, the programs that tests talk to in `peers.rs`.
+//! Each verb is one row in [`VERBS`], from which the help is printed. The steps of `test` are in
+//! `test.rs`, the project's rules in `tidy.rs`, the programs that tests need in `peers.rs`.
 
 mod bench;
 mod cargo;
 mod commands;
+mod mutants;
 mod peers;
 mod suites;
 mod test;
@@ -14,7 +15,7 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// What a verb returns: the sentence that explains the failure.
+/// The result of a verb; the error is a sentence that explains the failure.
 type Outcome = Result<(), String>;
 
 /// One verb of the command line.
@@ -46,6 +47,11 @@ const VERBS: &[Verb] = &[
         name: "suites",
         usage: "[--write] [--program QUICKACK] [SUITE...]  other projects' tests, through quickack",
         run: suites::run,
+    },
+    Verb {
+        name: "mutants",
+        usage: "[--shard K/N] [--whole] [--fresh] [--survivors] [CRATE...]  do tests see a change?",
+        run: mutants::run,
     },
     Verb { name: "fuzz", usage: "[ARGUMENT...]  the fuzzers, in release mode", run: fuzz },
     Verb { name: "sim", usage: "[ARGUMENT...]  the simulator, in release mode", run: sim },
@@ -84,7 +90,7 @@ fn root() -> PathBuf {
     xtask.parent().expect("xtask stands in the workspace").to_path_buf()
 }
 
-/// The tests that compare a table with its page write the page when this variable is set.
+/// The tests that compare a table with its page write the page if this variable is set.
 fn docs(_: &[String]) -> Outcome {
     let arguments = ["test", "--quiet", "--package", "quickack", "--bins", "reference"];
     cargo::run(cargo::command(&arguments).env("UPDATE_GOLDEN", "1"))

@@ -1,14 +1,15 @@
-//! Where counters stand in the shared memory, and who may write which.
+//! The layout of counters in the shared memory, and the rules for writing it.
 //!
 //! ```text
 //!   memory   [ header ][ slot 0: row 0 | row 1 | ... ][ slot 1: row 0 | row 1 | ... ] ...
 //!   row      [ counters | heads of histograms | buckets | buckets | to the end of the page ]
 //! ```
 //!
-//! A slot is one process's; a row is what is counted: 0 the process itself, others a pool or a
-//! server, by the number that it has for its life. Header and rows are whole pages, so no two
-//! writers share a cache line, and a page that nobody writes costs nothing. All loads and stores
-//! are relaxed: each word has one writer, and no word says anything about another.
+//! A slot belongs to one process. A row belongs to one counted thing: row 0 is the process itself,
+//! every other row is a pool or a server, by the id that it keeps for life. The header and the rows
+//! are whole pages, so no two writers share a cache line, and a page that nobody writes costs
+//! nothing. All loads and stores are relaxed: each word has one writer, and no word depends on
+//! another.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,31 +26,31 @@ const BUCKETS_AT: usize = HEADS_AT + HISTOGRAMS * HEAD;
 const ROW: usize = (BUCKETS_AT + HISTOGRAMS * BUCKETS).next_multiple_of(PAGE);
 const HEADER: usize = PAGE;
 
-/// The words of the header, in their order.
+/// The words of the header, in order.
 const MAGIC: u64 = u64::from_le_bytes(*b"qa-book\0");
 const HEADER_WORDS: usize = 5;
-/// How many slots have ever been used, and how many rows.
+/// The number of slots, and of rows, that have ever been used.
 const USED_SLOTS: usize = 5;
 const USED_ROWS: usize = 6;
 
-/// What the master tells of the whole proxy: a cache line of its own.
+/// The master's data about the whole proxy, on a cache line of its own.
 const PROCESS: usize = 8;
 
-/// The proxy as one process, as the master tells it.
+/// The proxy as one process, as the master reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// The master's.
+    /// Process id of the master.
     pub pid: u64,
-    /// When the master started, and when it last told this: seconds of unix time.
+    /// Times at which the master started and last wrote this record, in seconds of Unix time.
     pub started_s: u64,
     pub told_s: u64,
-    /// Workers that there are to be.
+    /// Number of workers configured.
     pub workers: u64,
-    /// Clients of all pools that there may be.
+    /// Limit on clients, over all pools.
     pub clients_max: u64,
 }
 
-/// All counters of all processes. Cloning it clones references to the same memory.
+/// All counters of all processes. A clone refers to the same memory.
 #[derive(Clone, Copy)]
 pub struct Book {
     memory: &'static [AtomicU64],
@@ -57,25 +58,25 @@ pub struct Book {
     rows: usize,
 }
 
-/// Why a memory is not opened as a book.
+/// The reasons for not opening a memory as a metrics registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It does not begin as a book does.
+    /// The memory does not begin with the registry's magic number.
     Foreign,
-    /// It was made by a build with other tables or another layout.
+    /// A build with other tables or another layout made it.
     Layout { found: u64, ours: u64 },
-    /// It is shorter than its header says.
+    /// The memory is shorter than its header says.
     Short,
 }
 
-/// What one process writes, with a view on all.
+/// One process's part of the registry: it writes its own slot and can read all of them.
 #[derive(Clone, Copy)]
 pub struct Sheet {
     book: Book,
     slot: usize,
 }
 
-/// One row's counters of one table, for their only writer.
+/// The counters of one table in one row, held by their only writer.
 #[derive(Clone, Copy)]
 pub struct Counters<C> {
     words: &'static [AtomicU64; COUNTERS],
@@ -83,12 +84,13 @@ pub struct Counters<C> {
 }
 
 impl Book {
-    /// How many words a book of so many slots and rows takes. Its memory begins at a page.
+    /// Returns the size in words of a registry with `slots` and `rows`. Its memory must begin at a
+    /// page.
     pub fn words(slots: usize, rows: usize) -> usize {
         HEADER + slots * rows * ROW
     }
 
-    /// Makes a book of zeroed memory.
+    /// Makes a registry of zeroed memory.
     pub fn create(memory: &'static [AtomicU64], slots: usize, rows: usize) -> Book {
         assert!(slots > 0 && rows > 0, "a book has at least one page");
         assert!(memory.len() >= Book::words(slots, rows), "the memory is too short for the book");
@@ -100,7 +102,7 @@ impl Book {
         Book { memory, slots, rows }
     }
 
-    /// Opens a book that another process has made.
+    /// Opens a registry that another process has made.
     pub fn open(memory: &'static [AtomicU64]) -> Result<Book, Refused> {
         let header: Vec<u64> =
             memory.iter().take(HEADER_WORDS).map(|word| word.load(Relaxed)).collect();
@@ -118,7 +120,7 @@ impl Book {
         Ok(Book { memory, slots: slots as usize, rows: rows as usize })
     }
 
-    /// A book of this process alone, for tests and tools. Its memory is never given back.
+    /// Makes a registry for this process alone, for tests and tools. Its memory is never freed.
     pub fn private(slots: usize, rows: usize) -> Book {
         let words = Book::words(slots, rows);
         let mut memory = Vec::new();
@@ -136,8 +138,8 @@ impl Book {
         self.rows
     }
 
-    /// Only the first `slots` and `rows` have ever been used: no other is looked at, because
-    /// reading a page that nobody wrote would make it.
+    /// Records that only the first `slots` and `rows` have ever been used. Readers skip the others,
+    /// because reading an untouched page would allocate it.
     pub fn set_used(&self, slots: usize, rows: usize) {
         assert!(slots <= self.slots, "slot {slots} of {}", self.slots);
         assert!(rows <= self.rows, "row {rows} of {}", self.rows);
@@ -145,7 +147,7 @@ impl Book {
         self.memory[USED_ROWS].store(rows as u64, Relaxed);
     }
 
-    /// Only the master tells it.
+    /// Records the proxy's process data. Only the master calls this.
     pub fn tell_process(&self, process: Process) {
         let Process { pid, started_s, told_s, workers, clients_max } = process;
         let words = [pid, started_s, told_s, workers, clients_max];
@@ -153,58 +155,58 @@ impl Book {
         line.iter().zip(words).for_each(|(word, value)| word.store(value, Relaxed));
     }
 
-    /// As it was last told; all zeros before that.
+    /// Returns the data last recorded; all zeros before that.
     pub fn process(&self) -> Process {
         let word = |at: usize| self.memory[PROCESS + at].load(Relaxed);
         let [pid, started_s, told_s, workers, clients_max] = [0, 1, 2, 3, 4].map(word);
         Process { pid, started_s, told_s, workers, clients_max }
     }
 
-    /// The slots that have ever been used.
+    /// Returns the slots that have ever been used.
     fn used(&self) -> std::ops::Range<usize> {
         0..(self.memory[USED_SLOTS].load(Relaxed) as usize).min(self.slots)
     }
 
-    /// What the process in a slot writes. There must be one such process.
+    /// Returns the part that the process in `slot` writes. Only one process may use it.
     pub fn sheet(&self, slot: usize) -> Sheet {
         assert!(slot < self.slots, "slot {slot} of {}", self.slots);
         Sheet { book: *self, slot }
     }
 
-    /// A counter, over all slots.
+    /// Returns a counter, summed over all slots.
     pub fn total<C: Counter>(&self, row: u32, counter: C) -> u64 {
         let values = self.used().map(|slot| self.value(slot, row, counter));
         values.fold(0, u64::wrapping_add)
     }
 
-    /// A counter of one slot.
+    /// Returns a counter of one slot.
     pub fn value<C: Counter>(&self, slot: usize, row: u32, counter: C) -> u64 {
         self.row(slot, row)[counter.place()].load(Relaxed)
     }
 
-    /// A histogram, over all slots.
+    /// Returns a histogram, merged over all slots.
     pub fn histogram(&self, row: u32, which: Latency) -> Histogram {
         let mut sum = Histogram::default();
         self.used().for_each(|slot| sum.read(&self.recorder(slot, row, which)));
         sum
     }
 
-    /// A histogram of one slot.
+    /// Returns a histogram of one slot.
     pub fn histogram_of(&self, slot: usize, row: u32, which: Latency) -> Histogram {
         let mut one = Histogram::default();
         one.read(&self.recorder(slot, row, which));
         one
     }
 
-    /// Everything as new: for tools that use one book again and again. Nobody may be writing.
+    /// Resets everything, for tools that reuse one registry. Nobody may be writing.
     pub fn clear(&self) {
         (0..self.rows as u32).for_each(|row| self.clear_row(row));
     }
 
-    /// A row as new, before it gets another meaning. Nobody may be writing it.
+    /// Resets a row before it gets another meaning. Nobody may be writing it.
     pub fn clear_row(&self, row: u32) {
         for slot in self.used() {
-            // What is zero is left alone: to write a page that nobody wrote would make it.
+            // Words that are zero stay untouched: writing to an untouched page would allocate it.
             let (head, buckets) = self.row(slot, row).split_at(BUCKETS_AT);
             for which in 0..HISTOGRAMS {
                 let used = head[HEADS_AT + which * HEAD..][..HEAD].iter();
@@ -216,7 +218,7 @@ impl Book {
         }
     }
 
-    /// What is "now" of a slot whose process has died: it is nothing any more.
+    /// Clears the gauges of a slot whose process has died.
     pub fn clear_gauges(&self, slot: usize) {
         let rows = self.memory[USED_ROWS].load(Relaxed).min(self.rows as u64) as u32;
         (0..rows).for_each(|row| zero(&self.row(slot, row)[..GAUGES]));
@@ -240,18 +242,18 @@ impl Book {
 }
 
 impl Sheet {
-    /// A row's counters. The row must be about what the table is about.
+    /// Returns the counters of a row. The row must be of the kind that the table describes.
     pub fn counters<C: Counter>(&self, row: u32) -> Counters<C> {
         let words = self.book.row(self.slot, row).first_chunk();
         Counters { words: words.expect("a row has room for its counters"), table: PhantomData }
     }
 
-    /// A row's histogram.
+    /// Returns a histogram of a row.
     pub fn recorder(&self, row: u32, which: Latency) -> Recorder {
         self.book.recorder(self.slot, row, which)
     }
 
-    /// A counter, over all slots.
+    /// Returns a counter, summed over all slots.
     pub fn total<C: Counter>(&self, row: u32, counter: C) -> u64 {
         self.book.total(row, counter)
     }
@@ -271,7 +273,7 @@ impl<C: Counter> Counters<C> {
         bump(&self.words[counter.place()], amount);
     }
 
-    /// For what is "now".
+    /// Lowers a gauge.
     pub fn subtract(&self, counter: C, amount: u64) {
         let word = &self.words[counter.place()];
         let value = word.load(Relaxed);
@@ -279,12 +281,12 @@ impl<C: Counter> Counters<C> {
         word.store(value - amount, Relaxed);
     }
 
-    /// For what is "now".
+    /// Sets a gauge.
     pub fn set(&self, counter: C, value: u64) {
         self.words[counter.place()].store(value, Relaxed);
     }
 
-    /// What this writer has written.
+    /// Returns the value that this writer has written.
     pub fn value(&self, counter: C) -> u64 {
         self.words[counter.place()].load(Relaxed)
     }
@@ -319,7 +321,7 @@ fn is_aligned(memory: &[AtomicU64]) -> bool {
     memory.as_ptr().addr().is_multiple_of(LINE * 8)
 }
 
-/// One number for the meaning of every word: builds with other tables have another.
+/// One number for the meaning of every word. Builds with other tables have another number.
 const LAYOUT: u64 = {
     let mut hash = 0xcbf2_9ce4_8422_2325;
     let tables = [Worker::TABLE, Pool::TABLE, Server::TABLE, crate::LATENCY_TABLE];
@@ -342,10 +344,10 @@ const LAYOUT: u64 = {
     hash
 };
 
-/// To be raised when the same words come to mean something else.
+/// Raise this when the same words change their meaning.
 const VERSION: usize = 1;
 
-/// FNV-1a, one name after the other.
+/// FNV-1a over the names, one after the other.
 const fn digest(mut hash: u64, bytes: &[u8]) -> u64 {
     let mut at = 0;
     while at < bytes.len() {

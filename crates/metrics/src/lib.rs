@@ -1,10 +1,10 @@
-//! What is counted, and the memory that it is counted in.
+//! The tables of counters, and the shared memory that holds them.
 //!
-//! Three tables, one row a counter; the enums index them, the docs are made from them. A [`Book`]
-//! is memory that several processes share: each writes its own [`Sheet`] and nobody else's, anybody
-//! reads them all, and merging is adding.
+//! Three tables have one row for each counter; enums index them, and the reference docs are
+//! generated from them. A [`Book`] is memory that several processes share. Each process writes only
+//! its own [`Sheet`]; any process reads them all, and merging is adding.
 //!
-//! `book.rs` is where things stand in memory, `histogram.rs` how a time finds its bucket.
+//! `book.rs` has the layout of the memory; `histogram.rs` assigns times to buckets.
 
 mod book;
 mod histogram;
@@ -12,40 +12,40 @@ mod histogram;
 pub use book::{Book, Counters, Process, Refused, Sheet};
 pub use histogram::{Histogram, Recorder};
 
-/// One counter as people see it.
+/// One counter as operators see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     pub name: &'static str,
-    /// What it counts.
+    /// Describes the events or the state that the counter measures.
     pub help: &'static str,
     pub kind: Kind,
 }
 
-/// How a counter moves.
+/// The kind of a counter: gauge or total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// How much there is now: it falls again, and nothing of it outlives the process.
+    /// A gauge: it can fall, and it ends with the process.
     Now,
-    /// How much there ever was: it never falls, and outlives the process that counted.
+    /// A total: it never falls, and it outlives the process that counted.
     Total,
 }
 
-/// A row of one of the tables.
+/// A row of one of the three tables.
 pub trait Counter: Copy + 'static {
     /// The table, in the order of the enum.
     const TABLE: &'static [Metric];
     /// Every row, in the same order.
     const ALL: &'static [Self];
 
-    /// Where it stands among the counters of a row of the book.
+    /// Returns its index among the counters of a row in memory.
     fn place(self) -> usize;
 
-    /// Its line of the table.
+    /// Returns its line of the table.
     fn metric(self) -> &'static Metric;
 }
 
-/// The first places of a row are for what is "now", so that they can be cleared without knowing
-/// what the row is about.
+/// The first places of a row are for gauges, so that they can be cleared without knowing what the
+/// row describes.
 pub(crate) const GAUGES: usize = 8;
 
 macro_rules! table {
@@ -87,7 +87,7 @@ macro_rules! table {
 }
 
 table! {
-    /// Counters of a worker as a whole: row 0 of the book.
+    /// Counters of a worker as a whole: row 0 in memory.
     Worker, WORKER:
     now {
         ClientsNow "clients" "Clients connected now.",
@@ -207,18 +207,19 @@ table! {
     }
 }
 
-/// The histograms that a row has room for.
+/// The histograms of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Latency {
-    /// Of a pool: reads, from the parse of the request to the release of its answer. Of a server:
-    /// messages, from their place in a queue to their reply.
+    /// Pool: reads, from the parse of the request to the release of its reply. Server: messages,
+    /// from the entry into a queue to the reply.
     Reads,
-    /// Of a pool: everything else that servers were asked, from the parse to the release.
+    /// Pool: all other requests sent to servers, from the parse to the release. Servers do not use
+    /// it.
     Updates,
 }
 
-/// As the histograms of a pool are named.
+/// The names of a pool's histograms.
 pub static LATENCIES: &[Metric] = LATENCY_TABLE;
 
 const LATENCY_TABLE: &[Metric] = &[
@@ -235,7 +236,7 @@ const LATENCY_TABLE: &[Metric] = &[
 ];
 
 impl Latency {
-    /// What a server has.
+    /// The only histogram of a server.
     pub const REPLIES: Latency = Latency::Reads;
 }
 

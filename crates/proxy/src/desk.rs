@@ -1,9 +1,9 @@
-//! Where answers are put together and handed out: clients, rows and the memory account.
+//! Clients, their pending requests and the memory account; answers are assembled and released here.
 //!
-//! A row's parts are settled in any order; the row then waits for its turn in its client's
-//! pipeline. That a reply reaches only the client that owns the request, once and in its order,
-//! follows from this file alone. `value.rs` is what a server said, `session.rs` the rest of a
-//! client's life.
+//! A request's parts are settled in any order; the request then waits for its turn in its client's
+//! pipeline. This file alone guarantees that a reply reaches only the client that owns the request,
+//! once and in its order. `value.rs` holds a server's reply, `session.rs` the rest of a client's
+//! life.
 
 mod gather;
 mod ours;
@@ -29,7 +29,7 @@ use crate::{Action, Time};
 pub(crate) use ours::{VERSION, View};
 pub(crate) use value::Value;
 
-/// Clients, their requests, and what is to be done for them.
+/// Clients, their requests, and the orders to the driver for them.
 pub(crate) struct Desk {
     pub(crate) pools: Vec<Pool>,
     pub(crate) clients: Slab<Client>,
@@ -38,12 +38,12 @@ pub(crate) struct Desk {
     pub(crate) memory: Memory,
     pub(crate) limits: Limits,
     pub(crate) actions: VecDeque<Action>,
-    /// Where this worker counts.
+    /// The metrics of this worker.
     pub(crate) sheet: Sheet,
-    /// Its own row.
+    /// This worker's own counters.
     pub(crate) worker: Counters<Worker>,
     pub(crate) started: Time,
-    /// As the driver last said.
+    /// The time, as the driver last gave it.
     pub(crate) now: Time,
     dirty: Vec<ConnId>,
     /// Paused clients that may go on, each once.
@@ -79,7 +79,7 @@ impl Desk {
         self.clients.iter().map(|(id, _)| id).collect()
     }
 
-    /// A row for a client's request, at the end of its pipeline.
+    /// Adds a client's request to the end of its pipeline.
     pub(crate) fn enqueue(&mut self, id: ConnId, request: &Request, head: &[u8]) -> RowId {
         let client = self.clients.find_mut(id).expect("requests are read from living clients only");
         let owner = (id, client.protocol);
@@ -108,7 +108,7 @@ impl Desk {
         row
     }
 
-    /// An answer that needs no server. It still waits for its turn.
+    /// Answers a request without a server. The answer still waits for its turn.
     pub(crate) fn answer(
         &mut self,
         id: ConnId,
@@ -119,7 +119,7 @@ impl Desk {
         self.answer_all(id, request, head, std::slice::from_ref(answer));
     }
 
-    /// As `answer`, in words that the protocol has found already.
+    /// As `answer`, for bytes that the protocol has written already.
     pub(crate) fn tell(&mut self, id: ConnId, request: &Request, words: &[u8]) {
         let client = self.clients.find_mut(id).expect("requests are read from living clients only");
         if client.head == NONE {
@@ -134,7 +134,7 @@ impl Desk {
         self.complete(row);
     }
 
-    /// As `answer`, of several parts.
+    /// As `answer`, for an answer of several parts.
     pub(crate) fn answer_all(
         &mut self,
         id: ConnId,
@@ -163,13 +163,13 @@ impl Desk {
         }
     }
 
-    /// What is said unasked: after everything that was asked.
+    /// Sends an answer that no request asked for, after the answers to all requests.
     pub(crate) fn say(&mut self, id: ConnId, answer: &Answer<'_>) {
         self.answer(id, &Request::nobody(), b"", answer);
     }
 
-    /// Answered when everything that its client has asked before is settled. What stands in the
-    /// pipeline is by the time its turn comes; for what does not, the client is not read further.
+    /// Answers a request when all earlier requests of its client are settled. Those in the pipeline
+    /// are, when its turn comes. For those outside of it, the client is not read further.
     pub(crate) fn barrier(&mut self, id: ConnId, request: &Request, head: &[u8]) {
         let client = self.clients.find(id).expect("requests are read from living clients only");
         if client.silent == 0 || bug!(EarlyBarrier) {
@@ -185,8 +185,9 @@ impl Desk {
         self.hold(id);
     }
 
-    /// The head of a value whose body is still to come: told to its client at once, if that keeps
-    /// up and is waiting for nothing else; else into `data`. True: the client gets it as it comes.
+    /// Takes the head of a value whose body is still to come: to the client at once, if it keeps up
+    /// and awaits nothing else, and otherwise into `data`. Returns whether the client gets a
+    /// stream.
     pub(crate) fn begin_value(
         &mut self,
         entry: Entry,
@@ -214,8 +215,8 @@ impl Desk {
         (shown, streams)
     }
 
-    /// Whether the client of an answer of so many bytes is to get it as it comes: it keeps up, and
-    /// waits for nothing else.
+    /// Whether the client is to get this many bytes as a stream: it keeps up and awaits nothing
+    /// else.
     pub(crate) fn may_stream(&self, entry: Entry, len: usize) -> bool {
         let row = &self.rows[entry.row];
         let is_next = |client: &&Client| client.head == entry.row && row.left == 1;
@@ -225,7 +226,7 @@ impl Desk {
             && client.is_some_and(|client| client.out.len() < limits::BACKLOG_MIN)
     }
 
-    /// From now on the client of a row gets its answer as it comes; of that, this is there.
+    /// Starts to stream the answer to the client of a request; `data` is the part that is there.
     pub(crate) fn begin_stream(&mut self, id: RowId, data: &mut Outbox) {
         let owner = self.rows[id].client;
         let client = self.clients.find_mut(owner).expect("the caller found it");
@@ -235,7 +236,7 @@ impl Desk {
         self.spoke(owner);
     }
 
-    /// More of a value that its client gets as it comes.
+    /// Passes on more of a value that is being streamed.
     pub(crate) fn stream(&mut self, id: RowId, part: Source<'_>) {
         let owner = self.rows[id].client;
         if let Some(client) = self.clients.find_mut(owner) {
@@ -245,9 +246,8 @@ impl Desk {
         }
     }
 
-    /// The rest of such a value will not come. Its client can be told nothing any more: whatever
-    /// was said would be taken for a part of the value. It gets what it was told before, and is
-    /// closed.
+    /// Gives up a streamed value whose rest will not come. The client would take any further byte
+    /// for a part of the value. So it gets what it was owed before, and is closed.
     pub(crate) fn cut_off(&mut self, id: RowId) {
         let owner = self.rows[id].client;
         let Some(client) = self.clients.find_mut(owner) else { return };
@@ -259,7 +259,7 @@ impl Desk {
         let (head, barrier) = (client.head, std::mem::replace(&mut client.barrier, NONE));
         (client.head, client.tail) = (NONE, NONE);
         (client.depth, client.loud) = (0, 0);
-        // Those that want no answer stand in no pipeline, and stay his.
+        // Silent requests stand in no pipeline: they still belong to the client.
         let mut row = head;
         while row != NONE {
             client.rows_held -= self.rows[row].held;
@@ -269,7 +269,7 @@ impl Desk {
         self.spoke(owner);
     }
 
-    /// A key of a read has a value.
+    /// Records the value of a key of a read.
     pub(crate) fn hit(&mut self, server: u32, entry: Entry, value: Value<'_>) {
         let row = &mut self.rows[entry.row];
         let pool = row.pool;
@@ -311,7 +311,7 @@ impl Desk {
         self.part_done(entry.row);
     }
 
-    /// A key of a read has no value.
+    /// Records that a key of a read has no value.
     pub(crate) fn miss(&mut self, entry: Entry) {
         let row = &mut self.rows[entry.row];
         self.pools[row.pool as usize].counters.add(Counter::Misses, 1);
@@ -322,8 +322,8 @@ impl Desk {
         self.part_done(entry.row);
     }
 
-    /// The server's own item answers a request; of a broadcast's items the last good one stays. A
-    /// line is kept whatever the ceiling says: whoever asked for a change must hear of it.
+    /// Answers a request with the server's own item; of a broadcast's, the last good one stays. A
+    /// line is kept even above the memory limit: the client of a change must learn the outcome.
     pub(crate) fn status(&mut self, id: RowId, server: u32, value: Value<'_>, has_body: bool) {
         if has_body && !value.is_begun() && !self.memory.has_room(value.len()) {
             return self.fail_part((id, 0), Some(server), Fault::OutOfMemory, self.rows[id].writes);
@@ -332,7 +332,7 @@ impl Desk {
         row.reply.clear();
         let next = self.clients.find_mut(row.client).filter(|one| one.head == id && row.left == 1);
         if let Some(client) = next.filter(|_| row.error.is_empty()) {
-            // Nearly always: it need not wait in its row.
+            // Nearly always, the answer need not be kept.
             client.out.open(&mut self.spares);
             client.learn(value.len());
             value.write(&row.question, &mut client.out);
@@ -343,13 +343,13 @@ impl Desk {
         self.part_done(id);
     }
 
-    /// A key of a read met a fault.
+    /// Records that a key of a read met a fault.
     pub(crate) fn fail_key(&mut self, part: (RowId, u32), server: Option<u32>, fault: Fault) {
         self.fail_part(part, server, fault, false);
     }
 
-    /// A request met a fault, or a part of one that has one answer. `sent`: it was an update that
-    /// may have been executed.
+    /// Records that a request, or one part of it, met a fault. `sent` says that it was an update
+    /// that may have been executed.
     pub(crate) fn fail_part(
         &mut self,
         (id, slot): (RowId, u32),
@@ -378,7 +378,7 @@ impl Desk {
         self.settle_error(id);
     }
 
-    /// A request cannot be asked after all.
+    /// Refuses a request that is enqueued already.
     pub(crate) fn refuse(&mut self, id: RowId, refusal: Refusal) {
         self.rows[id].fail(0, &Answer::Refused(refusal));
         self.settle_error(id);
@@ -386,13 +386,13 @@ impl Desk {
 
     pub(crate) fn settle_error(&mut self, id: RowId) {
         let row = &mut self.rows[id];
-        // One error takes the place of the whole answer, but for a read of several keys.
+        // One error takes the place of the whole answer, except in a read of several keys.
         row.reply.clear();
         self.account_row(id);
         self.part_done(id);
     }
 
-    /// One part of a request is settled; its last one completes it.
+    /// Settles one part of a request; the last one completes it.
     pub(crate) fn part_done(&mut self, id: RowId) {
         let row = &mut self.rows[id];
         assert!(row.left > 0, "no more parts are settled than were asked");
@@ -428,7 +428,7 @@ impl Desk {
             if barrier != NONE {
                 self.part_done(barrier);
             }
-            // Which may have been the last thing it waited for.
+            // That may have been the last thing the client waited for.
             if self.clients.find(owner).is_some() {
                 self.spoke(owner);
             }
@@ -481,7 +481,7 @@ impl Desk {
         self.row_holds(id, held);
     }
 
-    /// A row holds so much now: told to the account of all, and to its client's.
+    /// Reports the bytes that a request holds to the memory account and to its client's.
     fn row_holds(&mut self, id: RowId, held: usize) {
         let row = &mut self.rows[id];
         if let Some(client) = self.clients.find_mut(row.client) {

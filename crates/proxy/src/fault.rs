@@ -1,20 +1,20 @@
-//! What can go wrong, by whose fault, in which words and under which counter. One table; the page
+//! One table of all faults: their cause, their texts and their counters. The page
 //! `docs/reference/errors.md` is made from it.
 
 use metrics::Server as Counter;
 
-/// Whose fault it is; that decides what happens next.
+/// The cause of a fault, which decides how the proxy goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// The server's: it counts towards its ejection.
+    /// The server failed: the fault counts towards its ejection.
     Server,
-    /// Too much at once: the request is shed, nobody is ejected.
+    /// There is too much load: the request is shed, and no server is ejected.
     Overload,
-    /// Our own: we lack something, and know nothing of the server.
+    /// The proxy itself lacks a resource, and the server's state is unknown.
     Own,
 }
 
-/// A request's failure that is not the client's own.
+/// The failure of a request that is not the client's own fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     ConnectFailed,
@@ -34,19 +34,19 @@ pub enum Fault {
     LaneRefused,
 }
 
-/// One row of the table.
+/// One entry of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     pub fault: Fault,
     pub blame: Blame,
-    /// What the client reads after the server's name when nothing of its request was sent, or it
-    /// was a read.
+    /// The text after the server's name in the client's error, if no byte of the request was sent,
+    /// or if it was a read.
     pub words: &'static str,
-    /// What the client reads when its update had been sent and may have been executed.
+    /// The same text for an update that was sent and may have been executed.
     pub words_sent: &'static str,
-    /// Where it is counted; `None` where no server is to be named.
+    /// The counter; `None` for a fault without a server.
     pub counter: Option<Counter>,
-    /// What the proxy does, for the reference.
+    /// The proxy's action, for the reference page.
     pub action: &'static str,
 }
 
@@ -175,7 +175,7 @@ pub static FAULTS: &[Row] = &[
 ];
 
 impl Fault {
-    /// Its row.
+    /// Returns its entry in the table.
     pub fn row(self) -> &'static Row {
         &FAULTS[self as usize]
     }

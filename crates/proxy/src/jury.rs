@@ -1,14 +1,15 @@
-//! Who is out of the ring: one decision for all workers, from what each of them reports.
+//! Outlier detection: one decision for all workers on the servers that leave the ring, made from
+//! the reports of each worker.
 //!
 //! ```text
-//!   worker 0 ─Failed(2)──▶ ┌──────┐
-//!   worker 1 ─Failed(1)──▶ │ Jury │ ─Eject─▶ every worker's `set_ejected`
-//!   worker 2 ─Answered───▶ └──────┘ ─Return─▶
+//!   worker 0 ─Failed(2)──▶ ┌────────┐
+//!   worker 1 ─Failed(1)──▶ │ decide │ ─Eject─▶ every worker's `set_ejected`
+//!   worker 2 ─Answered───▶ └────────┘ ─Return─▶
 //! ```
 //!
-//! It is as pure as the data plane: the program's master holds one, and so does the simulator.
-//! Failures are counted in a row, by each worker for itself; a server goes when their sum reaches
-//! the pool's limit, and while fewer than `max_ejected` of its pool are out. It comes back when a
+//! It is as pure as the data plane: the program's master holds one, and so does the simulator. Each
+//! worker counts consecutive failures for itself. A server is ejected when their sum reaches the
+//! pool's limit, while fewer than `max_ejected` servers of its pool are out. It comes back when a
 //! probe of any worker is answered.
 
 use std::collections::BTreeMap;
@@ -16,40 +17,40 @@ use std::collections::BTreeMap;
 use crate::Report;
 use crate::plan::{OnFailure, Plan};
 
-/// What is decided for all workers.
+/// A decision for all workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The server with this row leaves the ring.
+    /// The server with this id leaves the ring.
     Eject(u32),
-    /// It comes back into the ring.
+    /// The server with this id comes back into the ring.
     Return(u32),
 }
 
 /// All pools whose servers may be ejected.
 #[derive(Clone, Debug, Default)]
 pub struct Jury {
-    /// By the rows of pools.
+    /// By pool id.
     pools: BTreeMap<u32, Rules>,
-    /// By the rows of servers.
+    /// By server id.
     cases: BTreeMap<u32, Case>,
     /// Counts ejections, so that the oldest is known.
     ejections: u64,
 }
 
-/// What a pool's plan says.
+/// The rules in a pool's plan.
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     failure_limit: u32,
     ejected_max: usize,
 }
 
-/// What is known of one server.
+/// The record of one server.
 #[derive(Clone, Debug)]
 struct Case {
     pool: u32,
-    /// Failures in a row, by the worker that met them.
+    /// Consecutive failures, by the worker that met them.
     failures: BTreeMap<usize, u32>,
-    /// Which ejection took it out, if it is.
+    /// The number of the ejection, if it is out.
     out: Option<u64>,
 }
 
@@ -60,8 +61,8 @@ impl Jury {
         jury
     }
 
-    /// Another plan: what is not in it is forgotten, and who may not be out any more comes back,
-    /// those first that were ejected last.
+    /// Applies another plan. Servers that are not in it are forgotten. Servers that may not be out
+    /// any more come back, beginning with the last ejected.
     pub fn install(&mut self, plan: &Plan) -> Vec<Verdict> {
         let before = std::mem::take(&mut self.cases);
         self.pools.clear();
@@ -90,7 +91,7 @@ impl Jury {
         verdicts
     }
 
-    /// A worker says what it met.
+    /// Takes a worker's report.
     pub fn hear(&mut self, worker: usize, report: &Report) -> Option<Verdict> {
         match *report {
             Report::Failed { server, failures, .. } => self.failed(worker, server, failures),
@@ -98,7 +99,7 @@ impl Jury {
         }
     }
 
-    /// So many failures in a row.
+    /// Takes the number of consecutive failures at a worker.
     pub fn failed(&mut self, worker: usize, server: u32, failures: u32) -> Option<Verdict> {
         let case = self.cases.get_mut(&server)?;
         case.failures.insert(worker, failures);
@@ -114,8 +115,8 @@ impl Jury {
         Some(Verdict::Eject(server))
     }
 
-    /// A request or a probe was answered. An answer to a request that was asked before the ejection
-    /// brings nobody back.
+    /// Notes that a request or a probe was answered. An answer to a request that was sent before
+    /// the ejection brings no server back.
     pub fn answered(&mut self, worker: usize, server: u32, probe: bool) -> Option<Verdict> {
         let case = self.cases.get_mut(&server)?;
         if case.out.is_none() {
@@ -130,7 +131,7 @@ impl Jury {
         Some(Verdict::Return(server))
     }
 
-    /// A worker is gone, and with it what it reported: its successor has met nothing yet.
+    /// Forgets the reports of a worker that is gone: its successor has met no failure yet.
     pub fn forget_worker(&mut self, worker: usize) {
         for case in self.cases.values_mut() {
             case.failures.remove(&worker);
@@ -141,7 +142,7 @@ impl Jury {
         self.cases.get(&server).is_some_and(|case| case.out.is_some())
     }
 
-    /// The rows of all servers that are out.
+    /// Lists the ids of all servers that are out.
     pub fn out(&self) -> impl Iterator<Item = u32> {
         self.cases.iter().filter(|(_, case)| case.out.is_some()).map(|(row, _)| *row)
     }
@@ -151,7 +152,7 @@ impl Jury {
         self.cases.values().filter(is_out).count()
     }
 
-    /// So many of a pool may be out; the last ejected come back until it is so.
+    /// Lets the last ejected servers of a pool come back until no more than `ejected_max` are out.
     fn let_back(&mut self, pool: u32, ejected_max: usize, verdicts: &mut Vec<Verdict>) {
         while self.count_out(pool) > ejected_max {
             let of_pool = self.cases.iter_mut().filter(|(_, case)| case.pool == pool);
@@ -169,7 +170,8 @@ mod tests {
     use super::*;
     use crate::plan::{PoolPlan, ServerPlan};
 
-    /// Pools of so many servers with a limit of two failures. Pool 0 has row 1, its servers 2, 3...
+    /// Makes pools of so many servers, with a limit of two failures. Pool 0 has id 1, its servers
+    /// 2, 3...
     fn plan(counts: &[usize]) -> Plan {
         let server = |at| ServerPlan::new(&format!("s{at}"), &format!("s{at}"), 1);
         let pool = |count: &usize| {
@@ -242,7 +244,7 @@ mod tests {
         next.pools[0].on_failure = OnFailure::FailFast;
         assert_eq!(jury.install(&next), [Verdict::Return(4)]);
         assert_eq!(jury.failed(0, 2, 9), None, "nobody is ejected there");
-        // What has left the plan is nobody's case any more.
+        // A server that has left the plan has no record any more.
         let mut jury = Jury::new(&plan(&[4]));
         jury.failed(0, 2, 2);
         let mut next = plan(&[4]);

@@ -1,14 +1,14 @@
-//! The lanes of a pool: what a server is told first on a link holds for all that follows on it, so
-//! requests that need other first words have links of their own.
+//! The connection keys of a pool. The handshake on a link holds for everything that follows on it,
+//! so requests that need another handshake have links of their own.
 
 use proto::Lane;
 
 use crate::limits;
 
-/// The lanes in use, each in its place.
+/// The connection keys in use, each with its number of clients.
 pub(crate) struct Lanes {
     lanes: Vec<(Lane, usize)>,
-    /// Where new clients begin, and servers are probed.
+    /// The connection key with which new clients begin, and servers are probed.
     pub(crate) home: u16,
 }
 
@@ -29,8 +29,8 @@ impl Lanes {
         self.lanes.iter().position(|(one, _)| *one == lane).map(|at| at as u16)
     }
 
-    /// A place for a lane that has none: a new one or, when there are as many as there may be, that
-    /// of a lane that nobody is in, and that has no link (`is_unused`).
+    /// Returns an index for a new connection key. When there are as many as there may be, it takes
+    /// the index of one that no client uses and that has no link (`is_unused`).
     pub(crate) fn make(&mut self, lane: Lane, is_unused: impl Fn(u16) -> bool) -> Option<u16> {
         if self.lanes.len() < limits::LANES_MAX {
             self.lanes.push((lane, 0));
@@ -44,13 +44,13 @@ impl Lanes {
         Some(at as u16)
     }
 
-    /// The places of lanes that nobody is in.
+    /// Returns the indexes of connection keys that no client uses.
     pub(crate) fn left(&self) -> Vec<u16> {
         let is_left = |at: &u16| *at != self.home && self.lanes[usize::from(*at)].1 == 0;
         (0..self.lanes.len() as u16).filter(is_left).collect()
     }
 
-    /// Clients begin in this lane, however many there are.
+    /// Makes this the connection key that clients begin with, however many there are.
     pub(crate) fn set_home(&mut self, lane: Lane) {
         let place = self.find(lane).unwrap_or_else(|| {
             self.lanes.push((lane, 0));
@@ -59,12 +59,12 @@ impl Lanes {
         self.home = place;
     }
 
-    /// A client is in this lane now.
+    /// Counts a client that now uses this connection key.
     pub(crate) fn enter(&mut self, place: u16) {
         self.lanes[usize::from(place)].1 += 1;
     }
 
-    /// A client is in it no more; whether it was the last.
+    /// Removes a client from this connection key; returns whether it was the last.
     pub(crate) fn leave(&mut self, place: u16) -> bool {
         let clients = &mut self.lanes[usize::from(place)].1;
         *clients -= 1;

@@ -1,15 +1,15 @@
-//! Names and the texts that they stand for, as a pool's clients have taught its servers: so that a
-//! server that has forgotten one can be told again.
+//! The script cache: names and texts of the scripts that a pool's clients have loaded into its
+//! servers. A script can then be loaded again into a server that has forgotten it.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::limits;
 
-/// So many bytes of them; the oldest go first.
+/// The cache. Its bytes are bounded; the oldest scripts go first.
 #[derive(Default)]
 pub(crate) struct Lore {
     texts: HashMap<Vec<u8>, Vec<u8>>,
-    /// In the order learnt.
+    /// In the order in which they were learned.
     names: VecDeque<Vec<u8>>,
     held: usize,
 }

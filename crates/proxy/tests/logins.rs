@@ -1,5 +1,4 @@
-//! Stories of who is let in: clients of a pool with users, and a pool whose servers want to know
-//! who we are.
+//! Stories of logins: clients of a pool with users, and a pool whose servers require a login.
 
 mod stage;
 
@@ -66,7 +65,7 @@ fn a_login_is_taken_in_pieces_and_what_comes_with_it_is_served() {
     assert_eq!(stage.turn(link), "get a\r\n");
     stage.says(link, "END\r\n");
     assert!(stage.hears(client).starts_with("END\r\nVERSION "));
-    // From now on a set is a set.
+    // From now on a `set` is a change like any other.
     stage.says(client, "set x 0 0 8\r\nanna old\r\n");
     assert_eq!(stage.turn(link), "set x 0 0 8\r\nanna old\r\n");
     assert_eq!(stage.book.sheet(0).total(POOL, Pool::Logins), 1);
@@ -119,8 +118,8 @@ fn tries_are_counted_told_of_and_few() {
     assert_eq!(stage.closed, [client]);
     let failed = |stage: &Stage| stage.book.sheet(0).total(POOL, Pool::LoginsFailed);
     assert_eq!(failed(&stage), u64::from(LOGIN_STRIKES_MAX));
-    // Each is named while its client is there. How many there were is told at most once a second,
-    // and without another failure.
+    // Each failure is reported with its client. Their number is reported at most once a second, and
+    // without another failure.
     let told = |stage: &Stage| {
         let counts = stage.events.iter().filter_map(|event| match event {
             Event::LoginsFailed { pool: POOL, count } => Some(*count),
@@ -136,11 +135,11 @@ fn tries_are_counted_told_of_and_few() {
     assert_eq!(told(&stage), [1]);
     stage.passes(SECOND);
     assert_eq!(told(&stage), [1, u64::from(LOGIN_STRIKES_MAX)]);
-    // A silent second ends it: the next is told at once.
+    // A second without failures ends that: the next failure is reported at once.
     stage.passes(SECOND);
     stage.says(other, "set x 0 0 6\r\nbob no\r\n");
     assert_eq!(told(&stage), [1, u64::from(LOGIN_STRIKES_MAX), 1]);
-    // A login wipes them out.
+    // A login resets the count.
     stage.says(other, &format!("{ANNA}{}", "nonsense\r\n".repeat(9)));
     assert!(stage.hears(other).ends_with(&"ERROR\r\n".repeat(9)));
     assert_eq!(stage.closed, [client]);
@@ -170,7 +169,7 @@ fn sasl(name: &str, password: &str) -> Vec<u8> {
     [&header[..], &[0; 12], text.as_bytes()].concat()
 }
 
-/// memcached does the same: a client whose second login fails is nobody.
+/// As in memcached, a client whose second login fails is logged out.
 #[test]
 fn a_failed_login_takes_an_earlier_one_away() {
     const GET: &[u8] = b"\x80\x00\x00\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0x";
@@ -211,7 +210,7 @@ fn who_is_logged_in_stays_so_whatever_becomes_of_the_users() {
     assert_eq!(stage.hears(known), "ERROR\r\n");
     stage.says(stranger, ANNA);
     assert_eq!(stage.hears(stranger), FAILED);
-    // Without users nobody has to log in; with them again, everybody who has not.
+    // Without users, no client has to log in. With them again, every client has to that has not.
     stage.install(|plan| plan.pools[0].users = None);
     stage.says(stranger, "nonsense\r\n");
     assert_eq!(stage.hears(stranger), "ERROR\r\n");
@@ -242,7 +241,7 @@ fn a_login_goes_with_its_client_to_another_worker() {
     assert_eq!(stage.hears(known), "ERROR\r\n");
     stage.says(silent, "nonsense\r\n");
     assert_eq!(stage.hears(silent), FIRST);
-    // It goes on counting, and whoever has begun in text stays with it.
+    // The count goes on, and a client that began in text stays with it.
     let rest = usize::from(LOGIN_STRIKES_MAX) - 1;
     stage.says(stranger, &"\u{80}\r\n".repeat(rest + 3));
     assert_eq!(stage.hears(stranger), FIRST.repeat(rest));
@@ -251,7 +250,7 @@ fn a_login_goes_with_its_client_to_another_worker() {
 
 const HELLO: &str = "set quickack:login 0 -1 8\r\nanna old\r\nversion\r\n";
 
-/// A pool that logs in to its server, and a client that has asked for something.
+/// A pool that logs in to its server, and a client that has sent a request.
 fn proud() -> Stage {
     let (name, password) = ("anna".to_string(), "old".to_string());
     Stage::new(&["s0"], |pool| pool.server_login = Some(Credentials { name, password }))
@@ -285,7 +284,7 @@ fn a_server_that_refuses_our_login_is_down_and_is_sent_nothing() {
         assert_eq!(stage.events, [Event::ServerDown { server: S0, why }]);
         assert_eq!(stage.reports, [Report::Failed { server: S0, failures: 1, why }]);
         stage.expect_refused(client);
-        // The file was mended: the next probe says the new one.
+        // The file was corrected: the next probe sends the new password.
         stage.install(|plan| {
             let (name, password) = ("anna".to_string(), "new".to_string());
             plan.pools[0].server_login = Some(Credentials { name, password });

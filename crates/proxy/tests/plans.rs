@@ -1,5 +1,5 @@
-//! Stories of another plan in the middle of everything, and of ejections that are decided outside.
-//! As `stories.rs`: calls, step by step, without sockets.
+//! Stories of new plans amid traffic, and of ejections decided outside. As in `stories.rs`, they
+//! are calls, step by step, without sockets.
 
 mod stage;
 
@@ -13,7 +13,7 @@ use stage::{POOL, S0, SECOND, Stage};
 const S1: u32 = S0 + 1;
 const S2: u32 = S0 + 2;
 
-/// Two servers, and a key of each.
+/// Two servers, each with some of the keys.
 fn two() -> Stage {
     Stage::new(&["s0", "s1"], |pool| pool.distribution = Distribution::Modula)
 }
@@ -55,7 +55,7 @@ fn a_server_that_is_gone_gets_nothing_new_and_answers_what_it_was_asked() {
     stage.says(client, &format!("incr {key} 1\r\n"));
     let link = stage.connect(1);
     assert_eq!(stage.turn(link), format!("incr {key} 1\r\n"));
-    // One waits in the batch, and one in the queue.
+    // One request waits in the batch, and one in the queue.
     stage.says(client, &format!("get {key}\r\n"));
     let other = stage.client();
     stage.says(other, &format!("delete {key}\r\n"));
@@ -251,7 +251,7 @@ fn bounds_change_in_place() {
     stage.says(first, "get x\r\nget y\r\n");
     assert_eq!(stage.paused, [first]);
     assert_eq!(stage.closed, [], "nobody is sent away");
-    // Each is served; the first has asked for two keys, one after the other.
+    // Each client is served. The first has sent two requests, one after the other.
     let link = stage.connect(0);
     assert_eq!(stage.turn(link), "get x\r\n");
     stage.says(link, "END\r\n");
@@ -266,7 +266,7 @@ fn bounds_change_in_place() {
     }
 }
 
-/// Nothing else is new in the plan: no server comes or goes, and no name changes.
+/// Only the weight changes: no server comes or goes, and no name changes.
 #[test]
 fn another_weight_is_another_ring() {
     let mut stage = Stage::new(&["s0", "s1"], |pool| {
@@ -300,7 +300,7 @@ fn another_weight_is_another_ring() {
     assert_eq!((shares[0], &stage.closed), (shares[3], &vec![]));
 }
 
-/// Its next request goes over another link: it must not pass the one before.
+/// The client's next request takes another link, and must not overtake the one before.
 #[test]
 fn a_client_that_waits_is_not_read_while_the_number_of_links_changes() {
     let mut stage = Stage::new(&["s0"], |pool| {
@@ -359,7 +359,7 @@ fn a_server_may_be_out_though_this_worker_saw_nothing_and_is_probed_from_then_on
     stage.turn(link);
     stage.set_ejected(S1, true);
     stage.set_ejected(S1, true);
-    // What it was asked before is answered, and brings nobody back.
+    // Its outstanding request is answered, and that brings no server back.
     stage.says(link, "END\r\n");
     assert_eq!((stage.hears(client), &stage.reports), ("END\r\n".to_string(), &vec![]));
     stage.says(client, &format!("get {key}\r\n"));
@@ -429,7 +429,26 @@ fn a_socket_that_we_cannot_make_is_no_servers_fault_and_starts_no_storm() {
     assert_eq!(stage.turn(link), "get x\r\n");
 }
 
-/// It was read again and closed its half in the same turn, and stood in the list twice.
+/// The last answers of the client were written after the end of the turn, and nothing else would
+/// have woken the worker for the requests that it had already sent.
+#[test]
+fn a_client_that_goes_on_after_the_last_write_of_a_turn_has_another_turn() {
+    let mut stage = Stage::of(&["s0"], |plan| plan.limits.client_outbox = 60);
+    let client = stage.client();
+    stage.says(client, &"version\r\n".repeat(50));
+    let mut told = stage.hears(client);
+    for _ in 0..50 {
+        if !stage.wants_turn() {
+            break;
+        }
+        stage.end_turn();
+        told += &stage.hears(client);
+    }
+    assert_eq!(told.matches("VERSION ").count(), 50);
+    assert!(stage.paused.is_empty() && !stage.wants_turn());
+}
+
+/// A client that was read again and closed its half in the same turn was listed twice.
 #[test]
 fn a_client_that_goes_on_and_ends_in_one_turn_is_answered_once() {
     let mut stage = Stage::of(&["s0"], |plan| plan.limits.pipeline = 2);

@@ -1,5 +1,5 @@
-//! Stories of values that there is no room for: what is stored under their keys is removed, as
-//! memcached does it.
+//! Stories of values that are too large or have no memory: the old values of their keys are
+//! removed, as memcached does.
 
 mod stage;
 
@@ -119,7 +119,7 @@ fn a_value_refused_for_want_of_memory_removes_the_old_one() {
 
 #[test]
 fn a_value_too_large_tells_that_the_old_one_is_kept() {
-    // The server says that it did not.
+    // The server refuses the removal.
     let (mut stage, link) = small();
     let client = stage.client();
     let set = format!("set k 0 0 101\r\n{}", data());
@@ -127,7 +127,7 @@ fn a_value_too_large_tells_that_the_old_one_is_kept() {
     assert_eq!(stage.turn(link), "delete k\r\n");
     stage.says(link, "SERVER_ERROR busy\r\n");
     assert_eq!(stage.hears(client), KEPT);
-    // It is down.
+    // The server is down.
     stage.says(client, "get k\r\n");
     stage.turn(link);
     stage.passes(30 * SECOND);
@@ -161,7 +161,7 @@ fn a_removal_that_may_have_been_done_is_not_sent_again() {
     assert_eq!(stage.turn(link), "get other\r\n");
 }
 
-/// Whether its key can be removed depends on what the server can do, which is not known yet.
+/// The form of the removal depends on the server's capabilities, which are not known yet.
 #[test]
 fn a_value_too_large_waits_for_what_its_server_can_do() {
     for (version, sent, told) in

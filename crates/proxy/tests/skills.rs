@@ -1,4 +1,4 @@
-//! Stories of what servers can do: how a request is written depends on it, and it may change.
+//! Stories of capabilities: the form of a request depends on them, and they may change.
 
 mod stage;
 
@@ -11,8 +11,8 @@ use stage::{S0, Stage};
 const APPEND: &str = "ms x 1 MA\r\nX\r\n";
 const NO_META: &str = "VERSION 1.4.15\r\n";
 
-/// Seed 198: the second link was up when the first had learnt that its server is an older one by
-/// now, and what waited there was sent.
+/// Seed 198: the second link was up when the first learned that the server is an older one by now.
+/// The messages that waited on the second were sent all the same.
 #[test]
 fn what_waits_on_another_link_is_not_sent_to_a_server_that_lost_meta() {
     let mut stage = Stage::new(&["s0"], |pool| pool.server_connections = 2);
@@ -38,8 +38,8 @@ fn what_waits_on_another_link_is_not_sent_to_a_server_that_lost_meta() {
     assert!(!stage.events.iter().any(is_down), "it is well: {:?}", stage.events);
 }
 
-/// Seed 5: nothing was known of a server that was back in the plan, and its link, which stood, did
-/// not greet it again.
+/// Seed 5: a server that was back in the plan had unknown capabilities, and its link, which was up,
+/// did not repeat the handshake.
 #[test]
 fn a_server_that_is_back_in_the_plan_can_do_what_its_standing_link_has_learnt() {
     let mut stage = Stage::new(&["s0", "s1"], |pool| pool.distribution = Distribution::Modula);
@@ -59,8 +59,8 @@ fn a_server_that_is_back_in_the_plan_can_do_what_its_standing_link_has_learnt() 
     assert_eq!(stage.hears(client), "HD\r\nHD\r\n");
 }
 
-/// Seed 3930: a request whose data came while its key moved to a server of which nothing was known
-/// was told that this server is down.
+/// Seed 3930: a request whose data came while its key moved to a server with unknown capabilities
+/// was answered that this server is down.
 #[test]
 fn data_that_comes_while_its_key_moves_waits_for_the_greeting_of_the_new_server() {
     let mut stage = Stage::new(&["s0", "s1"], |pool| pool.distribution = Distribution::Modula);
@@ -92,7 +92,7 @@ fn a_server_without_meta_is_told_of_when_that_is_learned() {
     stage.greet(link);
     stage.closes(link, Closed::Eof);
     assert_eq!(lacks(&stage), 0, "{:?}", stage.events);
-    // It is an older one when it is back; the link after that tells nothing new.
+    // The server is an older one when it is back. The link after that shows nothing new.
     for _ in 0..2 {
         stage.says(client, "get k\r\n");
         stage.end_turn();

@@ -1,6 +1,6 @@
-//! Stories of the data plane: each test is named for a bug that was or a rule that holds, and tells
-//! it as calls, step by step, without sockets. The simulator (`testkit/src/sim`) tells millions of
-//! others; these are the ones to read. The invariants are checked after every step.
+//! Stories of the data plane. Each test is named for a bug that existed or a rule that holds, and
+//! shows it as calls, step by step, without sockets. The simulator (`testkit/src/sim`) runs
+//! millions of others; these are the ones to read. The invariants are checked after every step.
 
 mod stage;
 
@@ -40,7 +40,7 @@ fn a_get_waits_for_company_while_enough_gets_are_on_their_way() {
     assert_eq!(stage.turn(link), "");
     stage.says(link, "END\r\n");
     assert_eq!(stage.turn(link), "get x y\r\n");
-    // One that waits over several turns is still not overtaken by its own client.
+    // Even a batch that waits over several turns is not overtaken by a request of its own client.
     stage.says(a, "get x\r\n");
     assert_eq!(stage.turn(link), "");
     stage.says(b, "delete y\r\n");
@@ -88,7 +88,8 @@ fn an_update_passes_the_open_batch_unless_its_own_client_has_a_get_in_it() {
     assert_eq!(stage.hears(b), ["STORED\r\nEND\r\n", Y, "END\r\n"].concat());
 }
 
-/// A server hangs up on a longer line that is no get: everybody's loss on a shared link.
+/// A server closes the link on a longer line that is no get, and all its clients lose their
+/// requests.
 #[test]
 fn a_line_of_a_gat_is_never_longer_than_1000_bytes() {
     let (mut stage, link) = Stage::of_one();
@@ -125,7 +126,7 @@ fn an_error_line_for_a_batch_makes_each_key_be_asked_alone() {
     stage.expect_rows(0);
 }
 
-/// Seed 91: asked alone, the get went behind the update that its client had asked for after it.
+/// Seed 91: a get sent alone went behind a later update of its own client.
 #[test]
 fn a_key_is_not_asked_alone_behind_its_own_clients_update() {
     let (mut stage, link) = Stage::of_one();
@@ -154,7 +155,7 @@ fn a_noreply_is_sent_in_the_answering_form_and_answers_nothing() {
     stage.says(link, "SERVER_ERROR out of memory\r\n");
     stage.expect_rows(0);
     assert_eq!(stage.hears(client), "");
-    // One that is about to leave is closed only when its updates are done.
+    // A client that is about to leave is closed only when its updates are done.
     stage.says(client, "delete x noreply\r\n");
     assert_eq!(stage.turn(link), "delete x\r\n");
     stage.closes(client, Closed::Eof);
@@ -170,7 +171,7 @@ fn an_update_on_a_lost_link_is_not_sent_again_and_its_outcome_is_unknown() {
     stage.greet(link);
     stage.says(a, "incr n 1\r\n");
     assert_eq!(stage.turn(link), "incr n 1\r\n");
-    // Of this one nothing has left yet.
+    // Nothing of this request has been sent yet.
     stage.says(b, "incr n 2\r\n");
     stage.closes(link, Closed::Reset);
     assert_eq!(stage.hears(a), "SERVER_ERROR s0: connection lost, outcome unknown\r\n");
@@ -190,12 +191,13 @@ fn a_get_on_a_lost_link_is_asked_once_more_and_only_once() {
     assert_eq!(stage.turn(link), "get x y\r\n");
     stage.says(client, "get z\r\n");
     assert_eq!(stage.turn(link), "get z\r\n");
-    // What has come already stays; a value that had begun does not.
+    // The values that have come stay; a value that had begun does not.
     stage.says(link, &[X, "VALUE y 0 1\r\n"].concat());
     stage.closes(link, Closed::Eof);
     let second = stage.connect(0);
     assert_eq!(stage.turn(second), "get y\r\nget z\r\n");
-    // It has answered: its end is no sign that the server is down, and a third link would be made.
+    // The link has received a reply, so its end is no sign that the server is down, and a third
+    // link would be made.
     stage.says(second, "END\r\n");
     stage.closes(second, Closed::Eof);
     let lost = "SERVER_ERROR s0: connection lost\r\n";
@@ -240,7 +242,7 @@ fn time_spent_in_a_queue_is_not_the_servers() {
     assert_eq!(stage.turn(link), "delete x\r\ndelete y\r\n");
     stage.passes(SECOND - 1);
     assert_eq!(stage.hears(client), "");
-    // Each answer starts the clock of the next.
+    // Each answer starts the deadline of the next.
     stage.says(link, "DELETED\r\n");
     assert_eq!(stage.hears(client), "DELETED\r\n");
     stage.passes(SECOND - 1);
@@ -250,6 +252,25 @@ fn time_spent_in_a_queue_is_not_the_servers() {
     assert_eq!(stage.closed, [link]);
 }
 
+/// Its deadline counted from the end of the turn, and was not set if a timer was due before that.
+#[test]
+fn a_message_of_a_long_turn_waits_no_longer_than_its_deadline() {
+    let mut stage = Stage::new(&["s0"], |pool| {
+        pool.timeouts.connect = SECOND + 5;
+        pool.timeouts.queue = SECOND;
+    });
+    let client = stage.client();
+    stage.says(client, "delete x\r\n");
+    stage.passes(10);
+    stage.end_turn();
+    stage.passes(SECOND - 11);
+    assert_eq!(stage.hears(client), "");
+    stage.passes(1);
+    let late = "SERVER_ERROR s0: timed out in the queue, not sent\r\n";
+    assert_eq!(stage.hears(client), late);
+    assert_eq!(stage.closed, [], "the connect has its time");
+}
+
 #[test]
 fn a_connect_that_waits_for_its_turn_is_not_late() {
     let mut stage = Stage::new(&["s0"], |pool| pool.preconnect = true);
@@ -257,7 +278,7 @@ fn a_connect_that_waits_for_its_turn_is_not_late() {
     stage.connecting(link, 1_000 * SECOND);
     stage.passes(10 * SECOND);
     assert_eq!(stage.closed, [], "it has not begun");
-    // A request does not wait so long, and it is not the server's fault either.
+    // A request does not wait that long, and the server is not to blame either.
     let client = stage.client();
     stage.says(client, "get x\r\n");
     stage.end_turn();
@@ -293,7 +314,7 @@ fn a_long_set_that_the_kernel_takes_slowly_is_not_a_silent_server() {
 }
 
 /// Gets that wait for others to share a message with are sent when the queue deadline has come,
-/// whatever else is on its way.
+/// whatever else is outstanding.
 #[test]
 fn gets_that_wait_for_company_wait_no_longer_than_the_queue_deadline() {
     let mut stage = Stage::new(&["s0"], |pool| {
@@ -315,7 +336,7 @@ fn gets_that_wait_for_company_wait_no_longer_than_the_queue_deadline() {
     assert_eq!(stage.turn(link), "get late\r\n");
 }
 
-/// An answer to a probe may get lost on the way to whoever decides about ejections, so an ejected
+/// The report of an answered probe may get lost before it reaches outlier detection, so an ejected
 /// server is probed until it is back in the ring.
 #[test]
 fn an_ejected_server_that_answers_its_probe_is_probed_again() {
@@ -369,7 +390,7 @@ fn an_ejected_server_gives_its_keys_to_the_others_until_a_probe_is_answered() {
     let why = "connect failed";
     assert_eq!(stage.events, [Event::ServerDown { server, why }]);
     assert_eq!(stage.reports, [Report::Failed { server, failures: 1, why }]);
-    // Until it is decided, the ring is as it was.
+    // The ring stays as it is until the decision.
     stage.says(client, &format!("get {key}\r\n"));
     assert_eq!(stage.hears(client), "SERVER_ERROR s1: down, waiting for it to come back\r\n");
     stage.set_ejected(server, true);
@@ -391,7 +412,7 @@ fn an_ejected_server_gives_its_keys_to_the_others_until_a_probe_is_answered() {
 
 #[test]
 fn a_reply_that_nobody_asked_for_poisons_the_link() {
-    // Asked for nothing; asked for something else; one answer too many; asked for another key.
+    // No request; another request; one answer too many; another key.
     for (asked, reply, heard) in [
         ("", "STORED\r\n", ""),
         ("delete x\r\n", "END\r\n", "outcome unknown"),
@@ -452,7 +473,7 @@ fn a_meta_answer_with_another_key_or_opaque_ends_its_link() {
     ] {
         check(asked, reply, unknown);
     }
-    // As servers are: they leave things out, and write a key as the item has it.
+    // Real servers leave fields out, and return a key as the item has it.
     for (asked, reply) in [
         (ms, "HD O12 kx\r\n"),
         (ms, "HD\r\n"),
@@ -466,7 +487,7 @@ fn a_meta_answer_with_another_key_or_opaque_ends_its_link() {
     }
 }
 
-/// Commit 7ae4607: nobody settled the key, and its row stayed for ever.
+/// Commit 7ae4607: the key was never settled, and its entry stayed for ever.
 #[test]
 fn a_value_with_a_wrong_end_is_answered_with_an_error_and_leaks_no_row() {
     for pieces in [&["VALUE x 0 1\r\nXYZ"][..], &["VALUE x 0 1\r\n", "XY", "Z"]] {
@@ -502,7 +523,7 @@ fn a_missing_server_is_told_unless_the_pool_says_partial_miss() {
             Partial::Miss => "END",
         };
         assert_eq!(stage.hears(client), format!("VALUE {here} 0 1\r\nH\r\n{end}\r\n"));
-        // A read of one key has no rest that could be a hit: it always hears of the fault.
+        // A read of one key has no other keys that could hit, so it always gets the fault.
         stage.says(client, &format!("get {gone}\r\n"));
         let words = "SERVER_ERROR s1: down, waiting for it to come back\r\n";
         assert_eq!(stage.hears(client), words, "{partial:?}");
@@ -540,7 +561,7 @@ fn a_paused_client_goes_on_where_it_stopped() {
     let link = stage.connect(0);
     assert_eq!(stage.turn(link), "delete x\r\ndelete y\r\n");
     stage.says(link, "DELETED\r\n");
-    // What it had sent already makes it full again: its socket is not read yet.
+    // Its buffered input fills the pipeline again, so its socket is not read yet.
     assert_eq!(stage.turn(link), "delete z\r\n");
     assert_eq!(stage.paused, [client]);
     stage.says(link, "DELETED\r\nNOT_FOUND\r\n");
@@ -552,7 +573,7 @@ fn a_paused_client_goes_on_where_it_stopped() {
     assert_eq!(stage.hears(client), "DELETED\r\nDELETED\r\nNOT_FOUND\r\nDELETED\r\n");
 }
 
-/// Commit 7ae4607: each was answered, and nobody looked at how much waited for the client to read.
+/// Commit 7ae4607: the requests were answered without a check of how much waited for the client.
 #[test]
 fn a_reply_in_another_order_than_asked_makes_no_miss() {
     let (mut stage, link) = Stage::of_one();
@@ -639,7 +660,7 @@ fn a_client_that_sends_only_bad_data_blocks_is_paused() {
     assert_eq!(heard, words.repeat(100));
 }
 
-/// What is counted of other workers counts, too.
+/// The counts of other workers count, too.
 #[test]
 fn limits_mean_all_workers_together_and_room_means_this_one() {
     use metrics::{Pool, Worker};
@@ -705,7 +726,7 @@ fn times_are_measured_from_the_parse_to_the_release() {
     assert_eq!(times(S0, Latency::REPLIES), (3, 200, 500));
 }
 
-/// What is "now" is right when everything has come to rest, and then nobody is woken for it.
+/// The gauges are right when nothing changes any more, and then no timer is set for them.
 #[test]
 fn what_is_now_is_published_until_nothing_moves() {
     use metrics::{Server, Worker};

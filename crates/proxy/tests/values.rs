@@ -1,4 +1,4 @@
-//! Stories of reads: quiet ones that are joined, and large values on their way.
+//! Stories of reads: quiet ones that are joined, and large values in transit.
 
 mod stage;
 
@@ -21,7 +21,7 @@ fn noop(opaque: u8) -> Vec<u8> {
     packet(0x0a, 0, "", opaque)
 }
 
-/// A `Set` of nothing.
+/// A `Set` of an empty value.
 fn set(key: &str, opaque: u8) -> Vec<u8> {
     packet(0x01, 8, key, opaque)
 }
@@ -30,7 +30,7 @@ fn touch(key: &str, opaque: u8) -> Vec<u8> {
     packet(0x1c, 4, key, opaque)
 }
 
-/// What answers them: opcode, opaque, status, and what follows the header.
+/// Splits the answers: opcode, opaque, status, and the bytes after the header.
 fn packets(mut bytes: &[u8]) -> Vec<(u8, u8, u8, Vec<u8>)> {
     let mut found = Vec::new();
     while let Some((header, rest)) = bytes.split_at_checked(24) {
@@ -62,7 +62,7 @@ fn an_error_for_joined_reads_is_told_to_each_that_has_no_answer() {
     let (mut stage, link) = Stage::of_one();
     stage.greet(link);
     let client = stage.client();
-    // The last packet is not whole: it is another request.
+    // The last packet is incomplete: it is another request.
     let asked = [getkq("x", 1), getkq("y", 2), getkq("z", 3)].concat();
     stage.says_bytes(client, &asked[..asked.len() - 1]);
     stage.expect_rows(1);
@@ -147,7 +147,7 @@ fn a_large_value_of_which_nothing_is_shown_does_not_go_to_its_client() {
     stage.establishes(link);
     stage.says(link, "VERSION 1.4.13\r\n");
     let a = stage.client();
-    // Touch, of a server without meta: whether the item is there is told by reading it.
+    // Touch, with a server without meta: a read shows whether the item is there.
     let touch = [&[0x80, 0x1c, 0, 1, 4, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 1][..], &[0; 12], b"x"];
     stage.says_bytes(a, &touch.concat());
     assert_eq!(stage.turn(link), "gats 0 x\r\n");
@@ -158,7 +158,7 @@ fn a_large_value_of_which_nothing_is_shown_does_not_go_to_its_client() {
     assert_eq!(packets(&stage.hears_bytes(a)).len(), 1, "it is told that the link was lost");
 }
 
-/// Two clients and a link; values from ten bytes on go out as they come.
+/// Two clients and a link; values of ten bytes or more are streamed.
 fn streaming() -> (Stage, ConnId, ConnId, ConnId) {
     let mut stage = Stage::of(&["s0"], |plan| {
         plan.limits.stream_min = 10;
@@ -283,7 +283,7 @@ fn a_client_that_does_not_read_its_megabyte_holds_up_nobody() {
     stage.turn(link);
     let piece = "v".repeat(40_000);
     stage.says(link, "VALUE x 0 1000000\r\n");
-    // Nothing is written to it; each piece pins a block of its own.
+    // Nothing is written to the client; each piece pins a block of its own.
     (0..25).for_each(|_| stage.says(link, &piece));
     stage.says(link, "\r\nVALUE y 0 1\r\n1\r\nEND\r\n");
     assert_eq!(stage.hears(other), "VALUE y 0 1\r\n1\r\nEND\r\n");
@@ -293,7 +293,7 @@ fn a_client_that_does_not_read_its_megabyte_holds_up_nobody() {
     assert_eq!(stage.memory(), 0);
 }
 
-/// It came whole, and only its client is told that there is no room: the link goes on.
+/// The value came whole, so only its client gets the error: the link goes on.
 #[test]
 fn a_single_value_that_comes_whole_and_passes_the_memory_ceiling_is_an_error() {
     let (mut stage, link) = Stage::of_one();
@@ -323,7 +323,7 @@ fn a_server_that_closes_at_meta_commands_is_soon_asked_none() {
     let (mut stage, mut link) = Stage::of_one();
     let client = stage.client();
     for _ in 0..2 {
-        // Whatever it passes on without closing proves nothing about meta.
+        // A command that it passes on without closing proves nothing about meta.
         stage.greet(link);
         stage.says(client, "mg k t\r\n");
         assert_eq!(stage.turn(link), "mg k t\r\n");

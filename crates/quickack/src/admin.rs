@@ -97,7 +97,7 @@ pub fn ask(proxy: Found, line: &str) -> Result<String, String> {
     let Found { path, mut stream } = proxy;
     let mut answer = || -> io::Result<Vec<u8>> {
         stream.set_write_timeout(Some(PATIENCE))?;
-        // Who may not ask is told so and hung up on, before or while it asks.
+        // A user who may not ask is told so and hung up on, before or while it asks.
         let asked = stream.write_all(format!("{line}\n").as_bytes());
         let bytes = hear(&mut stream, Instant::now() + PATIENCE)?;
         match asked {
@@ -114,8 +114,8 @@ pub fn ask(proxy: Found, line: &str) -> Result<String, String> {
     }
 }
 
-/// Says why to somebody of another user, whatever it may ask: the file's mode has let it in. It
-/// takes no visitor's place, and what it has sent is not looked at.
+/// Refuses a connection of another user, which the file's mode has let in, whatever it may ask. It
+/// takes no other connection's room, and what it has sent is not looked at.
 pub fn refuse_stranger(fd: &OwnedFd) {
     let _ = net::send(fd, NOT_YOURS, net::SendFlags::NOSIGNAL);
     // Nothing more comes in from here on. Left unread, what has come in would be an error of the

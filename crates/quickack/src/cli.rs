@@ -1,4 +1,4 @@
-//! The command line: one table of verbs, and an arm for each.
+//! The command line: one table of verbs, and a match arm for each.
 
 mod ask;
 mod check;
@@ -15,7 +15,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::config::{self, Config};
 use crate::{cache_server, master, worker};
 
-/// A cache proxy that finds and cures the stalls between cache clients and servers.
+/// A cache proxy that finds and removes the stalls between cache clients and servers.
 ///
 /// Without a verb it runs the proxy: in front of an embedded cache on 127.0.0.1:22121, or as FILE
 /// says.
@@ -34,17 +34,17 @@ enum Verb {
     Run(RunArguments),
     /// Check a configuration, and print the resulting settings.
     ///
-    /// Exit status 0 if it is valid, 1 if it is not.
+    /// The exit status is 0 if it is valid and 1 if it is not.
     Check {
-        /// The configuration to check; a nutcracker.yml is one.
+        /// The configuration to check; a nutcracker.yml is accepted.
         file: PathBuf,
         /// `json` prints an array with one object per error or warning.
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
     },
-    /// Show the server that each key lives on.
+    /// Show the server that holds each key.
     Route {
-        /// The configuration to route by.
+        /// The configuration that defines the pools and servers.
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
         /// Only in this pool; by default in every pool.
@@ -78,13 +78,13 @@ enum Verb {
         /// All directives (the default).
         #[arg(long, conflicts_with = "diff")]
         running: bool,
-        /// Only those that were set at run time and differ from the file.
+        /// Only the directives that were set at run time and differ from the file.
         #[arg(long)]
         diff: bool,
         #[arg(long)]
         json: bool,
     },
-    /// Show counters and percentiles of all workers together.
+    /// Show counters and percentiles, summed over all workers.
     Stats {
         #[command(flatten)]
         proxy: ask::Proxy,
@@ -114,17 +114,17 @@ enum Verb {
         #[command(flatten)]
         proxy: ask::Proxy,
     },
-    /// Print a page of the reference, as it stands in docs/reference.
+    /// Print a page of the reference, as in docs/reference.
     #[command(hide = true)]
     Docs {
-        /// Which one.
+        /// The page to print.
         #[arg(value_parser = reference::names())]
         page: String,
     },
     /// Run one worker, started by the master.
     #[command(hide = true)]
     Worker,
-    /// Read a configuration for the master and look up its hosts.
+    /// Read a configuration for the master and resolve its hosts.
     #[command(hide = true)]
     Read {
         /// The configuration.
@@ -137,7 +137,7 @@ enum Verb {
         #[arg(long, value_name = "ADDRESS", value_parser = config::parse_address)]
         #[arg(required_unless_present = "inherited")]
         listen: Option<config::Address>,
-        /// On the socket that the master passes.
+        /// Listen on the socket that the master passes.
         #[arg(long, conflicts_with = "listen")]
         inherited: bool,
         /// Memory for items, such as `64m`.
@@ -157,7 +157,7 @@ struct RunArguments {
     config: Option<PathBuf>,
 }
 
-/// What a report looks like.
+/// The format of a report.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     Text,
@@ -205,12 +205,13 @@ fn flag(given: bool, word: &str) -> String {
     if given { word.to_string() } else { String::new() }
 }
 
-/// To stdout. A reader that has gone, as `head` does, has seen what it wanted.
+/// Prints to stdout. An error is ignored: a reader that has closed the pipe, such as `head`, needs
+/// no more.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-/// The configuration in a file; what is to be told about it goes to stderr.
+/// Loads a configuration from a file; prints diagnostics to stderr.
 fn load(file: &std::path::Path) -> Option<Config> {
     let outcome = config::read(file);
     check::report(&outcome, "quickack: ");

@@ -1,4 +1,4 @@
-//! One connection of the load: its socket, what it has asked, and its keys.
+//! One connection of the load: its socket, its outstanding requests, and its keys.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -13,16 +13,16 @@ use super::{Book, Counts, Options};
 use crate::process::DEADLINE;
 
 pub struct Conn {
-    /// Its row in the book.
+    /// Its index in the journal.
     place: usize,
     socket: Option<OwnedFd>,
     state: State,
     keys: Vec<Key>,
-    /// What waits for an answer, in order.
+    /// Requests that wait for an answer, in order.
     asked: VecDeque<Ask>,
     asked_at: Instant,
     input: Vec<u8>,
-    /// What the kernel has not taken yet begins at `sent`.
+    /// Output; the bytes from `sent` on are not written yet.
     output: Vec<u8>,
     sent: usize,
     random: u64,
@@ -34,14 +34,14 @@ pub enum State {
     Absent,
     /// The kernel is connecting it.
     Connecting,
-    /// Nothing is asked.
+    /// Connected, without outstanding requests.
     Idle,
-    /// Answers are missing.
+    /// Answers are outstanding.
     Asking,
 }
 
 impl Conn {
-    /// `load` tells its keys from those of all other loads.
+    /// `load` distinguishes its keys from those of all other loads.
     pub fn new(load: usize, place: usize, options: &Options) -> Conn {
         let key = |n| Key::new(format!("load{load}-{place}-{n}"), options.value_max);
         Conn {
@@ -62,7 +62,7 @@ impl Conn {
         self.state
     }
 
-    /// Begins to connect; the socket is to be watched, from both sides and on edges.
+    /// Begins to connect. The caller must watch the socket in both directions, edge-triggered.
     pub fn connect(&mut self, address: SocketAddr) -> std::io::Result<&OwnedFd> {
         debug_assert_eq!(self.state, State::Absent);
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -78,11 +78,11 @@ impl Conn {
         Ok(self.socket.insert(socket))
     }
 
-    /// Asks for something, and sends as much of it as the kernel takes.
+    /// Sends a batch of requests, as far as the kernel accepts them.
     pub fn ask(&mut self, options: &Options, book: &mut Book) {
         debug_assert_eq!(self.state, State::Idle);
         let count = 1 + self.chance(options.depth);
-        // Three neighbours a request, so that no two requests of a batch meet at a key.
+        // Three neighbouring keys for each request, so that no two requests of a batch share one.
         let first = self.chance(self.keys.len());
         for at in 0..count {
             let place = (first + 3 * at) % self.keys.len();
@@ -102,7 +102,7 @@ impl Conn {
         self.write();
     }
 
-    /// Its socket has something to say. Returns what is wrong with it, if anything is.
+    /// Handles an event on its socket. Returns an error if a reply is wrong.
     pub fn handle_ready(&mut self, options: &Options, book: &mut Book) -> Result<(), String> {
         let Some(socket) = &self.socket else { return Ok(()) };
         if self.state == State::Connecting {
@@ -112,7 +112,7 @@ impl Conn {
                 self.disconnect();
                 return Ok(());
             }
-            // The event may be one of the socket before this one.
+            // The event may belong to the previous socket.
             if rustix::net::getpeername(socket).is_err() {
                 return Ok(());
             }
@@ -123,7 +123,7 @@ impl Conn {
         self.read(options, book)
     }
 
-    /// A test does not wait for ever.
+    /// Fails if an answer is overdue, so that a test ends.
     pub fn check_patience(&self) -> Result<(), String> {
         let waits = matches!(self.state, State::Asking | State::Connecting);
         if waits && self.asked_at.elapsed() > DEADLINE {
@@ -141,7 +141,7 @@ impl Conn {
                 Ok(n) => self.sent += n,
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
-                // An answer may have come all the same; a read finds it, and the end.
+                // An answer may have arrived all the same; a read finds it, and the end.
                 Err(_) => return,
             }
         }
@@ -157,7 +157,7 @@ impl Conn {
                 Err(Errno::AGAIN) => return self.hear(options, book),
                 Err(Errno::INTR) => {}
                 Ok(_) | Err(_) => {
-                    // What was answered before the end counts.
+                    // Answers before the end count.
                     self.hear(options, book)?;
                     self.lose(book);
                 }
@@ -166,7 +166,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Takes whole replies off the input.
+    /// Parses whole replies from the input.
     fn hear(&mut self, options: &Options, book: &mut Book) -> Result<(), String> {
         let mut gone = 0;
         while let Some(ask) = self.asked.front() {
@@ -196,7 +196,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Only a proxy that refuses a client may speak first.
+    /// Handles input without a request: only a proxy that refuses a client may send it.
     fn hear_unasked(&mut self, book: &mut Book) -> Result<(), String> {
         let line = keys::first_line(&self.input);
         let Some(error) = line.and_then(|(line, _)| keys::error(line)) else {
@@ -209,7 +209,7 @@ impl Conn {
         Ok(())
     }
 
-    /// The connection has gone.
+    /// Handles the loss of the connection.
     fn lose(&mut self, book: &mut Book) {
         if self.asked.is_empty() {
             self.counts(book).closed += 1;
@@ -235,7 +235,7 @@ impl Conn {
         &mut book.tally.connections[self.place]
     }
 
-    /// A number below `bound`; the same in every run.
+    /// Returns a random number below `bound`; the same sequence in every run.
     fn chance(&mut self, bound: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;

@@ -17,9 +17,9 @@ struct Driver<'a> {
     options: &'a Options,
     epoll: OwnedFd,
     conns: Vec<Conn>,
-    /// When a connection without anything to wait for is to be looked at again.
+    /// Times at which connections without an event have to be checked again.
     due: BinaryHeap<Reverse<(Instant, usize)>>,
-    /// Between two batches of one connection.
+    /// Pause between two batches of one connection.
     pause: Duration,
 }
 
@@ -36,7 +36,7 @@ pub fn run(address: SocketAddr, options: &Options, shared: &Shared) {
         options,
         epoll: epoll::create(flags).expect("the machine has a descriptor left"),
         conns: (0..count).map(|place| Conn::new(load, place, options)).collect(),
-        // Spread over one pause, so that they do not march in step.
+        // Spread over one pause, so that connections do not run in step.
         due: (0..count).map(|n| Reverse((start + pause * n as u32 / count as u32, n))).collect(),
         pause,
     };
@@ -86,7 +86,7 @@ impl Driver<'_> {
         conn.handle_ready(self.options, book)?;
         let pause = match (before, conn.state()) {
             (_, State::Asking | State::Connecting) => return Ok(()),
-            // Nobody accepts there at this moment.
+            // At this moment no process accepts there.
             (State::Connecting, State::Absent) => RETRY,
             (State::Asking, State::Idle) => self.pause,
             (before, now) if before == now => return Ok(()),
@@ -96,7 +96,7 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Lets those ask, or connect, whose time has come.
+    /// Lets connections send or connect whose time has come.
     fn start_due(&mut self, book: &mut Book) {
         let now = Instant::now();
         while let Some(Reverse((at, place))) = self.due.peek().copied()
@@ -128,13 +128,13 @@ impl Driver<'_> {
     }
 }
 
-/// Loads of this process so far: two never share a key.
+/// Number of loads in this process so far; two loads never share a key.
 static LOADS: AtomicUsize = AtomicUsize::new(0);
-/// Events of one turn.
+/// Limit on events of one turn.
 const EVENTS: usize = 256;
-/// Between two looks at what the test wishes, when nothing happens.
+/// Interval of checks for the test's requests, if nothing else happens.
 const TICK: Duration = Duration::from_millis(5);
-/// Between two attempts to connect.
+/// Pause between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(5);
 const PATIENCE_CHECK: Duration = Duration::from_secs(1);
 const BOTH_WAYS: epoll::EventFlags =

@@ -1,9 +1,9 @@
-//! The book of what was asked and what was done: every update with its executions, every error line
-//! that a server was made to say.
+//! The journal of requests and executions: every update with its executions, and every error line
+//! that a server was made to send.
 //!
 //! An update carries its number on the wire (as flags, delta, exptime or delay, which the proxy
-//! must pass on untouched), so a server knows whose command it executes, and executes none twice.
-//! Only a delete has no place for a number; deletes are counted by key.
+//! must pass on unchanged). So a server knows the client of each command that it executes, and
+//! executes none twice. A delete has no field for a number; deletes are counted by key.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use proxy::Time;
 
 use super::redis::Ledger;
 
-/// What an update changes, and where its number stands.
+/// The effect of an update, and the field that holds its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateKind {
     /// set, add, replace, append, prepend, cas: the flags.
@@ -20,9 +20,9 @@ pub enum UpdateKind {
     Delta,
     /// touch: the exptime.
     Touch,
-    /// gat, gats: the exptime. A read, but not one to be asked twice.
+    /// gat, gats: the exptime. A read, but one that must not be sent twice.
     GetAndTouch,
-    /// mg with N: its expiry. Tells one client to fill the item.
+    /// mg with N: the expiry of the created item. One client is asked to fill the item.
     Vivify,
     /// md with I: the expiry.
     Invalidate,
@@ -30,7 +30,7 @@ pub enum UpdateKind {
     Flush,
 }
 
-/// What a server answered.
+/// A server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Words(&'static str),
@@ -41,63 +41,64 @@ pub enum Outcome {
 pub struct Update {
     pub kind: UpdateKind,
     pub pool: usize,
-    /// For a flush, nothing.
+    /// The key's index; none for a flush.
     pub key: Option<usize>,
-    /// Which client asked: its number in the run, never reused.
+    /// The client's number in the run, never reused.
     pub client: u32,
-    /// Which request of that client it is.
+    /// The number of the request among that client's.
     pub index: u64,
     /// Whether the client wants no answer.
     pub quiet: bool,
-    /// The event by which the proxy had all of it; zero before that.
+    /// The event by which the proxy had received all of it; zero before that.
     pub arrived: u64,
     pub arrived_at: Time,
-    /// The event by which its client had left and did not wait for its answer any more, or zero.
+    /// The event at which its client had left and no longer waited for the answer; zero before
+    /// that.
     pub left: u64,
     pub left_at: Time,
     /// The ring's epoch when it arrived.
     pub epoch: u32,
-    /// Where there is no memory for its data, what is stored under its key is removed instead.
+    /// If there is no memory for its data, the old value under its key is removed instead.
     pub may_remove: bool,
-    /// The client was told that it was not executed, so it must never be.
+    /// The client was told that it was not executed, so it must never be executed.
     pub forbidden: bool,
     /// It need not be executed.
     pub excused: bool,
-    /// One bit a server that executed it; of a gat, one bit a key that it touched.
+    /// One bit for each server that executed it; for a gat, one bit for each key that it touched.
     pub executed: u64,
     /// The event of the last execution.
     pub at: u64,
     /// The server of the last execution.
     pub server: usize,
-    /// The proxy still had the link on which it came when it was executed.
+    /// When it was executed, the proxy still had its link.
     pub live: bool,
     pub outcome: Outcome,
 }
 
-/// An error line that a server said for a command.
+/// An error line that a server sent in answer to a command.
 pub struct Injected {
     pub pool: usize,
     /// The command's keys, one bit each.
     pub keys: u64,
-    /// It had one key, so that it is not asked again key by key.
+    /// It had one key, so it is not sent again key by key.
     pub alone: bool,
 }
 
-/// A delete that was executed.
+/// An executed delete.
 pub struct Deletion {
     pub at: u64,
     pub found: bool,
-    /// The answer to some client told of it.
+    /// An answer to some client has reported it.
     pub told: bool,
 }
 
 /// Deletes of one key.
 #[derive(Default)]
 pub struct Deletes {
-    /// Those of refused values among them.
+    /// Those caused by refused values.
     pub asked: usize,
     pub done: Vec<Deletion>,
-    /// Answers that told of the removal for a refused value, but not of what it found.
+    /// Answers that reported the removal for a refused value, but not whether it found one.
     removals: usize,
 }
 
@@ -106,24 +107,27 @@ pub struct Book {
     events: u64,
     pub updates: Vec<Update>,
     pub injected: Vec<Injected>,
-    /// What Redis clients have asked.
+    /// Requests of Redis clients.
     pub redis: Ledger,
-    /// The opaques of requests that were told to fill an item, and not yet seen to be, by pool.
+    /// The opaques of requests that have to fill an item and were not seen to do so yet, by pool.
     pub wins: BTreeSet<(usize, String)>,
-    /// When marks were first asked for or left, by pool.
+    /// Updates of clients that have left and did not wait for them, until they are executed; each
+    /// with the number of messages to its pool that had waited too long by then.
+    pub unheard: Vec<(u32, u64)>,
+    /// The first request for marks or with marks, by pool.
     pub marked: BTreeMap<usize, u64>,
     /// By pool, then by key.
     pub deletes: Vec<Vec<Deletes>>,
 }
 
 impl Book {
-    /// An empty book for pools with so many keys.
+    /// Makes an empty journal for pools with that many keys.
     pub fn new(keys: impl Iterator<Item = usize>) -> Book {
         let none = |count| (0..count).map(|_| Deletes::default()).collect();
         Book { deletes: keys.map(none).collect(), ..Book::default() }
     }
 
-    /// Something happened: the number of that event.
+    /// Counts an event and returns its number.
     pub fn event(&mut self) -> u64 {
         self.events += 1;
         self.events
@@ -133,7 +137,7 @@ impl Book {
         self.events
     }
 
-    /// A new update; its number.
+    /// Adds an update and returns its number.
     pub fn add(
         &mut self,
         kind: UpdateKind,
@@ -165,14 +169,14 @@ impl Book {
         (self.updates.len() - 1) as u32
     }
 
-    /// An update may become the removal of its key.
+    /// Records that an update may become the removal of its key.
     pub fn may_remove(&mut self, number: u32) {
         let update = &mut self.updates[number as usize];
         update.may_remove = true;
         self.deletes[update.pool][update.key.expect("a store has a key")].asked += 1;
     }
 
-    /// A server executes an update that it knows by its number.
+    /// Records that a server executes an update, identified by its number.
     pub fn execute(
         &mut self,
         number: u64,
@@ -185,7 +189,7 @@ impl Book {
         let update = self.updates.get_mut(number as usize);
         let update = update.unwrap_or_else(|| panic!("update {number} was never asked for"));
         assert_eq!((update.kind, update.pool), (kind, pool), "update {number} arrives as another");
-        // A gat has many keys and is checked by the values that come back.
+        // A gat has many keys; the values that come back are checked instead.
         let same = kind == UpdateKind::GetAndTouch || update.key == key;
         assert!(same, "update {number} arrives with another key");
         assert_ne!(update.arrived, 0, "update {number} leaves before it is whole");
@@ -218,7 +222,8 @@ impl Book {
         at
     }
 
-    /// What a client still waits for may never be done, for no fault of anybody's.
+    /// Excuses a client's outstanding updates: a fault that is nobody's may keep them from being
+    /// executed.
     pub fn excuse(&mut self, client: u32) {
         self.redis.excused.insert(client);
         for update in self.updates.iter_mut().filter(|update| update.client == client) {
@@ -226,7 +231,7 @@ impl Book {
         }
     }
 
-    /// The client of these updates has left, and does not wait for their answers any more.
+    /// Records that the client of these updates has left and no longer waits for their answers.
     pub fn abandon(&mut self, updates: impl Iterator<Item = u32>, now: Time) {
         let event = self.event();
         for number in updates {
@@ -235,7 +240,7 @@ impl Book {
         }
     }
 
-    /// A client was told that its delete was not executed.
+    /// Records that a client was told that its delete was not executed.
     pub fn forbid_delete(&mut self, pool: usize, key: usize) {
         let deletes = &mut self.deletes[pool][key];
         deletes.asked -= 1;
@@ -246,8 +251,8 @@ impl Book {
         );
     }
 
-    /// A client was told that its value is refused: so what was stored has been removed. Returns
-    /// the earliest event that this can have been.
+    /// Records that a client was told that its value is refused, so the stored value has been
+    /// removed. Returns the earliest event at which this can have happened.
     pub fn tell_removal(&mut self, pool: usize, key: usize, since: u64) -> u64 {
         let deletes = &mut self.deletes[pool][key];
         let first = deletes.done.iter().find(|one| one.at > since);
@@ -259,13 +264,14 @@ impl Book {
         at
     }
 
-    /// A client was told the outcome of a delete. Which execution it was about cannot be known, but
-    /// there must be one for each answer. Returns the earliest event that it can have been.
+    /// Records that a client was told the outcome of a delete. The execution behind the answer is
+    /// unknown, but each answer needs one. Returns the earliest event at which it can have
+    /// happened.
     pub fn tell_delete(&mut self, pool: usize, key: usize, found: bool, since: u64) -> u64 {
         let done = &mut self.deletes[pool][key].done;
         let first = done.iter().find(|one| one.found == found && one.at > since);
         let first = first.map(|one| one.at);
-        // The earliest that is left: any other choice could only leave less to others.
+        // The earliest one that is left: any other choice would leave less for other answers.
         let mut left = done.iter_mut().filter(|one| !one.told && one.found == found);
         match (first, left.find(|one| one.at > since)) {
             (Some(first), Some(one)) => {

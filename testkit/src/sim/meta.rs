@@ -1,4 +1,4 @@
-//! The model server's meta commands, on the same values as the classic ones.
+//! The model server's meta commands, on the same values as the classic commands.
 
 use std::rc::Rc;
 
@@ -26,7 +26,7 @@ impl<'a> Flags<'a> {
         self.of(letter).map(number)
     }
 
-    /// What is sent back of them, in their order; `value`: of this item.
+    /// Returns the flags to send back, in their order; `value` is the item.
     fn back(&self, key: &str, value: Option<&Value>) -> String {
         let mut out = String::new();
         for word in self.words {
@@ -43,7 +43,7 @@ impl<'a> Flags<'a> {
 }
 
 impl Server {
-    /// A command of meta's.
+    /// Executes a meta command.
     pub fn execute_meta(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         assert!(self.has_meta, "the proxy sends {:?} to a server without meta", frame.words);
         let from = if frame.words[0] == "ms" { 3 } else { 2 };

@@ -1,10 +1,10 @@
-//! Rules about who may use what: between crates, inside the two big ones, and towards the world.
+//! Rules about dependencies: between crates, inside the two large ones, and on the outside world.
 //!
-//! The tables here are the picture in `ARCHITECTURE.md`, written so that a program can read it.
+//! The tables here are the picture in `ARCHITECTURE.md` in a form that a program can read.
 
 use super::{Finding, Tree, without_comment};
 
-/// Which crates of ours a crate may use.
+/// The crates of ours that each crate may use.
 const CRATES: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("shard", &[]),
@@ -19,10 +19,10 @@ const CRATES: &[(&str, &[&str])] = &[
     ("xtask", &["bench"]),
 ];
 
-/// Only tests may use these.
+/// Crates that only tests may use.
 const FOR_TESTS: &[&str] = &["testkit"];
 
-/// A crate whose modules stand in rows: a module uses what stands in the rows below its own.
+/// A crate whose modules are in layers: a module may use only modules in the layers below its own.
 struct House {
     /// The folder that holds its modules.
     source: &'static str,
@@ -53,16 +53,16 @@ const HOUSES: &[House] = &[
             &["worker", "cache_server"],
             &["address_space", "admin", "event", "stats"],
             &["ipc"],
-            &["board", "config"],
+            &["scoreboard", "config"],
             &["log"],
         ],
     },
 ];
 
-/// Crates that take bytes and time and give bytes and actions.
+/// Crates that take bytes and time and return bytes and actions.
 const PURE: &[&str] = &["proto", "shard", "cache", "metrics", "proxy"];
 
-/// What a pure crate would reach the world through.
+/// The modules through which a crate could reach the outside world.
 const WORLD: &[&str] = &[
     "std::net",
     "std::fs",
@@ -78,7 +78,7 @@ const WORLD: &[&str] = &[
     "eprintln!",
 ];
 
-/// Arrows between crates go the way of the picture.
+/// Checks that dependencies between crates follow the picture.
 pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
     let packages = tree.metadata["packages"].as_array().map_or(&[][..], |all| all);
     let ours: Vec<&str> = packages.iter().filter_map(|package| package["name"].as_str()).collect();
@@ -109,7 +109,7 @@ pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Arrows between the modules of a house go down.
+/// Checks that dependencies between the modules of a crate go down.
 pub(super) fn modules(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for house in HOUSES {
@@ -146,7 +146,7 @@ impl House {
     }
 }
 
-/// The modules that a line names, as `crate::module` or as `crate::{module, module}`.
+/// Returns the modules that a line names, as `crate::module` or as `crate::{module, module}`.
 fn uses(line: &str) -> impl Iterator<Item = &str> {
     line.split("crate::").skip(1).flat_map(|rest| {
         let group = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
@@ -158,7 +158,8 @@ fn uses(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Pure crates have no socket, clock, thread, file, log or randomness; also in their tests.
+/// Checks that pure crates have no socket, clock, thread, file, log or randomness, even in their
+/// tests.
 pub(super) fn purity(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust() {

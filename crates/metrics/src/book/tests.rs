@@ -1,4 +1,4 @@
-//! Who shares what with whom, and what a reader makes of a memory that it did not make.
+//! Tests of sharing between processes, and of reading a memory that another process made.
 
 use super::*;
 
@@ -98,4 +98,129 @@ fn a_memory_that_is_no_book_of_ours_is_refused() {
 
 fn why_not(memory: &'static [AtomicU64]) -> String {
     Book::open(&memory[..2]).err().map_or(String::new(), |refused| refused.to_string())
+}
+
+/// Seven pages: the next build finds this build's words in the same places.
+#[test]
+fn a_row_takes_no_page_more_than_it_needs() {
+    assert_eq!((PAGE, ROW, HEADER), (512, 7 * 512, 512));
+    assert_eq!(Book::words(3, 4), 512 + 12 * 7 * 512);
+    assert_eq!((HEADS_AT, BUCKETS_AT), (64, 80));
+}
+
+#[test]
+fn what_the_master_tells_of_the_proxy_is_read_back_and_lies_on_nothing_else() {
+    let book = Book::private(2, 3);
+    assert_eq!(book.process(), Process::default());
+    let told = Process { pid: 11, started_s: 12, told_s: 13, workers: 14, clients_max: 15 };
+    book.tell_process(told);
+    let opened = Book::open(book.memory).expect("the header is as it was");
+    assert_eq!(opened.process(), told);
+    assert_eq!((opened.slots(), opened.rows(), opened.used()), (2, 3, 0..2));
+    assert!(book.row(0, 0).iter().all(|word| word.load(Relaxed) == 0), "a counter was written");
+    let again = Process { workers: 1, ..told };
+    book.tell_process(again);
+    assert_eq!(opened.process(), again);
+}
+
+#[test]
+fn only_slots_and_rows_that_were_used_are_looked_at() {
+    let book = Book::private(3, 4);
+    for slot in 0..3 {
+        let sheet = book.sheet(slot);
+        for row in 0..4 {
+            sheet.counters::<Pool>(row).add(Pool::ClientsNow, 1 << slot);
+            sheet.recorder(row, Latency::Updates).record(5);
+        }
+    }
+    for used in 0..=3 {
+        book.set_used(used, 4);
+        assert_eq!(book.total(3, Pool::ClientsNow), (1 << used) - 1);
+        assert_eq!(book.histogram(3, Latency::Updates).count(), used as u64);
+    }
+    book.set_used(3, 2);
+    book.clear_gauges(1);
+    assert_eq!([0, 1, 2, 3].map(|row| book.value(1, row, Pool::ClientsNow)), [0, 0, 2, 2]);
+    book.set_used(2, 4);
+    book.clear_row(2);
+    assert_eq!([0, 1, 2].map(|slot| book.value(slot, 2, Pool::ClientsNow)), [0, 0, 4]);
+}
+
+#[test]
+fn no_more_is_used_than_there_is() {
+    for (slots, rows) in [(3, 3), (2, 4)] {
+        let used = std::panic::catch_unwind(|| Book::private(2, 3).set_used(slots, rows));
+        assert!(used.is_err(), "{slots} slots and {rows} rows of 2 and 3");
+    }
+}
+
+/// A cleared row must not show its old values to its next user: not in any bucket.
+#[test]
+fn a_cleared_row_has_forgotten_both_its_histograms() {
+    let book = Book::private(1, 2);
+    for which in [Latency::Reads, Latency::Updates] {
+        let recorder = book.sheet(0).recorder(1, which);
+        [3, 70, 5_000, 1 << 31].into_iter().for_each(|time| recorder.record(time));
+    }
+    book.sheet(0).recorder(0, Latency::Updates).record(4);
+    book.clear_row(1);
+    for which in [Latency::Reads, Latency::Updates] {
+        assert_eq!(book.histogram_of(0, 1, which), Histogram::default());
+        let recorder = book.sheet(0).recorder(1, which);
+        [0, u64::MAX].into_iter().for_each(|time| recorder.record(time));
+        assert_eq!(book.histogram_of(0, 1, which).count(), 2);
+    }
+    assert_eq!(book.histogram(0, Latency::Updates).count(), 1, "another row is left alone");
+    book.clear();
+    assert!((0..2).all(|row| book.row(0, row).iter().all(|word| word.load(Relaxed) == 0)));
+}
+
+#[test]
+fn a_memory_that_does_not_begin_at_a_cache_line_is_no_book() {
+    let book = Book::private(1, 1);
+    let len = book.memory.len() + 2 * LINE;
+    let memory: &'static [AtomicU64] = Vec::leak((0..len).map(|_| AtomicU64::new(0)).collect());
+    let skip = memory.as_ptr().align_offset(LINE * 8);
+    for shift in (0..=LINE).rev() {
+        let shifted = &memory[skip + shift..];
+        for (word, from) in shifted.iter().zip(book.memory) {
+            word.store(from.load(Relaxed), Relaxed);
+        }
+        let opened = Book::open(shifted).err();
+        let made = std::panic::catch_unwind(|| Book::create(shifted, 1, 1)).is_ok();
+        match shift % LINE {
+            0 => assert_eq!((opened, made), (None, true)),
+            _ => assert_eq!((opened, made), (Some(Refused::Short), false), "{shift} words off"),
+        }
+    }
+}
+
+#[test]
+fn a_writer_reads_its_own_and_knows_its_slot() {
+    let book = Book::private(4, 2);
+    for slot in 0..4 {
+        let sheet = book.sheet(slot);
+        let counters = sheet.counters::<Pool>(1);
+        counters.add(Pool::Requests, 5 + slot as u64);
+        assert_eq!((sheet.slot(), counters.value(Pool::Requests)), (slot, 5 + slot as u64));
+    }
+    assert_eq!(book.sheet(3).book().total(1, Pool::Requests), 5 + 6 + 7 + 8);
+}
+
+/// FNV-1a over the names of all tables and the shape, each followed by 0xff. A build with other
+/// counters, or with another order, has another number.
+#[test]
+fn the_layout_is_a_digest_of_every_name_and_of_the_shape() {
+    let mut parts: Vec<Vec<u8>> = Vec::new();
+    for table in [Worker::TABLE, Pool::TABLE, Server::TABLE, crate::LATENCY_TABLE] {
+        parts.extend(table.iter().map(|row| row.name.as_bytes().to_vec()));
+        parts.push(b"/".to_vec());
+    }
+    let shape = [VERSION, 512, 3584, 64, 80, BUCKETS, GAUGES];
+    parts.extend(shape.map(|number| (number as u64).to_le_bytes().to_vec()));
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for byte in parts.iter().flat_map(|part| part.iter().chain(&[0xff])) {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    assert_eq!(LAYOUT, hash);
 }

@@ -1,9 +1,9 @@
-//! Quantiles beside an exact sort of the same times, and merging beside adding.
+//! Quantiles are compared with an exact sort of the same times, and merging with adding.
 
 use super::*;
 use crate::{Book, Latency};
 
-/// Chance from a seed (SplitMix64).
+/// A random generator with a seed (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -15,16 +15,16 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Between zero and one, neither of them.
+    /// Returns a number between zero and one, both excluded.
     fn unit(&mut self) -> f64 {
         ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
 }
 
-/// A time from a distribution.
+/// Draws a time from a distribution.
 type Shape = fn(&mut Random) -> u64;
 
-/// The shapes that latencies have, in microseconds.
+/// Typical distributions of latencies, in microseconds.
 fn shapes() -> [(&'static str, Shape); 8] {
     [
         ("one value", |_| 777),
@@ -105,12 +105,22 @@ fn each_time_is_within_the_bounds_of_its_bucket_and_buckets_leave_no_gap() {
     assert_eq!(bucket(u64::MAX), BUCKETS - 1);
 }
 
-/// Beyond the last bucket the quantiles are lost, the largest is not.
+/// Beyond the last bucket the quantiles are lost, but the maximum stays exact.
 #[test]
 fn an_absurd_time_is_still_the_exact_maximum() {
     let histogram = recorded(&[1, 1 << 40]);
     assert_eq!((histogram.max(), histogram.count()), (1 << 40, 2));
     assert_eq!(histogram.quantile(0.5), 1);
+}
+
+#[test]
+fn the_mean_is_rounded_down_and_empty_buckets_are_not_shown() {
+    assert_eq!(Histogram::default().mean(), 0);
+    assert_eq!((Histogram::default().min(), Histogram::default().quantile(0.5)), (0, 0));
+    let histogram = recorded(&[2, 2, 700]);
+    assert_eq!((histogram.mean(), histogram.sum(), histogram.count()), (234, 704, 3));
+    // The bucket of 700 is eight wide.
+    assert_eq!(histogram.buckets().collect::<Vec<_>>(), [(2, 2), (703, 1)]);
 }
 
 fn recorded(times: &[u64]) -> Histogram {

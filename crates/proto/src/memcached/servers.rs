@@ -1,4 +1,4 @@
-//! What servers speak: lines of text, whatever the client speaks.
+//! The protocol of servers: lines of text, whatever the client's protocol is.
 
 use super::{commands, reply};
 use crate::scan;
@@ -6,18 +6,18 @@ use crate::{
     Ask, Credentials, Heard, Item, ItemKind, Lane, Parsed, Progress, Resume, Skills, Upstream,
 };
 
-/// Longest line of a `gat` or `gats` that we send.
+/// The longest line of a `gat` or `gats` that we send.
 const OTHER_LINE_MAX: usize = 1000;
-/// The first version whose meta commands can be relied on: 1.6.10 has them as they are since
-/// (`HD`, the length in `ms`, `b`), but up to 1.6.12 `md` with a cas number never deletes, and `ms`
-/// tells a wrong one (memcached's issues 842 and 844).
+/// The first version whose meta commands can be relied on. 1.6.10 has them in their present form
+/// (`HD`, the length in `ms`, `b`). But up to 1.6.12, `md` with a cas number never deletes, and
+/// `ms` returns a wrong one (memcached's issues 842 and 844).
 const META_SINCE: [u32; 3] = [1, 6, 13];
 const NO_VERSION: &str = "an error in answer to `version`";
 
-/// What a server says to everything before a login, here without its `\r\n`.
+/// A server's reply to every command before a login, here without its `\r\n`.
 const LOGIN_FIRST: &[u8] = b"CLIENT_ERROR unauthenticated";
 
-/// memcached's servers, and those that speak like them.
+/// memcached servers, and others that use its protocol.
 pub struct Servers;
 
 impl Upstream for Servers {
@@ -38,14 +38,14 @@ impl Upstream for Servers {
     }
 
     fn fetch_max(&self, ask: Ask) -> usize {
-        // memcached hangs up on a line that has no end yet after 1024 bytes (1.4) or 2048 (1.6),
-        // unless it begins with `get ` or `gets `.
+        // memcached closes on a line that has no end after 1024 bytes (1.4) or 2048 (1.6), unless
+        // the line begins with `get ` or `gets `.
         if ask.command <= commands::GETS { usize::MAX } else { OTHER_LINE_MAX }
     }
 
     fn widen(&self, ask: Ask, other: Ask) -> Option<Ask> {
         let wide = ask.command.max(other.command);
-        // `get` and `gets`; the others have arguments.
+        // Only `get` and `gets` can be merged; the others have arguments.
         (ask == other || wide <= commands::GETS).then_some(Ask { command: wide })
     }
 
@@ -64,8 +64,8 @@ impl Upstream for Servers {
     fn hello(&self, credentials: Option<&Credentials>, _lane: Lane, out: &mut Vec<u8>) {
         if let Some(Credentials { name, password }) = credentials {
             let len = name.len() + 1 + password.len();
-            // A server that wants no login takes it for an item, which must never be found: it has
-            // expired, and its key is nobody's.
+            // A server without logins takes this for an item, which must never be found. So the
+            // item has expired already, and no client uses its key.
             out.extend_from_slice(format!("set quickack:login 0 -1 {len}\r\n").as_bytes());
             out.extend_from_slice(format!("{name} {password}\r\n").as_bytes());
         }
@@ -93,14 +93,15 @@ impl Upstream for Servers {
     }
 }
 
-/// What the answer to `version` says of its server; `len`: that of all that was heard.
+/// Reads the server's capabilities from the answer to `version`. `len` is the length of the whole
+/// answer to the handshake.
 fn welcome(kind: ItemKind, line: &[u8], len: usize) -> Parsed<Heard> {
     let meta = match kind {
         ItemKind::Status => has_meta(line),
-        // A server that does not know the word knows no other new one.
+        // A server that does not know this command knows no other new one.
         _ if line == b"ERROR\r\n" => false,
         _ if line.starts_with(LOGIN_FIRST) => return Parsed::Complete(Heard::LoginRefused),
-        // It is in trouble, or we are: that tells nothing of what it can do otherwise.
+        // The server has a problem, or we have. This says nothing of its capabilities.
         _ => return Parsed::Malformed(NO_VERSION),
     };
     Parsed::Complete(Heard::Welcome { len, skills: Skills { meta, ..Skills::default() } })
@@ -178,7 +179,8 @@ mod tests {
             Servers.hear(true, Lane::default(), whole.as_bytes()),
             Parsed::Complete(welcome)
         );
-        // One that answers each line, and memcached 1.6.18, which loses all answers but the last.
+        // A server that answers each line, and memcached 1.6.18, which loses all answers but the
+        // last.
         let each = "CLIENT_ERROR authentication failure\r\nCLIENT_ERROR unauthenticated\r\n";
         let last = "CLIENT_ERROR unauthenticated\r\n";
         for (tried, words) in [(true, each), (true, last), (false, last)] {

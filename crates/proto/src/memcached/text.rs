@@ -1,4 +1,4 @@
-//! What clients speak: lines of text.
+//! The text protocol of clients.
 
 use super::commands::{MG, MS, SET, TABLE};
 use super::meta::{self, base64};
@@ -44,7 +44,7 @@ base64 key whose bytes a line cannot hold, the key is taken from the request, be
 could send the raw bytes.
 ";
 
-/// Text.
+/// The text protocol.
 pub struct Text;
 
 impl Protocol for Text {
@@ -77,7 +77,7 @@ impl Protocol for Text {
         request::parse(input, resume, keys)
     }
 
-    /// Each is a line of its own.
+    /// Joins nothing, since each read is a line of its own.
     fn join(&self, _: &mut Request, _: &[u8], _: &mut Vec<Span>, _: usize) {}
 
     fn key<'a>(
@@ -136,7 +136,7 @@ impl Protocol for Text {
         gather::gather(self, asked, parts, (ours, argument), &pass, out);
     }
 
-    /// As memcached 1.6.18 does it: of a `set`, and of an `ms` in every mode, but not of `cas`.
+    /// As memcached 1.6.18 does: for a `set`, and for an `ms` in every mode, but not for `cas`.
     fn removal(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) -> bool {
         let removes = matches!(request.command, SET | MS);
         if removes {
@@ -166,7 +166,7 @@ impl Protocol for Text {
         answer::write(asked, answer, out);
     }
 
-    /// As memcached has it: a `set` of any key, whose value is a name, a space and a password.
+    /// As in memcached: a `set` of any key, whose value is a name, a space and a password.
     fn login<'a>(&self, request: &Request, _head: &'a [u8], body: &'a [u8]) -> Login<'a> {
         if request.command != SET || !matches!(request.class, Class::Single { .. }) {
             return Login::Other;
@@ -197,7 +197,8 @@ mod tests {
         assert_eq!(found, expected, "{stream}");
     }
 
-    /// A server's value, which may have been asked together with reads that want its cas number.
+    /// Checks the rendering of a server's value. It may have been read together with requests for
+    /// its cas number.
     fn check_told(stream: &str, said: &str, expected: &str) {
         let mut keys = Vec::new();
         let parsed = Text.parse_request(stream.as_bytes(), &mut Resume::default(), &mut keys);
@@ -225,7 +226,7 @@ mod tests {
         check_told("mg k v c\r\n", said, "VA 2 c5504\r\n");
     }
 
-    /// As with memcached's `-Y`, but that a password may hold spaces.
+    /// As with memcached's `-Y`, except that a password may contain spaces.
     #[test]
     fn a_login_is_a_set_of_name_and_password() {
         check("set a 0 0 10\r\njoe secret\r\n", Some(("joe", "secret")));

@@ -1,13 +1,13 @@
-//! Redis's protocol, RESP 2 and 3, as Redis 6.2 and 7.0 and Valkey 9.1 speak it.
+//! Redis's protocol, RESP 2 and 3, as in Redis 6.2 and 7.0 and Valkey 9.1.
 //!
-//! What a client says: `commands/` is the table · `array.rs` and `inline.rs` cut a request ·
-//! `request.rs` says what it means · `keys.rs` finds its keys · `split.rs` writes the parts of what
-//! is split · `refusal.rs` has a server's words for a client's mistakes.
+//! Requests: `commands/` is the table · `array.rs` and `inline.rs` cut a request · `request.rs`
+//! classifies it · `keys.rs` finds its keys · `split.rs` writes the parts of a split request ·
+//! `refusal.rs` has the servers' texts for clients' mistakes.
 //!
-//! What is answered: `reply.rs` reads what a server says · `servers.rs` is what servers speak ·
-//! `scan.rs`, `gather.rs` and `script.rs` are what several of them say together, `info.rs` and
-//! `config.rs` what they tell of themselves · `converse/` is what the proxy says by itself, and
-//! `answer.rs` its errors · `words.rs` writes all that.
+//! Answers: `reply.rs` reads a server's reply · `servers.rs` is the protocol of servers ·
+//! `scan.rs`, `gather.rs` and `script.rs` merge the replies of several servers, `info.rs` and
+//! `config.rs` their descriptions of themselves · `converse/` answers local commands, and
+//! `answer.rs` writes errors · `words.rs` writes all of these in RESP.
 
 pub mod commands;
 
@@ -49,7 +49,7 @@ impl Protocol for Redis {
         commands::ABOUT
     }
 
-    /// A connection speaks it from its first byte to its last.
+    /// A connection uses it from its first byte to its last.
     fn spoken(&self, _: u8) -> &'static dyn Protocol {
         &Redis
     }
@@ -75,7 +75,7 @@ impl Protocol for Redis {
         request::parse(input, resume, keys)
     }
 
-    /// Each is answered by itself.
+    /// Joins nothing, since each read has an answer of its own.
     fn join(&self, _: &mut Request, _: &[u8], _: &mut Vec<Span>, _: usize) {}
 
     fn key<'a>(
@@ -98,7 +98,7 @@ impl Protocol for Redis {
 
     fn write_tail(&self, _request: &Request, _ask: Ask, _out: &mut Vec<u8>) {}
 
-    /// The head of the message has the number of its keys in it: `seal_fetch` writes it.
+    /// Writes nothing: the head contains the number of keys, so `seal_fetch` writes it.
     fn open_fetch(&self, _request: &Request, _head: &[u8], _out: &mut Vec<u8>) {}
 
     fn push_rest(

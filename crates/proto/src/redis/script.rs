@@ -1,4 +1,4 @@
-//! Scripts that a server has forgotten: the proxy remembers those that it has seen loaded, and
+//! Scripts that a server has forgotten. The proxy remembers scripts that it has seen loaded, and
 //! loads one again when a server does not know it.
 
 use std::borrow::Cow;
@@ -8,7 +8,7 @@ use super::reply::Walk;
 use super::{request, words};
 use crate::{Ask, Asked, Excuse};
 
-/// The digest that SCRIPT LOAD was answered with, and the script.
+/// Returns the digest that answered a SCRIPT LOAD, and the script.
 pub(super) fn learn<'a>(asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8], Cow<'a, [u8]>)> {
     if asked.command != id::SCRIPT_LOAD {
         return None;
@@ -17,7 +17,7 @@ pub(super) fn learn<'a>(asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8],
     Some((digest, request::arguments(asked.head).into_iter().nth(2)?))
 }
 
-/// Loads the script that a server does not know.
+/// Writes the command that loads an unknown script.
 pub(super) fn remedy(
     asked: &Asked<'_>,
     excuse: Excuse,
@@ -37,7 +37,7 @@ pub(super) fn remedy(
     Some(Ask { command: id::SCRIPT_LOAD })
 }
 
-/// Forty digits of base 16, as servers write them.
+/// Whether this is a digest as servers write it: forty hexadecimal digits.
 fn is_digest(text: &[u8]) -> bool {
     text.len() == 40 && text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(learn(&asked(id::FUNCTION_LOAD, head), reply.as_bytes()), None);
     }
 
-    /// It is remembered as the server has understood it.
+    /// The script is remembered as the server has understood it.
     #[test]
     fn a_script_that_somebody_types_in_a_line_is_remembered_too() {
         let reply = format!("$40\r\n{DIGEST}\r\n");

@@ -1,13 +1,15 @@
-//! The first words on a link, what a server answers to them, and how it says that it did nothing.
+//! The handshake on a link, the server's answer to it, and the error lines after which nothing was
+//! done.
 //!
 //! ```text
 //!   AUTH [user] password     where we have credentials
-//!   SELECT n                 where the lane is not database 0
-//!   HELLO 2 or 3             always: its answer tells what the server is
+//!   SELECT n                 where the connection key has another database than 0
+//!   HELLO 2 or 3             always: its answer identifies the server
 //! ```
 //!
-//! Redis answers HELLO and AUTH while it loads its data and as a replica without master, so a link
-//! comes up all the same, and each request is answered with `-LOADING` until that is over.
+//! Redis answers HELLO and AUTH while it loads its data, and as a replica without a master. So a
+//! link comes up all the same, and each request is answered with `-LOADING` until the data is
+//! loaded.
 
 use super::reply::{self, Walk};
 use super::split;
@@ -23,10 +25,10 @@ const NOT_READY: &str = "it is not ready: an excuse in answer to the first words
 const NO_WELCOME: &str = "not a possible answer to HELLO";
 
 pub(super) const VALKEY: &str = "valkey";
-/// The version of Redis that every Valkey says it is like, in INFO.
+/// The version of Redis that every Valkey claims compatibility with, in INFO.
 const VALKEY_LIKE: [u16; 3] = [7, 2, 4];
 
-/// Redis's servers, and those that speak like them.
+/// Redis servers, and others that use their protocol.
 pub struct Servers;
 
 impl Upstream for Servers {
@@ -78,7 +80,7 @@ impl Upstream for Servers {
 
 fn hello(credentials: Option<&Credentials>, lane: Lane, out: &mut Vec<u8>) {
     if let Some(Credentials { name, password }) = credentials {
-        // Servers before Redis 6 know no names.
+        // Servers before Redis 6 have no user names.
         if name.is_empty() {
             open_array(2, out);
             bulk(b"AUTH", out);
@@ -99,7 +101,7 @@ fn hello(credentials: Option<&Credentials>, lane: Lane, out: &mut Vec<u8>) {
     bulk(dialect(lane).to_string().as_bytes(), out);
 }
 
-/// A lane that says nothing speaks as connections begin.
+/// Returns the protocol version of a connection key; the default is that of a new connection.
 fn dialect(lane: Lane) -> u8 {
     lane.dialect.max(2)
 }
@@ -125,7 +127,7 @@ fn hear(credentials: bool, lane: Lane, input: &[u8]) -> Parsed<Heard> {
     unreachable!("the answer to HELLO is the last, and always ends it")
 }
 
-/// What was asked of a server.
+/// A command of the handshake.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Auth,
@@ -133,7 +135,7 @@ enum Step {
     Hello,
 }
 
-/// What one reply says.
+/// The meaning of one reply.
 enum Verdict {
     GoOn,
     Knows(Skills),
@@ -142,7 +144,7 @@ enum Verdict {
     Useless(&'static str),
 }
 
-/// The reply that `input` begins with, or what else there is to say.
+/// Returns the reply that `input` begins with, or the result if there is none.
 fn whole_reply(input: &[u8]) -> Result<&[u8], Parsed<Heard>> {
     let mut at = 0;
     let mut progress = Progress::default();
@@ -183,13 +185,14 @@ fn judge(step: Step, lane: Lane, reply: &[u8]) -> Verdict {
         return Verdict::Useless(NOT_READY);
     }
     match step {
-        // A server without a password lets everybody in, us too, as it does with nutcracker.
+        // A server without a password accepts everybody, with credentials too, as it does with
+        // nutcracker.
         Step::Auth if wants_no_password(error) => Verdict::GoOn,
         Step::Auth => Verdict::NoLogin,
         _ if error.starts_with(b"NOAUTH") => Verdict::NoLogin,
         Step::Select => Verdict::NoLane,
         Step::Hello if dialect(lane) > 2 => Verdict::NoLane,
-        // A server that does not know the word speaks RESP2 and no other.
+        // A server that does not know HELLO has RESP2 and no other version.
         Step::Hello => Verdict::Knows(Skills::default()),
     }
 }
@@ -199,7 +202,7 @@ fn wants_no_password(error: &[u8]) -> bool {
         || error.starts_with(b"ERR Client sent AUTH, but no password is set")
 }
 
-/// What the map says that HELLO is answered with: an array of pairs in RESP2.
+/// Reads the map that answers HELLO: an array of pairs in RESP2.
 fn welcome(lane: Lane, reply: &[u8]) -> Verdict {
     let mut make = Make { name: "redis", ..Make::default() };
     let mut proto = None;
@@ -229,7 +232,7 @@ fn welcome(lane: Lane, reply: &[u8]) -> Verdict {
     Verdict::Knows(Skills { resp3: true, make, ..Skills::default() })
 }
 
-/// `7.0.15`; what is no number counts as 0.
+/// Reads a version as `7.0.15`; a part that is no number counts as 0.
 fn version(text: &[u8]) -> [u16; 3] {
     let mut parts = text.split(|byte| !byte.is_ascii_digit());
     let mut part = || {
@@ -239,9 +242,9 @@ fn version(text: &[u8]) -> [u16; 3] {
     [part(), part(), part()]
 }
 
-/// Whether this error line says that its server did nothing. These are the servers' whole
-/// sentences: what a script raises after it has changed something may begin with the same word, but
-/// it ends otherwise.
+/// Returns the retryable error of this error line, if it says that the server did nothing. These
+/// are the servers' whole sentences. An error that a script raises after it has changed something
+/// may begin with the same word, but it ends differently.
 fn excuse(line: &[u8]) -> Option<Excuse> {
     let text = line.strip_prefix(b"-")?.strip_suffix(b"\r\n")?;
     let space = text.iter().position(|&byte| byte == b' ')?;

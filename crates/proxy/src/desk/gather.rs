@@ -1,4 +1,5 @@
-//! Several servers' whole replies, of which one answer is made when the last has come: see ADR 17.
+//! Whole replies of several servers, from which one answer is made when the last has come: see ADR
+//! 17.
 
 use metrics::Sheet;
 use proto::Answer;
@@ -12,7 +13,7 @@ use crate::pool::Pool;
 use crate::request::{Kind, Origin, Row, RowId};
 
 impl Desk {
-    /// A server's whole reply, of which with those of others one answer will be made.
+    /// Keeps a server's whole reply, to be merged with those of others into one answer.
     pub(crate) fn gathered(&mut self, (id, slot): (RowId, u32), server: u32, value: Value<'_>) {
         let row = &mut self.rows[id];
         let is_there = self.clients.find(row.client).is_some();
@@ -30,7 +31,7 @@ impl Desk {
         self.part_done(id);
     }
 
-    /// The server's own error line takes the place of an answer.
+    /// Puts the server's own error line in place of an answer.
     pub(crate) fn server_error(&mut self, (id, slot): (RowId, u32), server: u32, line: &[u8]) {
         let row = &mut self.rows[id];
         if row.question.gathers {
@@ -40,7 +41,7 @@ impl Desk {
         self.settle_error(id);
     }
 
-    /// Bad news of a server's, of which with what others say one answer will be made.
+    /// Keeps a server's error, to be merged with others' replies into one answer.
     pub(super) fn gathered_bad(
         &mut self,
         (id, slot): (RowId, u32),
@@ -55,19 +56,19 @@ impl Desk {
         self.settle_error(id);
     }
 
-    /// The reply to the first of a message's keys is that to the others as well.
+    /// Settles a message of several keys: the reply to its first key answers the others as well.
     pub(crate) fn gathered_with(&mut self, batch: &Batch) {
         let first = batch.entries[0];
         let row = &mut self.rows[first.row];
         if row.question.each {
             batch.entries[1..].iter().for_each(|entry| row.follow(entry.slot, first.slot));
         }
-        // Nobody else's keys are in it; so its row is there until the last is settled.
+        // All keys are of one request, so the request exists until the last of them is settled.
         batch.entries[1..].iter().for_each(|entry| self.part_done(entry.row));
     }
 }
 
-/// Every server has answered: one answer is made, from which something may be learnt.
+/// Makes one answer when every server has answered. The script cache may learn from it.
 pub(super) fn gather(
     row: &mut Row,
     pool: &mut Pool,
@@ -81,7 +82,7 @@ pub(super) fn gather(
     let asked = row.question.asked();
     let learnt = row.question.protocol.learn(&asked, &words[start..]).filter(|_| is_good);
     if row.question.protocol.forgets(&asked) {
-        // Once more: what was on its way when it was asked may have been learnt since.
+        // Once more, since a script that was being loaded meanwhile may have been learned.
         lore.forget();
     } else if let Some((name, text)) = learnt.filter(|_| !bug!(NeverLearn)) {
         lore.learn(name, &text);

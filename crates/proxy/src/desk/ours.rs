@@ -1,15 +1,15 @@
-//! The proxy's own side of an answer: what a protocol is told of it, as far as it asks.
+//! The proxy's own facts and counters, for the protocols that ask for them.
 
 use metrics::{Pool as Counter, Server as ServerCounter, Sheet, Worker};
 use proto::{Facts, Ours, Process, Totals};
 
 use crate::pool::{Pool, Server, Stage};
 
-/// A pool, with the counters of all workers, and what the master tells in the book of the process.
+/// A pool, the counters of all workers, and the master's facts in the metrics registry.
 pub(crate) struct View<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) sheet: Sheet,
-    /// How long this worker has run, microseconds.
+    /// How long this worker has run, in microseconds.
     pub(crate) uptime: u64,
 }
 
@@ -26,7 +26,7 @@ impl Ours for View<'_> {
             clients: sheet.total(pool.plan.row, Counter::ClientsNow),
             uptime_s: uptime / 1_000_000,
             has_users: pool.plan.users.is_some(),
-            // These are one client's.
+            // These belong to one client.
             ends: None,
             age_s: 0,
         }
@@ -36,7 +36,7 @@ impl Ours for View<'_> {
         let View { pool, sheet, .. } = self;
         let of_pool = |counter| sheet.total(pool.plan.row, counter);
         let of_servers = |counter: ServerCounter| {
-            // The row of a vacant place may mean something else by now.
+            // The id of a vacant place may belong to another server by now.
             let servers = pool.servers.iter().filter(|one| one.stage != Stage::Vacant);
             let of_one = |one: &Server| sheet.total(one.plan.row, counter);
             servers.map(of_one).fold(0, u64::wrapping_add)
@@ -74,5 +74,5 @@ impl Ours for View<'_> {
     }
 }
 
-/// Who we are; a protocol adds what its clients go by.
+/// The proxy's name and version; a protocol adds the version that its clients expect.
 pub(crate) const VERSION: &str = concat!("quickack-", env!("CARGO_PKG_VERSION"));

@@ -1,4 +1,4 @@
-//! A client's life at the desk: written, paused, read again, closed.
+//! The life of a client in the pipelines: written, paused, read again, closed.
 
 use metrics::{Pool as Counter, Worker};
 use proto::Quiet;
@@ -10,8 +10,8 @@ use crate::request::{NONE, RowId, State};
 use crate::{Action, Closed};
 
 impl Desk {
-    /// Something of a client changed: it may have to be written, read again or closed. One that is
-    /// to be written already and is not waiting for anything is accounted for when it is written.
+    /// Checks a client that has changed: it may have to be written, read again or closed. A client
+    /// that is to be written already and waits for nothing is accounted for when it is written.
     pub(crate) fn spoke(&mut self, id: ConnId) {
         let client = self.clients.find_mut(id).expect("the caller found it");
         if client.dirty && !client.paused && client.state == ClientState::Open {
@@ -44,11 +44,11 @@ impl Desk {
         None
     }
 
-    /// The kernel took `n` bytes of a client's output.
+    /// Notes that the kernel took `n` bytes of a client's output.
     pub(crate) fn transmitted(&mut self, id: ConnId, n: usize) {
         let Some(client) = self.clients.find_mut(id) else { return };
         if n == 0 {
-            // It is named again when the kernel takes more, not before.
+            // The client is named again when the kernel takes more, not before.
             return client.out.settle();
         }
         client.out.advance(n);
@@ -61,7 +61,7 @@ impl Desk {
         self.spoke(id);
     }
 
-    /// The driver says that a client has closed its half, or is gone.
+    /// Notes that a client has closed its half, or is gone.
     pub(crate) fn client_closed(&mut self, id: ConnId, how: Closed) {
         let Some(client) = self.clients.find(id) else { return };
         let counters = self.pools[client.pool as usize].counters;
@@ -78,12 +78,12 @@ impl Desk {
         }
     }
 
-    /// A client goes, and has not said goodbye: it does not wait for answers any more. What it
-    /// asked and needs no answer stays asked.
+    /// Cancels the requests of a client that goes without a `quit`: it does not wait for answers
+    /// any more. Requests that need no answer stay.
     pub(super) fn abandon(&mut self, id: ConnId) {
         let Some(client) = self.clients.find_mut(id).filter(|client| !client.quits) else { return };
         client.has_left = true;
-        // Whoever goes while a part of what he sent has not been looked at was waiting.
+        // A client that goes with input unread was waiting.
         let is_unread = !client.partial.is_empty();
         let (mut row, mut last_loud) = (client.head, NONE);
         while row != NONE {
@@ -97,25 +97,25 @@ impl Desk {
         while row != NONE {
             let entry = &mut self.rows[row];
             entry.abandoned = is_waited_for || !entry.writes;
-            is_waited_for &= is_unread || row != last_loud;
+            is_waited_for &= is_unread || row != last_loud || bug!(DropQuiet);
             row = entry.next;
         }
     }
 
-    /// Nothing more arrives from a client; it is closed when it has been answered all it asked.
+    /// Notes that nothing more arrives from a client. It is closed when it has all its answers.
     pub(crate) fn finish(&mut self, id: ConnId) {
         let Some(client) = self.clients.find_mut(id) else { return };
         if client.partial.is_empty() && !client.paused {
             return self.leave(id);
         }
-        // Whole requests may be waiting among what it sent: the end of the turn looks.
+        // Whole requests may be waiting in its input: the end of the turn looks for them.
         client.state = ClientState::Ending;
-        if !client.paused {
+        if !client.paused && !bug!(KeepHalfAsked) {
             self.may_go_on(id);
         }
     }
 
-    /// A client that waits for answers is not read before it has them.
+    /// Stops reading a client that waits for answers until it has them.
     pub(crate) fn hold(&mut self, id: ConnId) {
         let Some(client) = self.clients.find_mut(id) else { return };
         if client.outstanding() == 0 || client.state == ClientState::Leaving {
@@ -138,7 +138,12 @@ impl Desk {
         }
     }
 
-    /// The next client that was paused and may go on.
+    /// Returns whether there is a paused client that may go on.
+    pub(crate) fn has_resumable(&self) -> bool {
+        !self.resumable.is_empty()
+    }
+
+    /// Returns the next paused client that may go on.
     pub(crate) fn next_resumable(&mut self) -> Option<ConnId> {
         while let Some(id) = self.resumable.pop() {
             if let Some(client) = self.clients.find_mut(id) {
@@ -149,7 +154,7 @@ impl Desk {
         None
     }
 
-    /// Nothing more is taken from a client; it is closed when it has been answered.
+    /// Takes nothing more from a client. It is closed when it has its answers.
     pub(crate) fn leave(&mut self, id: ConnId) {
         let Some(client) = self.clients.find_mut(id) else { return };
         client.state = ClientState::Leaving;
@@ -165,7 +170,7 @@ impl Desk {
         }
     }
 
-    /// A client is gone; what it asked is settled without it.
+    /// Removes a client that is gone. Its requests are settled without it.
     pub(crate) fn drop_client(&mut self, id: ConnId) {
         let Some(mut client) = self.clients.remove(id) else { return };
         client.forget_input(&mut self.spares);
@@ -183,11 +188,11 @@ impl Desk {
         self.forget_rows(client.head, client.barrier);
     }
 
-    /// Nobody waits for the requests of a pipeline any more; what is outstanding of them is settled
-    /// without their client.
+    /// Forgets the requests of a pipeline that no client waits for any more. Their outstanding
+    /// parts are settled without the client.
     pub(super) fn forget_rows(&mut self, head: RowId, barrier: RowId) {
         if barrier != NONE {
-            // Nobody else would complete it.
+            // Nothing else would complete it.
             self.rows[barrier].left = 0;
             self.rows.set_done(barrier);
         }

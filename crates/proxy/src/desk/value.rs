@@ -1,4 +1,4 @@
-//! What a server said in answer to a request, on its way to the client.
+//! Replies of servers to requests, as values for clients.
 
 use metrics::Pool as Counter;
 use proto::{Item, Shown};
@@ -7,20 +7,21 @@ use super::Desk;
 use crate::buffer::{Outbox, Source};
 use crate::request::{Question, RowId};
 
-/// What a server said in answer to a row: the value of a key, or the one item of a single request.
+/// A server's reply to a request: the value of a key, or the one item of a single request.
 pub(crate) enum Value<'a> {
-    /// In one piece: what the client is shown.
+    /// The bytes for the client, in one piece.
     Flat(Source<'a>),
-    /// In one piece, to be translated.
+    /// In one piece, to be rendered.
     Foreign(&'a Item, Source<'a>),
-    /// What the client is shown, from several reads. In a box: it is rare, and as long as all else.
+    /// The bytes for the client, from several reads. Boxed, since it is rare and as large as all
+    /// others together.
     Held(Box<Outbox>),
-    /// What the client has got already.
+    /// The client has received it already.
     Streamed,
 }
 
 impl Desk {
-    /// Counts what a read found that is answered by one item.
+    /// Counts the hit or miss of a read that is answered by one item.
     pub(crate) fn note_found(&mut self, id: RowId, item: &Item, head: &[u8]) {
         let row = &self.rows[id];
         if let Some(found) = row.question.found(item, head) {
@@ -32,7 +33,7 @@ impl Desk {
 }
 
 impl Value<'_> {
-    /// Whether the client has a part of it already, so that it cannot be told anything else.
+    /// Whether the client has received a part of it, so that no other answer is possible.
     pub(super) fn is_begun(&self) -> bool {
         matches!(self, Value::Streamed)
     }
@@ -53,7 +54,7 @@ impl Value<'_> {
         }
     }
 
-    /// As `write`, into a place where it may have to wait.
+    /// As `write`, to a place where it may have to wait.
     pub(super) fn store(self, question: (&Question, u32), out: &mut Outbox) {
         self.put(question, out, Outbox::keep);
     }

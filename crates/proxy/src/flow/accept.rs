@@ -1,4 +1,4 @@
-//! A client comes: through a listener, or from another worker.
+//! Accept: a client comes through a listener, or from another worker.
 
 use metrics::{Pool as Counter, Worker};
 use proto::{Answer, Asked, Muted, Refusal, Request};
@@ -8,15 +8,15 @@ use crate::id::ConnId;
 use crate::pool::Stage;
 use crate::{Action, Event, Passed, Proxy};
 
-/// How often it is told that clients are refused, microseconds.
+/// How often refused clients are reported, in microseconds.
 const REFUSED_TELL_US: u64 = 1_000_000;
 const FOREIGN: &str = "one sent HTTP, as a browser does when a hostile page sends it here; it was \
                        closed, and nothing after that was read";
 
 impl Proxy {
-    /// `new`: the client is not one that another worker has counted already.
+    /// Accepts a client. `new` says that no other worker has counted it already.
     pub(crate) fn accept(&mut self, row: u32, new: bool) -> Result<ConnId, Vec<u8>> {
-        // Whoever came through a listener, or from another worker, may find its pool gone.
+        // A client's pool may be gone by the time the client arrives.
         let Some(pool) = self.pool_place(row) else { return Err(Vec::new()) };
         let is_leaving = self.draining || self.desk.pools[pool].stage != Stage::Planned;
         let is_full = self.is_full(pool);
@@ -44,8 +44,8 @@ impl Proxy {
         Ok(self.desk.clients.insert(client))
     }
 
-    /// A client that has just come goes on where it was with another worker. `Err`: its lane has no
-    /// place here.
+    /// Gives a client that has just come its state from another worker. `Err`: there is no room
+    /// here for its connection key.
     pub(crate) fn take_over(&mut self, id: ConnId, passed: Passed) -> Result<(), Vec<u8>> {
         let client = self.desk.clients.find_mut(id).expect("it has just come");
         let at = client.pool as usize;
@@ -62,7 +62,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// What can never become a request ends the conversation.
+    /// Closes a client whose bytes can never become a request.
     pub(super) fn turn_off(&mut self, id: ConnId, bytes: &[u8], why: &'static str) -> usize {
         let client = self.desk.clients.find(id).expect("the caller found it");
         let (pool, muted) = (client.pool as usize, client.session.muted);
@@ -80,7 +80,7 @@ impl Proxy {
         bytes.len()
     }
 
-    /// The log hears that clients are refused, but not of each.
+    /// Logs that clients are refused, but not each of them.
     pub(super) fn tell_refused(&mut self, pool: usize, why: &'static str) {
         let (entry, now) = (&mut self.desk.pools[pool], self.desk.now);
         if entry.refused_told.is_none_or(|told| now.since(told) >= REFUSED_TELL_US) {
@@ -90,8 +90,8 @@ impl Proxy {
         }
     }
 
-    /// Whether one client more is too many. Two limits are of all workers together, and workers
-    /// that accept at the same moment may pass them by one client each.
+    /// Whether one client more is too many. Two of the limits hold for all workers together, and
+    /// workers that accept at the same moment may exceed them by one client each.
     fn is_full(&self, pool: usize) -> bool {
         let (sheet, plan) = (&self.desk.sheet, &self.desk.pools[pool].plan);
         let within =

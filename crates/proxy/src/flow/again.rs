@@ -1,13 +1,13 @@
-//! Requests that are asked again because their server says that it did nothing: it is loading its
-//! data, has lost its master, or does not know a script.
+//! Requests that are sent again after a retryable error: their server did nothing, since it is
+//! loading its data, has lost its master, or does not know a script.
 //!
 //! ```text
-//!   excuse ──▶ is it the last that its client has asked, and is there time?
-//!     yes ──▶ the client is not read · a remedy, if there is one · a pause ──▶ routed, sent anew
-//!     no  ──▶ the client gets the excuse · the remedy all the same, for whoever asks next
+//!   retryable error ──▶ is the request its client's last, and is there time?
+//!     yes ──▶ pause reading the client · recovery, if there is one · wait ──▶ routed, sent again
+//!     no  ──▶ the client gets the error · recovery all the same, for the next client that asks
 //! ```
 //!
-//! The last only: what the client asked after it has been, or will be, executed before, and
+//! Only a client's last request is sent again. Its later requests would be executed before it, and
 //! requests of one client must not change places.
 
 use std::cell::Cell;
@@ -27,7 +27,7 @@ use crate::timers::Due;
 use crate::{Proxy, Time, limits};
 
 impl Proxy {
-    /// Whether a request is asked again, whose server has answered it with this error.
+    /// Returns whether a request that its server answered with this error is sent again.
     pub(super) fn excused(
         &mut self,
         row: RowId,
@@ -40,14 +40,14 @@ impl Proxy {
         let excuse = self.desk.pools[pool].upstream.excuse(line);
         let excuse = excuse.or(bug!(RepeatExecuted).then_some(Excuse::TryAgain));
         let Some(excuse) = excuse else { return false };
-        // What is remedied need not wait.
+        // After a recovery there is no need to wait.
         let pause = match excuse {
             Excuse::NoScript => 0,
             _ => limits::REPEAT_FIRST_US << times.min(6),
         };
         let question = &self.desk.rows[row].question;
         let deadline = self.desk.rows[row].since.after(self.desk.pools[pool].plan.timeouts.reply);
-        // It would go where its client is now.
+        // The request would be sent with its client's present connection key.
         let lane = self.links.find(link).map(|link| link.lane);
         let is_last = self.desk.clients.find(self.desk.rows[row].client).is_some_and(|client| {
             client.tail == row
@@ -74,7 +74,7 @@ impl Proxy {
         true
     }
 
-    /// Whether there is nothing to be remedied but time; or it can be, and is now.
+    /// Whether time alone is the recovery, or a recovery command can be sent, which happens here.
     fn has_remedy(&mut self, row: RowId, (link, excuse): (ConnId, Excuse), now: Time) -> bool {
         if excuse != Excuse::NoScript {
             return true;
@@ -85,7 +85,7 @@ impl Proxy {
         }
         let lore = &self.desk.pools[self.desk.rows[row].pool as usize].lore;
         let errands = &self.links.find(link).expect("it has just answered").errands;
-        // Many of a pipeline may ask for the same: it is looked for where it is cheap.
+        // Many requests of a pipeline may need the same script, so the cheap lookup comes first.
         let (print, is_on_its_way) = (Cell::new(0), Cell::new(false));
         let known = |name: &[u8]| {
             print.set(print_of(name));
@@ -99,8 +99,8 @@ impl Proxy {
         is_on_its_way.get() || remedy.is_some_and(send)
     }
 
-    /// Tells a server something of our own, if there is room for it. What is asked behind it on
-    /// this link finds it done.
+    /// Sends a server an internal command, if its queue has room. Requests behind the command on
+    /// this link find it done.
     fn send_errand(
         &mut self,
         (id, _row): (ConnId, RowId),
@@ -128,7 +128,7 @@ impl Proxy {
         true
     }
 
-    /// It is time to ask a request again.
+    /// Sends a request again when its pause is over.
     pub(super) fn ask_anew(&mut self, row: RowId, now: Time) {
         let entry = &mut self.desk.rows[row];
         assert!(entry.question.rests, "it waits for nothing else");
@@ -147,13 +147,13 @@ impl Proxy {
         };
         self.adopt(owner, &mut request, &head);
         if is_given_up {
-            // Its client has left, and asks it again elsewhere.
+            // Its client has left, and asks again on another connection.
             let server = self.server_for(owner, &request, &head);
             let server = server.or_else(|| self.desk.pools[pool].any_place(owner.index()));
             let server = server.map(|at| at as u32);
             return self.desk.fail_part((row, 0), server, Fault::Dropped, false);
         }
-        // What was split has met.
+        // The keys of a split request belong to one server now.
         if let Class::Split { writes, .. } = request.class {
             request.class = Class::Single { writes };
         }
@@ -163,7 +163,8 @@ impl Proxy {
     }
 }
 
-/// What tells one name from another, well enough: whoever is wrong about it reads the excuse.
+/// Returns a fingerprint of a name. If two names collide, a client gets the error and nothing worse
+/// happens.
 fn print_of(name: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);

@@ -1,7 +1,7 @@
 //! Route and enqueue: a request finds its servers and joins their queues.
 //!
-//! One client's requests never change places on a link. Requests of different clients may: gets
-//! wait in the link's open batch until the end of the turn, anything else goes ahead of them,
+//! One client's requests never change places on a link. Requests of different clients may. Gets
+//! wait in the link's open batch until the end of the turn; any other request goes ahead of them,
 //! unless its own client has a get in the batch.
 
 use metrics::{Pool as Counter, Server as ServerCounter};
@@ -19,7 +19,7 @@ use crate::pool::{Health, Stage};
 use crate::request::RowId;
 use crate::{Proxy, Time, limits};
 
-/// How the keys of a read are asked: see `Class::Fetch`.
+/// How the keys of a read are sent: see `Class::Fetch`.
 #[derive(Clone, Copy)]
 pub(super) struct How {
     pub(super) ask: Ask,
@@ -27,12 +27,12 @@ pub(super) struct How {
     pub(super) idempotent: bool,
     /// One reply answers all keys of a message.
     pub(super) whole: bool,
-    /// Each link has been found to have room for all that it gets of them.
+    /// Each link is known to have room for all keys that it gets.
     pub(super) sure: bool,
 }
 
 impl Proxy {
-    /// A read: each key goes to its server's open batch, or to a message of this request's own.
+    /// Sends a read: each key goes to its server's open batch, or to a message of its own request.
     pub(super) fn ask_fetch(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) {
         let Class::Fetch { ask, merge, idempotent } = request.class else {
             unreachable!("judged by its class")
@@ -44,7 +44,7 @@ impl Proxy {
         self.ask_keys(id, (request, head), row, how, now);
     }
 
-    /// Each key of a request goes to its server, in a message with others.
+    /// Sends each key of a request to its server, in a message with others.
     pub(super) fn ask_keys(
         &mut self,
         id: ConnId,
@@ -70,7 +70,7 @@ impl Proxy {
             }
             self.desk.account_row(row);
         }
-        // One part more, so that a fault on the way does not complete the row before its last key.
+        // The extra part keeps a fault from completing the request before its last key is sent.
         self.desk.rows[row].left = keys.len() as u32 + 1;
         for (slot, span) in keys.iter().enumerate() {
             if bug!(DropFragment) && slot > 1 && slot + 1 == keys.len() {
@@ -81,7 +81,7 @@ impl Proxy {
             let mut scratch = std::mem::take(&mut self.scratch);
             let key = protocol.key(request, head, *span, &mut scratch);
             let found = match self.link_for_key(pool, key, id, now) {
-                // It is this request itself that fills the queue.
+                // This request itself fills the queue.
                 Err((Some(server), Fault::QueueFull)) if how.sure => {
                     let link = self.link_at(pool, server as usize, id, now);
                     link.map_err(|fault| (Some(server), fault))
@@ -113,7 +113,7 @@ impl Proxy {
         self.desk.part_done(row);
     }
 
-    /// Adds a key to the batch of a link where it belongs.
+    /// Adds a key to the right batch of a link.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn ask_key(
         &mut self,
@@ -168,7 +168,7 @@ impl Proxy {
         self.mark_dirty(id);
     }
 
-    /// A request with one key and one item in answer; it goes ahead of the open batch.
+    /// Sends a request with one key and one item in answer, ahead of the open batch.
     pub(super) fn ask_single(
         &mut self,
         id: ConnId,
@@ -184,7 +184,7 @@ impl Proxy {
         self.go(row, request, head, data, way, now);
     }
 
-    /// A request goes its way, for the first time or once more.
+    /// Sends a request along its route, for the first time or once more.
     pub(super) fn go(
         &mut self,
         row: RowId,
@@ -201,7 +201,7 @@ impl Proxy {
             Way::Fault(server, fault) => {
                 return self.desk.fail_part((row, 0), server, fault, false);
             }
-            // Only once more: whoever waits the first time is read again, or put back.
+            // This happens only on a resend: a first attempt is read again, or put back.
             Way::Wait(server) => {
                 return self.desk.fail_part((row, 0), Some(server as u32), Fault::Down, false);
             }
@@ -227,9 +227,9 @@ impl Proxy {
         }
     }
 
-    /// To every server of the pool, or to that of its keys; some only where the operator allows it.
-    /// A change goes to none of them if one cannot be asked now: nothing would undo what the others
-    /// did.
+    /// Sends a request to every server of the pool, or to its keys' server; some requests only
+    /// where the operator allows it. If one server cannot be asked now, a change goes to none of
+    /// them, since nothing would undo it on the others.
     pub(super) fn ask_broadcast(
         &mut self,
         id: ConnId,
@@ -307,8 +307,7 @@ impl Proxy {
         link.out.open(&mut self.desk.spares);
         protocol.write_head(request, head, &self.keys, ask, link.out.copied());
         match data {
-            // A link that stands is written at the end of this turn; one that does not makes it
-            // wait.
+            // A link that is up is written at the end of this turn. On others the data has to wait.
             Data::Flat(source) if link.state == State::Up => link.out.push(source),
             Data::Flat(source) => link.out.keep(source),
             Data::Held(mut held) => {
@@ -322,7 +321,7 @@ impl Proxy {
         self.mark_dirty(id);
     }
 
-    /// What the proxy knows by itself.
+    /// Answers a request from the proxy's own knowledge.
     pub(super) fn answer_local(
         &mut self,
         id: ConnId,
@@ -349,7 +348,7 @@ impl Proxy {
         }
     }
 
-    /// The link that a client uses for a key.
+    /// Returns the link that a client uses for a key.
     pub(super) fn link_for_key(
         &mut self,
         pool: usize,
@@ -363,7 +362,8 @@ impl Proxy {
         self.link_for(pool, server, client, now).map_err(|fault| (Some(server as u32), fault))
     }
 
-    /// The link that a client uses for a server, if it takes more; made now if there is none.
+    /// Returns the link that a client uses for a server, if its queue has room. Makes the link if
+    /// there is none.
     pub(super) fn link_for(
         &mut self,
         pool: usize,
@@ -376,7 +376,7 @@ impl Proxy {
         if link.has_room(&self.desk.limits) { Ok(id) } else { Err(Fault::QueueFull) }
     }
 
-    /// The same, however much waits for it.
+    /// As `link_for`, however full the queue is.
     #[inline(always)]
     fn link_at(
         &mut self,
@@ -404,8 +404,8 @@ impl Proxy {
         }
     }
 
-    /// The end of a turn: what gathered leaves.
-    pub(crate) fn close_batches(&mut self, now: Time) {
+    /// Ends a turn: the open batches leave.
+    pub(crate) fn close_batches(&mut self) {
         for at in 0..self.dirty_links.len() {
             let id = self.dirty_links[at];
             if let Some(link) = self.links.find_mut(id) {
@@ -417,9 +417,9 @@ impl Proxy {
                 Proxy::note_held(link, &pool.servers[link.server as usize]);
                 let held = link.measure();
                 self.desk.memory.change(&mut link.held, held);
-                // What could not be sent yet has a deadline as well; most often a timer comes
-                // before it.
-                let queue_end = now.after(pool.plan.timeouts.queue);
+                // Messages that could not be sent yet have a deadline as well, counted from when
+                // they were queued. Most often a timer is already set before it.
+                let queue_end = self.turn_since.after(pool.plan.timeouts.queue);
                 if link.armed.is_none_or(|armed| armed > queue_end) {
                     self.arm_link(id);
                 }
@@ -434,9 +434,9 @@ impl Proxy {
         }
     }
 
-    /// A batch whose reply is complete is used again.
+    /// Keeps a batch whose reply is complete for reuse.
     pub(super) fn recycle(&mut self, batch: Box<Batch>) {
-        // One that held values may be large.
+        // A batch that held values may be large.
         let is_small = batch.text.capacity() <= 2 * limits::BATCH_BYTES_MAX;
         if is_small && self.spare_batches.len() < limits::BATCHES_MAX {
             self.spare_batches.push(batch);
@@ -451,7 +451,7 @@ impl Proxy {
         }
     }
 
-    /// The next link that has something to send and can.
+    /// Returns the next link that has something to send and can send it.
     pub(crate) fn next_dirty_link(&mut self) -> Option<ConnId> {
         while let Some(id) = self.dirty_links.pop() {
             if let Some(link) = self.links.find_mut(id) {
@@ -464,7 +464,7 @@ impl Proxy {
         None
     }
 
-    /// Whether asking this again would change nothing.
+    /// Whether sending the batch again would change nothing.
     pub(super) fn is_idempotent(batch: &Batch) -> bool {
         batch.idempotent || bug!(ResendTouch)
     }

@@ -1,5 +1,5 @@
-//! The body of a request that does not come in one read with its head: it is collected, and the
-//! request is admitted with its last byte.
+//! The body of a request that does not arrive in one read with its head. It is collected, and the
+//! request is admitted with the last byte.
 
 use proto::{Parsed, Request, Resume};
 
@@ -11,20 +11,20 @@ use crate::id::ConnId;
 use crate::{Proxy, Time};
 
 impl Proxy {
-    /// A head has come, and `left` bytes are to follow it.
+    /// Begins the body of a request whose head has come; `left` bytes are to follow.
     pub(super) fn begin_body(&mut self, id: ConnId, request: Request, head: &[u8], left: u64) {
         let mut kept = self.desk.spares.take();
         kept.extend_from_slice(head);
         let body = Body { request, head: kept, data: Outbox::default(), left, end: End::default() };
         if let Some(client) = self.desk.clients.find_mut(id) {
             client.intake = Intake::Body(Box::new(body));
-            // At once: the next body that begins must see that this one has its place.
+            // Accounted at once: the next body that begins must find this one's memory taken.
             let held = client.measure();
             self.desk.memory.change(&mut client.held, held);
         }
     }
 
-    /// More of a body; the request is admitted with its last byte.
+    /// Takes more of a body. The request is admitted with the last byte.
     pub(super) fn consume_body(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> usize {
         let client = self.desk.clients.find_mut(id).expect("the caller found it");
         let Intake::Body(body) = &mut client.intake else { unreachable!("the caller looked") };
@@ -40,7 +40,7 @@ impl Proxy {
         let Intake::Body(body) = std::mem::replace(&mut client.intake, Intake::Head) else {
             unreachable!("it was a body a moment ago")
         };
-        // The head was understood before its body came; its keys are found again.
+        // The head was parsed before its body came, so its keys have to be found again.
         let again =
             client.protocol.parse_request(&body.head, &mut Resume::default(), &mut self.keys);
         let Parsed::Complete(again) = again else { unreachable!("it was a request before") };
@@ -60,8 +60,8 @@ impl Proxy {
         used
     }
 
-    /// A request whose data has come belongs, by now, to a server of which nothing is known: it is
-    /// read again when something is.
+    /// Puts a request with its data back into the input. Its key now belongs to a server whose
+    /// capabilities are unknown, and the request is read again when they are known.
     fn put_back(&mut self, id: ConnId, mut body: Body, server: usize) {
         let mut whole = std::mem::take(&mut body.head);
         body.data.drain_into(&mut whole);

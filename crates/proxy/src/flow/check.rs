@@ -1,20 +1,20 @@
-//! The invariants, asserted all at once. For the simulator and the fuzzers: too dear for every
-//! event.
+//! The invariants, asserted all at once. For the simulator and the fuzzers, as it is too expensive
+//! for every event.
 
 use proto::Quiet;
 
-use crate::Proxy;
-use crate::client::Client;
+use crate::client::{Client, State as ClientState};
 use crate::id::ConnId;
-use crate::link::{Body, Unit};
+use crate::link::{Body, State as LinkState, Unit};
 use crate::pool::{Hold, Stage};
 use crate::request::{NONE, State};
+use crate::{Proxy, Time};
 
-/// Far more timers than a link or server can have, and far fewer than a pile.
+/// Far more timers than a link or server can have, and far fewer than a leak would make.
 const TIMERS_EACH: usize = 64;
 
 impl Proxy {
-    /// Panics if anything that must hold does not.
+    /// Panics if an invariant is broken.
     pub fn check(&self) {
         self.check_pipelines();
         self.check_links();
@@ -28,21 +28,56 @@ impl Proxy {
         assert_eq!(self.desk.memory.held, clients + links + rows, "the memory account adds up");
     }
 
-    /// Rows in use, connections of clients and of links: all zero when nothing is left behind.
+    /// Returns the number of pending requests, of clients and of links. All are zero when nothing
+    /// is left behind.
     pub fn census(&self) -> (usize, usize, usize) {
         (self.desk.rows.len(), self.desk.clients.len(), self.links.len())
     }
 
-    /// What a client has sent is not looked at, although it is read: it waits for it to be known
-    /// what a server can do, or has just done so.
+    /// Whether a client's input waits although the client is read: the client waits, or has just
+    /// waited, for the capabilities of a server.
     pub fn is_awaiting(&self, id: ConnId) -> bool {
         let is_unread = |client: &Client| client.resumable || client.paused && !client.deaf;
         self.desk.clients.find(id).is_some_and(is_unread)
     }
 
-    /// Messages in the fullest queue of a link.
+    /// Returns the number of messages in the fullest queue of any link.
     pub fn longest_queue(&self) -> usize {
         self.links.iter().map(|(_, link)| link.flights.len()).max().unwrap_or(0)
+    }
+
+    /// Panics if something waits on longer than it may. For when the timers that are due have been
+    /// heeded; what the world can see of deadlines is not looked at here.
+    pub fn check_deadlines(&self, now: Time) {
+        for (id, link) in self.links.iter() {
+            let queue = self.desk.pools[link.pool as usize].plan.timeouts.queue;
+            let oldest = link.flights.get(link.first_pending()).map(|flight| flight.since);
+            let is_over = |since: Time| now >= since.after(queue);
+            let at = id.index();
+            assert!(!oldest.is_some_and(is_over), "link {at}: a message waits since {oldest:?}");
+            let gathers = link.batch.as_ref().map(|batch| batch.since);
+            assert!(!gathers.is_some_and(is_over), "link {at}: gets gather since {gathers:?}");
+        }
+    }
+
+    /// Panics if something waits for nothing. For the end of a turn, when all has been written that
+    /// may be.
+    pub fn check_rest(&self) {
+        for (_, link) in self.links.iter() {
+            let gathers = link.state == LinkState::Up && link.batch.is_some();
+            assert!(!gathers || !link.batch_may_leave(), "gets gather although they may leave");
+        }
+        for (_, client) in self.desk.clients.iter() {
+            let has_all = client.outstanding() == 0 && client.out.is_empty();
+            let is_held_up = client.awaits.is_some() || client.locating || client.resumable;
+            let is_unread = (client.paused || client.deaf) && client.state == ClientState::Open;
+            assert!(!(is_unread && has_all) || is_held_up, "a client is paused for nothing");
+            if let Some(server) = client.awaits {
+                let server = &self.desk.pools[client.pool as usize].servers[server as usize];
+                assert!(server.awaited, "a client waits for a server, and it is not known");
+                assert!(server.alive > 0, "a client waits for a server that is not asked");
+            }
+        }
     }
 
     fn check_pipelines(&self) {
@@ -91,7 +126,7 @@ impl Proxy {
         }
     }
 
-    /// What is known of each server's silence is what its links say.
+    /// Checks each server's silence record against its links.
     fn check_silence(&self) {
         for (at, pool) in self.desk.pools.iter().enumerate() {
             for (place, server) in pool.servers.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! What a protocol answers by itself: who is there, what the client is called, which database it is
-//! in. The protocol has the words, and says what becomes of the client.
+//! Local commands, which a protocol answers by itself: server information, the client's name, its
+//! database. The protocol writes the answer and decides how the client goes on.
 
 use proto::{
     Answer, Carry, Class, Ends, Facts, Lane, Local, Muted, Ours, Quiet, Request, Session, Turn,
@@ -11,7 +11,7 @@ use crate::id::ConnId;
 use crate::{Action, Proxy, Time, limits};
 
 impl Proxy {
-    /// Answers a request that is its protocol's own affair.
+    /// Answers a local command.
     pub(super) fn converse(&mut self, id: ConnId, request: &Request, head: &[u8]) {
         let client = self.desk.clients.find_mut(id).expect("it has just asked");
         if client.session.id == 0 {
@@ -24,7 +24,7 @@ impl Proxy {
         let mut words = std::mem::take(&mut self.scratch);
         words.clear();
         if request.quiet == Quiet::Silent && session.muted == Muted::No {
-            // That one answer is not wanted, unless the protocol now says otherwise.
+            // The client turned off this one answer, unless the protocol now decides otherwise.
             session.muted = Muted::Now;
         }
         let pool = &self.desk.pools[pool];
@@ -64,8 +64,7 @@ impl Proxy {
         }
     }
 
-    /// Whether what a protocol answers by itself has to wait for what servers can do, or cannot be
-    /// answered.
+    /// Whether a local command has to wait for the capabilities of servers, or cannot be answered.
     pub(super) fn way_of_own(
         &mut self,
         id: ConnId,
@@ -84,7 +83,7 @@ impl Proxy {
             return None;
         }
         let entry = &self.desk.pools[pool];
-        // Whoever cannot be asked now is not waited for, unless there is nobody else.
+        // A server that cannot be asked now is not waited for, unless there is no other.
         let server = match entry.unknown() {
             Some(server) => server,
             None if entry.skills().is_some() => return None,
@@ -96,9 +95,9 @@ impl Proxy {
         }
     }
 
-    /// What a client has said about itself now. If it is in another lane, what it asks next is not
-    /// asked before everything that it asked so far has been answered. False: there are too many
-    /// lanes, and it is as it was `before`.
+    /// Applies a client's new session settings. If its connection key changes, its next request
+    /// waits until all earlier ones have been answered. False: there are too many connection keys,
+    /// and the session stays as it was `before`.
     fn take_session(&mut self, id: ConnId, session: Session, before: Session) -> bool {
         let client = self.desk.clients.find_mut(id).expect("it has just asked");
         let (pool, from) = (client.pool as usize, client.lane);
@@ -122,8 +121,8 @@ impl Proxy {
         true
     }
 
-    /// The place of a lane, made if it has none. Where there is no room for it, links of lanes that
-    /// nobody is in are closed.
+    /// Returns the index of a connection key, which is added if it is new. If there is no room for
+    /// it, links of connection keys that no client uses are closed.
     pub(crate) fn lane_for(&mut self, pool: usize, lane: Lane) -> Option<u16> {
         if let Some(place) = self.desk.pools[pool].lane(lane) {
             return Some(place);
@@ -137,8 +136,8 @@ impl Proxy {
         self.desk.pools[pool].lane(lane)
     }
 
-    /// A client's next request waits until the driver has said where the connection begins and
-    /// ends: few ask, so that is not found out before. None of its bytes are used.
+    /// Pauses a client until the driver has given the addresses of its connection. Few clients ask
+    /// for them, so they are looked up only then. Uses none of the request's bytes.
     pub(super) fn await_ends(&mut self, id: ConnId) -> usize {
         let client = self.desk.clients.find_mut(id).expect("it has just asked");
         (client.paused, client.locating) = (true, true);
@@ -155,5 +154,5 @@ impl Proxy {
 }
 
 const TOO_MANY_LANES: &str = "too many databases are in use through this proxy";
-/// As many as name a worker.
+/// The number of bits that identify a worker.
 const WORKER_BITS: u32 = 10;

@@ -1,6 +1,6 @@
-//! Dead links and deadlines. What may have been executed is never sent again: an update
-//! that was in flight is answered with an error that says so. Only a get whose link died may be
-//! asked once more, and only if its client has asked for no change since.
+//! Dead links and deadlines. A request that may have been executed is never sent again: an update
+//! that was sent and not answered gets an error that says so. Only a get whose link died may be
+//! sent once more, and only if its client has sent no change since.
 
 use metrics::{Server as Counter, Worker};
 
@@ -15,7 +15,7 @@ use crate::timers::Due;
 use crate::{Action, Closed, Proxy, Time, limits};
 
 impl Proxy {
-    /// The first links of a server, where the operator wants them before the first request.
+    /// Opens the first links to a server, where the operator wants them before the first request.
     pub(crate) fn preconnect(&mut self, pool: usize, server: usize, now: Time) {
         let lane = self.desk.pools[pool].lanes.home;
         let places = self.desk.pools[pool].plan.server_connections;
@@ -26,7 +26,7 @@ impl Proxy {
         }
     }
 
-    /// Opens a link in a place of a lane of a server.
+    /// Opens a link to a server, in one entry of a connection key.
     pub(super) fn connect(
         &mut self,
         pool: usize,
@@ -52,7 +52,7 @@ impl Proxy {
         self.arm_link(link);
     }
 
-    /// A link's connect begins then, whenever it was asked for.
+    /// Notes when a link's attempt to connect begins.
     pub(crate) fn connecting(&mut self, id: ConnId, begins: Time) {
         if let Some(link) = self.links.find_mut(id)
             && link.state == State::Connecting
@@ -62,7 +62,7 @@ impl Proxy {
         }
     }
 
-    /// Sees to it that a timer looks at a link no later than its next deadline.
+    /// Makes sure that a timer checks a link no later than its next deadline.
     pub(crate) fn arm_link(&mut self, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
         let timeouts = &self.desk.pools[link.pool as usize].plan.timeouts;
@@ -93,7 +93,8 @@ impl Proxy {
     fn link_timer(&mut self, id: ConnId, set: Time, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         if link.armed != Some(set) {
-            // An earlier one has taken its place; were it heeded, it would set another for ever.
+            // Another timer has taken its place. If this one were handled, it would set another for
+            // ever.
             return;
         }
         link.armed = None;
@@ -120,7 +121,7 @@ impl Proxy {
         self.arm_link(id);
     }
 
-    /// Requests that waited too long to be sent are taken out of the queue.
+    /// Takes requests that waited too long to be sent out of the queue.
     fn expire_pending(&mut self, id: ConnId, queue: u64, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         let first = link.first_pending();
@@ -135,14 +136,19 @@ impl Proxy {
             let fault = if flight.held { Fault::Held } else { Fault::QueueTimeout };
             self.fail_flight(flight, server, fault, false);
         }
-        // There may be room now for the batch that waited behind them.
+        // The batch that waited behind them may have room now.
         self.mark_dirty(id);
     }
 
-    /// Gets that have waited for company as long as a request may wait are sent without it.
+    /// Sends an open batch that has waited for more keys as long as a request may wait.
     fn end_gathering(&mut self, id: ConnId, queue: u64, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
-        if link.batch.as_ref().is_none_or(|batch| now < batch.since.after(queue)) {
+        let is_over = |batch: &Batch| now >= batch.since.after(queue);
+        let is_late = link.batch.as_ref().is_some_and(|batch| is_over(batch));
+        if !is_late || bug!(GatherForEver) {
+            return;
+        }
+        if bug!(SpinTimer) {
             return;
         }
         let pool = &mut self.desk.pools[link.pool as usize];
@@ -155,15 +161,15 @@ impl Proxy {
             Hold::Off | Hold::Ending => {}
         }
         if let Some(batch) = &mut link.batch {
-            // From here on it waits for the kernel. With the time at which its last key came, it
-            // would be late at once and answered with an error.
+            // From here on it waits for the kernel. If the time of its last key counted, it would
+            // be late at once and answered with an error.
             batch.latest = now;
         }
         close(link, pool);
         self.mark_dirty(id);
     }
 
-    /// Keys that gather for a server to which nothing is sent wait no longer than a message.
+    /// Fails keys that have waited in the batch of a held server as long as a message may wait.
     fn expire_batch(&mut self, id: ConnId, queue: u64, fault: Fault, now: Time) {
         let link = self.links.find_mut(id).expect("the caller found it");
         let (server, batch) = (link.server, link.batch.take().expect("the caller looked"));
@@ -180,7 +186,7 @@ impl Proxy {
         self.mark_dirty(id);
     }
 
-    /// The driver says that a link's connection ended, or never came to be.
+    /// Handles the end of a link's connection, or of an attempt to connect.
     pub(crate) fn link_closed(&mut self, id: ConnId, how: Closed, now: Time) {
         let Some(link) = self.links.find(id) else { return };
         let stands = link.state == State::Up || link.state == State::Greeting && link.proven;
@@ -199,13 +205,13 @@ impl Proxy {
         self.bury_link(id, fault, now);
     }
 
-    /// We end a link.
+    /// Closes a link from our side.
     pub(super) fn close_link(&mut self, id: ConnId, fault: Fault, now: Time) {
         self.desk.actions.push_back(Action::Close(id));
         self.bury_link(id, fault, now);
     }
 
-    /// A link is dead: its server's health is judged, and what it carried is settled.
+    /// Removes a dead link: its server's health is updated, and its messages are settled.
     fn bury_link(&mut self, id: ConnId, fault: Fault, now: Time) {
         let mut link = self.links.remove(id).expect("the caller found it");
         self.stirred = true;
@@ -223,8 +229,8 @@ impl Proxy {
         if fault == Fault::ConnectTimeout {
             entry.counters.add(Counter::ConnectTimeout, 1);
         }
-        // A server may close a link that stood idle, and a restart ends links that worked: neither
-        // is a reason to believe it down. If it is, the next connect will say so.
+        // A server may close a link that was idle, and a restart ends links that worked. Neither is
+        // a reason to believe the server down. If it is, the next connect will show it.
         let has_stood = link.state == State::Up && now.since(link.up_at) >= limits::LINK_STOOD_US;
         let harmless = fault == Fault::LinkLost && (link.proven || has_stood);
         let is_planned = entry.stage == Stage::Planned;
@@ -255,10 +261,11 @@ impl Proxy {
         self.end_awaiting(pool, server);
     }
 
-    /// What a dead link carried is asked once more, where that changes nothing, or fails.
+    /// Settles the messages of a dead link: each is sent once more, where that changes nothing, or
+    /// fails.
     fn settle_carried(&mut self, link: &mut Link, fault: Fault, now: Time) {
-        // Who may ask again is judged before anything is settled: an update that fails here is a
-        // change that its client has asked for, and may have been executed.
+        // Decide what may be sent again before anything is settled. An update that fails here
+        // counts as a change of its client, and may have been executed.
         let is_asked_again =
             |batch: &Batch| fault == Fault::LinkLost && Proxy::is_idempotent(batch);
         let (mut again, mut reads, mut lost) = (Vec::new(), Vec::new(), Vec::new());
@@ -292,13 +299,13 @@ impl Proxy {
         self.read_again(reads, link.server, now);
     }
 
-    /// Which of the keys of a batch that are outstanding may be asked once more.
+    /// Decides which outstanding keys of a batch may be sent once more.
     fn judge(&self, batch: Box<Batch>, lane: u16) -> (Box<Batch>, Vec<bool>) {
         let may = batch.outstanding().map(|entry| self.may_ask_again(entry.row, lane)).collect();
         (batch, may)
     }
 
-    /// Everything a message carried meets a fault.
+    /// Fails every request in a message.
     pub(super) fn fail_flight(&mut self, flight: Flight, server: u32, fault: Fault, sent: bool) {
         #[cfg(seeded_bugs)]
         if fault == Fault::LinkLost && sent && self.resend(&flight, server) {
@@ -322,7 +329,7 @@ impl Proxy {
         self.recycle(batch);
     }
 
-    /// Gets whose link died are asked once more, where that cannot change what their client sees.
+    /// Sends gets whose link died once more, where that cannot change their client's results.
     fn ask_again(
         &mut self,
         again: Vec<(Box<Batch>, Vec<bool>)>,
@@ -372,14 +379,14 @@ impl Proxy {
         self.arm_link(id);
     }
 
-    /// The same of a read that is kept until it is answered.
+    /// As `may_ask_again`, for a read that is kept until it is answered.
     fn may_read_again(&self, id: RowId, lane: u16) -> bool {
         let row = &self.desk.rows[id];
         let is_read = !row.writes && !row.question.gathers && row.question.repeats.is_some();
         is_read && self.may_ask_again(id, lane)
     }
 
-    /// Reads whose link died are asked once more.
+    /// Sends reads whose link died once more.
     fn read_again(&mut self, reads: Vec<RowId>, server: u32, now: Time) {
         for id in reads {
             let row = &mut self.desk.rows[id];
@@ -390,9 +397,9 @@ impl Proxy {
         }
     }
 
-    /// A get may be asked once more if it was not yet, its client is there, and that client has
-    /// asked for no change after it: the second asking must not see what the first could not have
-    /// seen. Nor may that client have gone to another lane.
+    /// Whether a get may be sent once more. It must not have been sent again before, its client
+    /// must be there with the same connection key, and that client must have sent no change after
+    /// it: the second attempt must not see a state that the first could not have seen.
     fn may_ask_again(&self, id: RowId, lane: u16) -> bool {
         let row = &self.desk.rows[id];
         let client = self.desk.clients.find(row.client);
@@ -400,11 +407,12 @@ impl Proxy {
         is_there && !row.asked_again && !self.has_changed_since(id)
     }
 
-    /// Whether the client of a request has asked for a change that is outstanding and may stand
-    /// behind it in a queue.
+    /// Whether the client of a request has sent a change that is outstanding and may stand behind
+    /// the request in a queue.
     pub(super) fn has_changed_since(&self, id: RowId) -> bool {
         let row = &self.desk.rows[id];
-        // Whoever has left sees nothing, and the rows behind his may be others' by now.
+        // A client that has left sees nothing, and the entries behind its own may belong to others
+        // by now.
         let client = self.desk.clients.find(row.client).filter(|_| !bug!(AskAgainPastWrite));
         let Some(client) = client else { return false };
         if client.silent > 0 {

@@ -1,5 +1,5 @@
-//! The first words on a link: they prove that a server is there, and teach what it can do. Nothing
-//! else is sent before their answer has come, so a server that accepts connections and is silent
+//! The handshake on a link. It proves that a server is there, and shows its capabilities. Nothing
+//! else is sent before its answer has come, so a server that accepts connections and stays silent
 //! gets no request.
 
 use metrics::Server as Counter;
@@ -13,7 +13,7 @@ use crate::pool::Proof;
 use crate::{Action, Event, Proxy, Time, limits};
 
 impl Proxy {
-    /// A connect succeeded: the server is greeted.
+    /// Starts the handshake when a connect has succeeded.
     pub(crate) fn connected(&mut self, id: ConnId, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         link.set_state(State::Greeting);
@@ -32,7 +32,8 @@ impl Proxy {
         self.arm_link(id);
     }
 
-    /// A server that may have fallen silent is greeted again, on a link on which it owes nothing.
+    /// Repeats the handshake with a server that may have fallen silent, on a link on which it owes
+    /// nothing.
     pub(super) fn greet_again(&mut self, id: ConnId) {
         let link = self.links.find_mut(id).expect("the caller found it");
         link.set_state(State::Greeting);
@@ -43,7 +44,7 @@ impl Proxy {
         self.arm_link(id);
     }
 
-    /// The answer, or a part of it.
+    /// Handles the answer to the handshake, or a part of it.
     pub(super) fn greet(
         &mut self,
         id: ConnId,
@@ -107,22 +108,22 @@ impl Proxy {
         Ok(())
     }
 
-    /// A server can do less than it could. What waits for its links to be up, or to be written for
-    /// the first time, was written for one that could do more.
+    /// Closes unused links of a server that has lost a capability. The messages that wait on them
+    /// were written for a server that had it.
     fn close_unfit(&mut self, pool: usize, server: usize, skills: Skills, now: Time) {
         let upstream = self.desk.pools[pool].upstream;
         for id in self.links_of(pool, server) {
             let link = self.links.find_mut(id).expect("it has just been listed");
             let is_unfit = |flight: &Flight| !skills.include(upstream.needs(flight.ask));
             if link.sent == 0 && link.flights.iter().any(is_unfit) {
-                // Its server is well, but another one.
+                // The server is well, but another one.
                 link.proven = true;
                 self.close_link(id, Fault::LinkLost, now);
             }
         }
     }
 
-    /// A server has answered: if it was asked something that needs a skill, it has it.
+    /// Notes a server's answer: it has the capability that the request needed, if any.
     pub(super) fn prove(&mut self, pool: usize, server: usize, ask: Ask) {
         let upstream = self.desk.pools[pool].upstream;
         let entry = &mut self.desk.pools[pool].servers[server];
@@ -131,8 +132,9 @@ impl Proxy {
         }
     }
 
-    /// A link is lost. If that happens again and again while something waits that needs a skill,
-    /// and never was anything like it answered, the server does not have it, whatever it says.
+    /// Counts a lost link against a server's claimed capability. If links are lost again and again
+    /// while requests that need the capability wait, and none like them was ever answered, the
+    /// server does not have it.
     pub(super) fn doubt(&mut self, id: ConnId) {
         let link = self.links.find(id).expect("the caller found it");
         let pool = &mut self.desk.pools[link.pool as usize];

@@ -1,6 +1,6 @@
-//! Which servers can be asked. What this worker meets decides whether a server is down for it; who
-//! is out of the ring is decided outside, for all workers at once: here failures and returns are
-//! reported, and the decision is taken up.
+//! Health of servers. This worker's own observations decide whether a server is down for it.
+//! Ejection from the ring is decided outside, for all workers at once: this file reports failures
+//! and returns, and applies the decision.
 
 use crate::fault::Fault;
 use crate::id::ConnId;
@@ -10,7 +10,7 @@ use crate::timers::Due;
 use crate::{Action, Event, Proxy, Report, Time};
 
 impl Proxy {
-    /// A server failed: no request reaches it until a probe does.
+    /// Notes that a server failed: no request reaches it until a probe does.
     pub(super) fn server_failed(&mut self, pool: usize, server: usize, fault: Fault, now: Time) {
         let why = fault.row().words;
         let entry = &mut self.desk.pools[pool].servers[server];
@@ -28,22 +28,22 @@ impl Proxy {
         self.await_probe(pool, server, now);
     }
 
-    /// Sees to it that a server is probed; no sooner than a probe that is due already.
+    /// Schedules a probe of a server, unless one is due already.
     pub(super) fn await_probe(&mut self, pool: usize, server: usize, now: Time) {
         if self.desk.pools[pool].servers[server].probe_at.is_some() {
             return;
         }
         let jitter = self.random.next();
         let at = now.after(self.desk.pools[pool].probe_pause(server, jitter, now));
-        // Where we can make no socket it has to wait for that, as requests do.
+        // Without a socket the probe has to wait, as requests do.
         let at = at.max(self.desk.pools[pool].servers[server].unable_until);
         self.desk.pools[pool].servers[server].probe_at = Some(at);
         self.timers.set(at, Due::Probe { pool: pool as u32, server: server as u32 });
     }
 
-    /// It is time to ask a server whether it is back.
+    /// Probes a server.
     pub(super) fn probe(&mut self, pool: usize, server: usize, set: Time, now: Time) {
-        // The place may be another's by now, and the timer one that was overtaken.
+        // Another server may have the index by now, or a later timer may have replaced this one.
         let home = self.desk.pools.get(pool).map_or(0, |pool| pool.lanes.home);
         let entry = self.desk.pools.get_mut(pool).and_then(|pool| pool.servers.get_mut(server));
         let Some(entry) = entry.filter(|entry| entry.probe_at == Some(set)) else { return };
@@ -60,7 +60,7 @@ impl Proxy {
         self.begin_connect(id, server);
     }
 
-    /// A probe was answered: the server is back, and the link that asked serves it.
+    /// Notes that a probe was answered: the server is back, and the link that probed serves it.
     pub(super) fn probe_answered(&mut self, id: ConnId, now: Time) {
         let link = self.links.find(id).expect("the caller found it");
         let (pool, server) = (link.pool as usize, link.server as usize);
@@ -76,39 +76,41 @@ impl Proxy {
         }
         let report = Report::Answered { server: row, probe: true };
         self.desk.actions.push_back(Action::Report(report));
-        if ejected {
-            // Until it is let back it is asked again and again, lest the word of it was lost.
+        if ejected && !bug!(ProbeOnce) {
+            // It is probed until it is back in the ring, in case a report was lost.
             self.await_probe(pool, server, now);
-        } else if was == Health::Down {
+        } else if was == Health::Down && !ejected {
             self.desk.actions.push_back(Action::Log(Event::ServerBack { server: row }));
         }
     }
 
-    /// A server that had failed answered a request.
+    /// Notes that a server that had failed answered a request.
     #[cold]
     pub(super) fn request_answered(&mut self, pool: usize, server: usize) {
         let entry = &mut self.desk.pools[pool].servers[server];
         entry.failures = 0;
-        entry.end_failing();
+        if !bug!(KeepPause) {
+            entry.end_failing();
+        }
         if entry.stage == Stage::Planned {
             let report = Report::Answered { server: entry.plan.row, probe: false };
             self.desk.actions.push_back(Action::Report(report));
         }
     }
 
-    /// The decision about a server: out of the ring, or back in it.
+    /// Applies the decision that a server leaves the ring, or comes back.
     pub(crate) fn eject(&mut self, row: u32, ejected: bool, now: Time) {
         let pools = self.desk.pools.iter().enumerate();
         let found = pools.filter(|(_, pool)| pool.stage != Stage::Vacant);
         let found = found.filter_map(|(at, pool)| Some((at, pool.place_of(row)?))).next();
-        // A plan may have taken it away while the decision was on its way.
+        // A new plan may have removed the server meanwhile.
         let Some((pool, server)) = found else { return };
         let entry = &mut self.desk.pools[pool].servers[server];
         if entry.ejected == ejected || entry.stage != Stage::Planned {
             return;
         }
         entry.ejected = ejected;
-        // Whoever is back was seen by some worker, and that is good enough for all.
+        // Some worker saw the server come back, and that is good enough for all.
         entry.forgive();
         if !bug!(KeepRing) {
             self.desk.pools[pool].turn_ring(false);
@@ -119,7 +121,8 @@ impl Proxy {
         }
     }
 
-    /// We could not make a socket: nothing is known of the server, and the next try has to wait.
+    /// Notes that we could not make a socket: nothing is known of the server, and the next attempt
+    /// has to wait.
     pub(super) fn connect_unable(&mut self, pool: usize, server: usize, probing: bool, now: Time) {
         self.desk.pools[pool].servers[server].note_unable(now);
         if probing {

@@ -1,6 +1,7 @@
-//! Hold and drop. To a server that owes answers and has been silent for `hold_after` nothing more
-//! is sent: it waits, and what nobody waits for any more is dropped. So a client that gives up,
-//! comes back and asks again finds its change done once when the server wakes.
+//! Hold and drop. A server that owes answers and has been silent for `hold_after` gets nothing
+//! more: messages to it wait, and those that no client waits for any more are dropped. So when a
+//! client gives up, comes back and sends its change again, the change is done once when the server
+//! wakes.
 //!
 //! ```text
 //!           owes, and silent for `hold_after`           a byte of it, or it owes nothing
@@ -9,13 +10,14 @@
 //!      └──────────── the turn ends: drop, and send the rest ◀───────────────────────────────┘
 //! ```
 //!
-//! * The server is what is silent, not a link: all links of this worker are held, and the book
-//!   tells the other workers. A message that has begun to leave goes on to its end.
-//! * A link that owes nothing, to a server that somebody found silent, greets it again before it
-//!   sends anything: the answer shows that it is there after all.
-//! * Dropped is a read whose client has left, and a change whose client waited for its answer and
-//!   has left without a `quit`: whoever comes back asks for it again. What nobody ever waited for
-//!   (`noreply`, quiet requests without a loud one behind them) nobody asks again: it is sent.
+//! * A server is silent, not a link. So all links of this worker are held, and the metrics registry
+//!   shows the other workers that they are. A message that has begun to leave goes on to its end.
+//! * A link that owes nothing repeats the handshake before it sends anything, if some worker found
+//!   its server silent. The answer shows that the server is there after all.
+//! * Two kinds of requests are dropped: a read whose client has left, and a change whose client
+//!   waited for the answer and has left without a `quit`. A client that comes back asks for it
+//!   again. A request that no client ever waited for (`noreply`, quiet requests without a loud one
+//!   behind them) is not asked again: it is sent.
 
 use metrics::Server as Counter;
 use proto::Request;
@@ -30,7 +32,7 @@ use crate::timers::Due;
 use crate::{Proxy, Time};
 
 impl Proxy {
-    /// Whether a server owes something on a link may have changed.
+    /// Checks whether a server now owes something on a link, or no longer does.
     pub(super) fn note_owing(&mut self, id: ConnId, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         let owes = link.is_waiting();
@@ -53,8 +55,9 @@ impl Proxy {
         }
     }
 
-    /// A link on which a server owed something has died, or has all its answers. When no other is
-    /// left there is nothing to wait for: the next message, or greeting, finds out.
+    /// Counts one link fewer on which a server owes, since the link died or has all its answers.
+    /// When no other is left, there is nothing to wait for: the next message or handshake finds
+    /// out.
     pub(super) fn owes_less(&mut self, pool: usize, server: usize) {
         let silence = &mut self.desk.pools[pool].servers[server].silence;
         silence.owing -= 1;
@@ -63,17 +66,17 @@ impl Proxy {
         }
     }
 
-    /// A server has said something.
+    /// Notes that bytes came from a server.
     pub(super) fn note_heard(&mut self, pool: usize, server: usize, now: Time) {
         let silence = &mut self.desk.pools[pool].servers[server].silence;
         silence.heard = now;
         silence.suspect = false;
-        if silence.hold == Hold::On {
+        if silence.hold == Hold::On && !bug!(HoldForEver) {
             self.end_hold(pool, server);
         }
     }
 
-    /// A link is up: what has waited for that for long was held back.
+    /// Handles a link that came up: messages that have waited for it for long were held back.
     pub(super) fn note_up(&mut self, id: ConnId, now: Time) {
         let link = self.links.find_mut(id).expect("the caller found it");
         let pool = &mut self.desk.pools[link.pool as usize];
@@ -90,7 +93,7 @@ impl Proxy {
         }
     }
 
-    /// What was queued for a server that is silent is held.
+    /// Marks the messages queued for a silent server as held.
     pub(super) fn note_held(link: &mut Link, server: &Server) {
         if server.silence.hold == Hold::On {
             let pending = link.flights.len() - link.first_pending();
@@ -101,7 +104,7 @@ impl Proxy {
         }
     }
 
-    /// Whether there is something that may be sent on a link now.
+    /// Whether a link has something that may be sent now.
     pub(super) fn may_write(&mut self, id: ConnId) -> bool {
         let link = self.links.find(id).expect("the caller found it");
         let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
@@ -119,8 +122,8 @@ impl Proxy {
         }
     }
 
-    /// Whether a server that owes nothing must be greeted before anything is sent: it has not been
-    /// heard of late, and was found silent, here or by another worker.
+    /// Whether a server that owes nothing must answer a handshake before anything is sent: no byte
+    /// has come from it of late, and this worker or another found it silent.
     pub(super) fn is_suspect(&self, link: &Link) -> bool {
         let pool = &self.desk.pools[link.pool as usize];
         let Some(patience) = pool.plan.hold_after else { return false };
@@ -131,9 +134,9 @@ impl Proxy {
         server.silence.suspect || self.desk.sheet.total(server.plan.row, Counter::HeldNow) > 0
     }
 
-    /// It is time to see whether a server is silent for too long, or is so still.
+    /// Checks whether a server has been silent for too long, or still is.
     pub(super) fn silence_timer(&mut self, pool: usize, server: usize, set: Time, now: Time) {
-        // The place may be another's by now, and the timer one that was overtaken.
+        // Another server may have the index by now, or a later timer may have replaced this one.
         let Some(entry) = self.desk.pools.get_mut(pool) else { return };
         let hold_after = entry.plan.hold_after;
         let silence = entry.servers.get_mut(server).map(|one| &mut one.silence);
@@ -152,7 +155,8 @@ impl Proxy {
         self.look_at_silence(pool, server, now.after(patience));
     }
 
-    /// At the end of a turn, when whoever has left in it is known to have: what was held is sent.
+    /// Sends the held messages at the end of a turn, when all clients that left in the turn are
+    /// known.
     pub(crate) fn end_holds(&mut self) {
         while let Some((pool, server)) = self.waking.pop() {
             let (pool, server) = (pool as usize, server as usize);
@@ -164,15 +168,19 @@ impl Proxy {
             *hold = Hold::Off;
             self.drop_abandoned(pool, server);
             for id in self.links_of(pool, server) {
-                self.mark_dirty(id);
+                if !bug!(LeaveHeld) {
+                    self.mark_dirty(id);
+                }
             }
         }
     }
 
-    /// A request of a client that has left while all it had sent waited for a server's greeting.
+    /// Drops a request of a client that has left while all its input waited for a server's
+    /// handshake.
     pub(super) fn drop_unasked(&mut self, id: ConnId, request: &Request, head: &[u8]) {
         let server = match self.keys.is_empty() {
-            // Any server, or all: this is the one that its client has waited for.
+            // The request may go to any server, or to all: this is the server that its client
+            // waited for.
             true => self.desk.clients.find(id).map(|client| client.awaited as usize),
             false => self.server_for(id, request, head),
         };
@@ -204,7 +212,7 @@ impl Proxy {
         for id in self.links_of(pool, server) {
             let link = self.links.find_mut(id).expect("it has just been listed");
             Proxy::note_held(link, &self.desk.pools[pool].servers[server]);
-            // One that owes nothing asks whether the server is there.
+            // A link that owes nothing repeats the handshake, to see whether the server is there.
             self.mark_dirty(id);
         }
         self.drop_abandoned(pool, server);
@@ -214,7 +222,7 @@ impl Proxy {
         if self.desk.pools[pool].servers[server].silence.hold != Hold::On {
             return;
         }
-        // What has come in this turn was held as well.
+        // Messages queued in this turn were held as well.
         for id in self.links_of(pool, server) {
             let link = self.links.find_mut(id).expect("it has just been listed");
             Proxy::note_held(link, &self.desk.pools[pool].servers[server]);
@@ -230,7 +238,7 @@ impl Proxy {
         self.links.iter().filter(|(_, link)| is_its(link)).map(|(id, _)| id).collect()
     }
 
-    /// Takes out of a server's queues what was held and nobody waits for any more.
+    /// Takes held messages that no client waits for any more out of a server's queues.
     fn drop_abandoned(&mut self, pool: usize, server: usize) {
         if bug!(KeepAbandoned) {
             return;
@@ -264,7 +272,7 @@ impl Proxy {
                 self.fail_batch(batch, server as u32, Fault::Dropped, false);
             }
             self.mark_dirty(id);
-            // It may have been all that a link waited for.
+            // It may have been all that the link waited for.
             self.end_retiring(id);
         }
     }

@@ -1,13 +1,13 @@
-//! Another plan, taken up between two events. Pools and servers are matched by their rows; what
-//! stays the same keeps its links, clients, ring and health, and the same plan again does nothing.
+//! Installs another plan between two events. Pools and servers are matched by their ids. Those that
+//! stay the same keep links, clients, ring and health. The same plan again does nothing.
 //!
 //! ```text
-//!   pool gone    ─▶ its clients are answered what they asked and closed ─▶ its servers retire
-//!   server gone  ─▶ out of the ring; its links are closed as they come to rest ─▶ vacant
+//!   pool gone    ─▶ its clients get their answers and are closed ─▶ its servers retire
+//!   server gone  ─▶ out of the ring; its links are closed as they become idle ─▶ vacant
 //! ```
 //!
-//! A request that was read before goes its old way to the end, one that is read after the new way.
-//! Nothing fails because of a plan.
+//! A request that was read before keeps its old route; a later one takes the new route. Nothing
+//! fails because of a plan.
 
 use crate::client::State;
 use crate::id::ConnId;
@@ -39,13 +39,13 @@ impl Proxy {
         }
     }
 
-    /// Whether anything here still needs the row of a pool or server.
+    /// Whether the data plane still needs the id of a pool or server.
     pub fn uses_row(&self, row: u32) -> bool {
         let pools = self.desk.pools.iter().filter(|pool| pool.stage != Stage::Vacant);
         pools.into_iter().any(|pool| pool.plan.row == row || pool.place_of(row).is_some())
     }
 
-    /// The rows that have left the plan and are needed still.
+    /// Returns the ids of pools and servers that have left the plan and are still needed.
     pub fn retired_rows_in_use(&self) -> Vec<u32> {
         let mut rows = Vec::new();
         for pool in self.desk.pools.iter().filter(|pool| pool.stage != Stage::Vacant) {
@@ -58,15 +58,15 @@ impl Proxy {
         rows
     }
 
-    /// The place of the pool with this row, whatever its stage but vacant.
+    /// Returns the index of the pool with this id, unless it is vacant.
     pub(crate) fn pool_place(&self, row: u32) -> Option<usize> {
         let is_it = |pool: &Pool| pool.plan.row == row && pool.stage != Stage::Vacant;
         self.desk.pools.iter().position(is_it)
     }
 
-    /// At the end of a turn: what has retired and is not needed any more makes room.
+    /// Frees retired pools and servers that are not needed any more, at the end of a turn.
     pub(crate) fn sweep(&mut self) {
-        if self.retired {
+        if self.retired && !bug!(NeverVacate) {
             self.vacate();
         }
     }
@@ -90,7 +90,8 @@ impl Proxy {
         }
     }
 
-    /// No client is accepted any more; those that are there are answered what they asked.
+    /// Retires a pool: it accepts no client any more, and the clients it has still get their
+    /// answers.
     fn retire_pool(&mut self, at: usize, now: Time) {
         self.retired = true;
         let pool = &mut self.desk.pools[at];
@@ -102,7 +103,7 @@ impl Proxy {
         }
     }
 
-    /// The clients of a retired pool have had long enough to take their answers.
+    /// Closes the clients of a retired pool, which have had long enough to take their answers.
     pub(super) fn end_retirement(&mut self, row: u32, set: Time) {
         let Some(at) = self.pool_place(row) else { return };
         if self.desk.pools[at].retire_at != set {
@@ -122,7 +123,7 @@ impl Proxy {
         clients.map(|(id, _)| id).collect()
     }
 
-    /// A pool of both plans, or one that had retired and is back.
+    /// Changes a pool that is in both plans, or had retired and is back.
     fn change_pool(&mut self, at: usize, plan: PoolPlan, now: Time) {
         let pool = &mut self.desk.pools[at];
         let is_same = pool.plan.protocol.name() == plan.protocol.name();
@@ -130,7 +131,7 @@ impl Proxy {
         let servers = plan.servers.clone();
         let old = std::mem::replace(&mut pool.plan, plan);
         if std::mem::replace(&mut pool.stage, Stage::Planned) == Stage::Retired {
-            // What was decided about its servers was forgotten when it went.
+            // Decisions about its servers were forgotten when the pool went.
             pool.servers.iter_mut().for_each(Server::begin_anew);
         }
         for place in 0..pool.servers.len() {
@@ -162,7 +163,8 @@ impl Proxy {
         self.disturb(at);
     }
 
-    /// A server of both plans, or one that had retired and is back. Whether the ring has to know.
+    /// Changes a server that is in both plans, or had retired and is back. Returns whether the ring
+    /// is affected.
     fn change_server(
         &mut self,
         pool: usize,
@@ -204,7 +206,7 @@ impl Proxy {
         }
     }
 
-    /// Nothing new goes to a server; what it was asked is still answered.
+    /// Retires a server: it gets nothing new, and its outstanding requests are still answered.
     fn retire_server(&mut self, pool: usize, place: usize) {
         self.retired = true;
         let server = &mut self.desk.pools[pool].servers[place];
@@ -228,7 +230,7 @@ impl Proxy {
         self.end_retiring(id);
     }
 
-    /// A link that is to go is closed once nothing waits on it. That is nobody's failure.
+    /// Closes a retiring link once nothing waits on it. That counts as no failure.
     pub(super) fn end_retiring(&mut self, id: ConnId) {
         let over = |link: &Link| link.retiring && link.is_idle() && !bug!(KeepRetired);
         if self.links.find(id).is_some_and(over) {
@@ -236,7 +238,7 @@ impl Proxy {
         }
     }
 
-    /// Closes a link that carries nothing.
+    /// Closes an idle link.
     pub(super) fn close_quietly(&mut self, id: ConnId) {
         let mut link = self.links.remove(id).expect("the caller found it");
         self.desk.memory.change(&mut link.held, 0);
@@ -247,9 +249,9 @@ impl Proxy {
         self.end_awaiting(link.pool as usize, link.server as usize);
     }
 
-    /// Each server gets as many links as the plan says. A client finds its link by their number, so
-    /// whoever waits for answers is not read until it has them: else what it asks next could pass
-    /// what it asked before.
+    /// Gives each server as many links as the plan says. A client finds its link by their number.
+    /// So a client that waits for answers is not read until it has them: otherwise its next request
+    /// could overtake one before it.
     fn change_links(&mut self, at: usize) {
         let pool = &mut self.desk.pools[at];
         let count = pool.plan.server_connections;
@@ -270,7 +272,7 @@ impl Proxy {
         }
     }
 
-    /// Deadlines that have come nearer are looked at in time.
+    /// Sets timers for deadlines that have come nearer.
     fn hurry(&mut self, at: usize, old: &PoolPlan, now: Time) {
         let plan = &self.desk.pools[at].plan;
         let retry_sooner = plan.server_retry_timeout < old.server_retry_timeout;
@@ -287,7 +289,7 @@ impl Proxy {
         }
     }
 
-    /// What has retired and is needed by nothing is forgotten; its row may mean something else.
+    /// Forgets retired pools and servers that nothing needs. Their ids may then be given to others.
     fn vacate(&mut self) {
         self.retired = false;
         for at in 0..self.desk.pools.len() {

@@ -1,10 +1,10 @@
-//! A pool with users answers nobody who has not said who he is.
+//! Logins: in a pool with users, a client gets no answers before it has logged in.
 //!
 //! ```text
-//!                     ┌─ how to log in? ─▶ told
-//!   whole request ────┼─ right ──────────▶ logged in, for as long as it is connected
-//!   (a short one)     ├─ wrong ──────────▶ told so ┐ a strike; with the last
-//!                     └─ anything else ──▶ told so ┘ the client is closed
+//!                     ┌─ asks how to log in ─▶ answered
+//!   whole request ────┼─ right login ────────▶ logged in, for as long as it is connected
+//!   (a short one)     ├─ wrong login ────────▶ error ┐ a failed login; at the limit
+//!                     └─ anything else ──────▶ error ┘ the client is closed
 //! ```
 
 use std::rc::Rc;
@@ -16,18 +16,18 @@ use crate::id::ConnId;
 use crate::timers::Due;
 use crate::{Action, Event, Proxy, Time, limits};
 
-/// How often it is told that logins fail, microseconds.
+/// How often failed logins are reported, in microseconds.
 const FAILED_TELL_US: u64 = 1_000_000;
 
 impl Proxy {
-    /// Whether a client is to log in before it is told anything.
+    /// Whether a client has to log in first.
     pub(super) fn must_log_in(&self, id: ConnId) -> bool {
         let client = self.desk.clients.find(id).expect("the caller found it");
         !client.logged_in && self.desk.pools[client.pool as usize].plan.users.is_some()
     }
 
-    /// Deals with a request that is a login, or comes before one; how many of the bytes, at whose
-    /// start it stands, are used. None: it is one like any other.
+    /// Handles a request that is a login, or comes before one. Returns how many of `bytes`, which
+    /// begin with it, are used. None: it is a request like any other.
     pub(super) fn login(&mut self, id: ConnId, request: &Request, bytes: &[u8]) -> Option<usize> {
         let client = self.desk.clients.find_mut(id).expect("it has just asked");
         let users = self.desk.pools[client.pool as usize].plan.users.as_ref()?;
@@ -67,7 +67,8 @@ impl Proxy {
         Some(len)
     }
 
-    /// Too long for a login. Whoever is logged in may ask anything else at that length.
+    /// Handles a request too long for a login. A client that is logged in may send any other
+    /// request of that length.
     fn long_login(&mut self, id: ConnId, request: &Request, bytes: &[u8]) -> Option<usize> {
         let client = self.desk.clients.find(id).expect("the caller found it");
         if !client.logged_in {
@@ -83,7 +84,7 @@ impl Proxy {
         Some(head.len())
     }
 
-    /// What is still to come of it is not waited for.
+    /// Refuses the request and closes the client without waiting for the rest of the request.
     fn turn_away(&mut self, id: ConnId, request: &Request, bytes: &[u8]) -> usize {
         let head = &bytes[..request.head as usize];
         self.answer_login(id, request, head, &Answer::LoginFirst, false);
@@ -91,7 +92,7 @@ impl Proxy {
         bytes.len()
     }
 
-    /// `keeps`: whoever has failed to be somebody else is who he was before.
+    /// Answers a login. `keeps` says that a failed login leaves an earlier one in force.
     fn answer_login(
         &mut self,
         id: ConnId,
@@ -125,7 +126,7 @@ impl Proxy {
         if *answer == Answer::LoginFailed {
             self.tell_failed(pool, id);
         }
-        // Nobody who waits to be let in wants silence.
+        // A client that waits to be admitted needs the answer, even to a quiet request.
         let request = Request { quiet: Quiet::Loud, ..*request };
         self.desk.answer(id, &request, head, answer);
         if is_out {
@@ -151,7 +152,8 @@ impl Proxy {
         }
     }
 
-    /// Says how many have failed, and looks again in a second; a second without any ends that.
+    /// Reports the number of failed logins, and checks again in a second. A second without any ends
+    /// that.
     fn tell_logins(&mut self, at: usize) {
         let (now, pool) = (self.desk.now, &mut self.desk.pools[at]);
         let (row, count) = (pool.plan.row, std::mem::take(&mut pool.logins_failed));
@@ -170,7 +172,7 @@ impl Proxy {
         }
     }
 
-    /// Nobody logs in any more: what was to wait for its second is said now.
+    /// Reports the failed logins that still wait for their second, since no more logins will come.
     pub(crate) fn tell_all_logins(&mut self) {
         for at in 0..self.desk.pools.len() {
             if self.desk.pools[at].logins_failed > 0 {

@@ -1,8 +1,8 @@
-//! Pair and settle: a server's bytes are matched with what was asked.
+//! Pair and settle: a server's bytes are matched with requests.
 //!
-//! A server answers in the order asked, so a reply belongs to the first flight. A reply that cannot
-//! be an answer to it, or that nobody asked for, poisons the link: it is closed, and nothing after
-//! that reply is believed.
+//! A server answers in the order of its requests, so a reply belongs to the first outstanding
+//! message. A reply that cannot answer that message, or that no message asked for, poisons the
+//! link: the link is closed, and nothing after that reply is believed.
 
 use metrics::Server as Counter;
 use proto::{Item, ItemKind, Parsed, Progress, Upstream};
@@ -18,11 +18,11 @@ use crate::plan::QuickAck;
 use crate::request::{NONE, Rows};
 use crate::{Action, Event, Proxy, Time, limits};
 
-/// How far a look at a link's bytes came.
+/// The progress of one look at a link's bytes.
 pub(super) enum Step {
-    /// So many bytes were used; look again.
+    /// This many bytes were used; look again.
     Used(usize),
-    /// The head of the next item is not whole.
+    /// The head of the next item is incomplete.
     Incomplete,
 }
 
@@ -48,15 +48,15 @@ impl Proxy {
         }
     }
 
-    /// Takes all bytes: what was kept of an unfinished head, then the new ones.
+    /// Pairs all bytes: first the buffered bytes of an unfinished head, then the new ones.
     fn pair_all(&mut self, id: ConnId, source: Source<'_>, now: Time) -> Result<(), &'static str> {
         let mut at = 0;
         let link = self.links.find_mut(id).expect("the caller found it");
         if !link.partial.is_empty() {
             let mut joined = std::mem::take(&mut link.partial);
             let (kept, mut more) = (joined.len(), 0);
-            // Nearly every head is shorter than this, so that much more finishes the one that was
-            // kept.
+            // Nearly every head is shorter than this, so this many more bytes finish the buffered
+            // one.
             while at < kept && more < source.bytes.len() {
                 let end = source.bytes.len().min(more + limits::REPLY_HEAD_MAX);
                 joined.extend_from_slice(&source.bytes[more..end]);
@@ -89,7 +89,7 @@ impl Proxy {
         let mut at = 0;
         while at < len {
             let rest = source.part(at, len);
-            // A probe's answer may close the link: then nothing after it matters.
+            // A probe's answer may close the link. Nothing after it matters then.
             let Some(link) = self.links.find(id) else { return Ok(len) };
             let step = match &link.body {
                 Some(body) if body.left > 0 => self.pair_body(id, rest, now)?,
@@ -103,7 +103,7 @@ impl Proxy {
         Ok(at)
     }
 
-    /// The next item, which belongs to the first flight or to nobody.
+    /// Pairs the next item, which belongs to the first outstanding message or to none.
     fn pair_item(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> Result<Step, &'static str> {
         let link = self.links.find_mut(id).expect("the caller found it");
         let Some(flight) = link.flights.front_mut() else {
@@ -143,7 +143,8 @@ impl Proxy {
             return Ok(Step::Used(item.head as usize));
         }
         if !has_trailer(&rest.bytes[..len], item.trailer) {
-            // The batch is past this key, and nobody has it: it is outstanding again.
+            // The cursor has passed this key, but the key has no value yet: it is outstanding
+            // again.
             if let Cargo::Fetch(batch) = &mut flight.cargo {
                 batch.cursor = batch.cursor.saturating_sub(1);
             }
@@ -159,7 +160,8 @@ impl Proxy {
         Ok(Step::Used(len))
     }
 
-    /// A key of a read has its value, or a request, or several keys, their answer.
+    /// Records that a key of a read has its value, or that a request or several keys have their
+    /// answer.
     pub(super) fn settle(
         &mut self,
         id: ConnId,
@@ -190,12 +192,12 @@ impl Proxy {
         }
     }
 
-    /// The one reply to several keys has settled the first of them: it settles the others.
+    /// The one reply to several keys has settled the first of them: settles the others.
     fn settle_others(&mut self, batch: &Batch) {
         batch.entries.iter().skip(1).for_each(|entry| self.desk.part_done(entry.row));
     }
 
-    /// The answer to a request could not be kept.
+    /// Fails a request whose answer could not be kept.
     pub(super) fn drop_answer(&mut self, id: ConnId, now: Time) {
         let server = self.links.find(id).expect("the caller found it").server;
         let flight = self.end_flight(id, ItemKind::Status, now);
@@ -215,7 +217,7 @@ impl Proxy {
         }
     }
 
-    /// A line that ends a reply.
+    /// Handles a line that ends a reply.
     pub(super) fn end_reply(&mut self, id: ConnId, kind: ItemKind, line: &[u8], now: Time) {
         let server = self.links.find(id).expect("the caller found it").server;
         let flight = self.end_flight(id, kind, now);
@@ -242,7 +244,7 @@ impl Proxy {
         }
     }
 
-    /// The first flight has its whole reply.
+    /// Takes the first outstanding message, whose reply is complete.
     fn end_flight(&mut self, id: ConnId, kind: ItemKind, now: Time) -> Flight {
         let link = self.links.find_mut(id).expect("the caller found it");
         let flight = link.pop();
@@ -263,19 +265,19 @@ impl Proxy {
             self.prove(pool, server as usize, flight.ask);
         }
         self.note_owing(id, now);
-        if batch_waits {
+        if batch_waits && !bug!(LeaveGathered) {
             self.mark_dirty(id);
         }
         flight
     }
 
-    /// An error line answered a get of several keys: one of them may be to blame, so each that has
-    /// no answer yet is asked alone. A key that was alone gets the error, and so does one whose
-    /// client has asked for a change since, which must not be overtaken.
+    /// Sends each unanswered key of a get alone, after an error line answered the whole get: one of
+    /// the keys may be to blame. A key that was alone gets the error. So does a key whose client
+    /// has sent a change since, because the change must not be overtaken.
     fn ask_alone(&mut self, id: ConnId, batch: Box<Batch>, line: &[u8], now: Time) {
         let alone = batch.entries.len() == 1;
         for entry in batch.outstanding() {
-            // A read that changes something is never asked twice.
+            // A read that changes something is never sent twice.
             let again = Proxy::is_idempotent(&batch) && !self.has_changed_since(entry.row);
             let link = self.links.find(id).expect("the caller found it");
             if alone || !again || !link.has_room(&self.desk.limits) {
@@ -298,7 +300,7 @@ impl Proxy {
         self.mark_dirty(id);
     }
 
-    /// After a read: the account, and the QUICKACK rule on the server's side.
+    /// Updates the memory account after a read and applies the QUICKACK rule on the server's side.
     fn after_receive(&mut self, id: ConnId, received: usize) {
         let Some(link) = self.links.find_mut(id) else { return };
         let held = link.measure();
@@ -320,7 +322,7 @@ impl Proxy {
         }
     }
 
-    /// The kernel took bytes of a link.
+    /// Notes that the kernel took bytes of a link.
     pub(crate) fn transmitted_link(&mut self, id: ConnId, n: usize, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
@@ -328,7 +330,7 @@ impl Proxy {
         if link.state == State::Greeting {
             link.hello.drain(..n);
             if n > 0 {
-                // While the kernel still takes it, the server cannot answer.
+                // While the kernel still takes the handshake, the server cannot answer it.
                 link.since = now;
             }
             return;
@@ -346,7 +348,8 @@ impl Proxy {
     }
 }
 
-/// What an item settles, and whose it is; a message's place moves past a value.
+/// Returns the entry and the unit that an item settles, and moves the message's cursor past a
+/// value.
 fn whose(
     flight: &mut Flight,
     item: &Item,
@@ -398,7 +401,7 @@ const NOT_ITS_OWN: &str = "an answer with another key or opaque than was asked f
 const NO_ANSWER: &str = "not a possible answer to what was asked";
 
 impl Flight {
-    /// Parts of requests that wait for its reply.
+    /// Returns how many parts of requests wait for its reply.
     pub(super) fn parts(&self) -> usize {
         match &self.cargo {
             Cargo::Fetch(batch) => batch.outstanding().count(),

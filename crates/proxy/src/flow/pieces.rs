@@ -1,6 +1,6 @@
-//! What does not come whole: a value whose body is still arriving, and a reply in any number of
-//! pieces. It is kept until it is whole, or goes to its client as it comes, if that waits for
-//! nothing else.
+//! Replies that arrive in several reads: a value whose body is still arriving, and a reply in any
+//! number of pieces. Each is kept until it is whole, or streamed to its client if the client waits
+//! for nothing else.
 //!
 //! ```text
 //!   value    head [ body ........ trailer ]
@@ -19,7 +19,7 @@ use crate::id::ConnId;
 use crate::link::{Body, Link, Unit};
 use crate::{Proxy, Time};
 
-/// The beginning of a body, or of a reply in pieces.
+/// Begins a body, or a reply in pieces.
 pub(super) fn begin_body(
     link: &mut Link,
     desk: &mut Desk,
@@ -43,7 +43,8 @@ pub(super) fn begin_body(
         (body.shown, body.streams) = desk.begin_value(entry, (&item, asked), head, &mut body.data);
     } else {
         body.entry = None;
-        // What has one reply is settled at its end: until then the message stands for it.
+        // A message with one reply is settled at the end of that reply; until then it stays
+        // outstanding.
         match (unit, is_there) {
             (Unit::Key, true) => {
                 let part = (entry.row, entry.slot);
@@ -57,7 +58,7 @@ pub(super) fn begin_body(
 }
 
 impl Proxy {
-    /// The next piece of a reply that comes in several.
+    /// Takes the next piece of a reply that comes in several.
     pub(super) fn pair_more(
         &mut self,
         id: ConnId,
@@ -93,7 +94,7 @@ impl Proxy {
         Ok(Step::Used(item.head as usize))
     }
 
-    /// More of a body.
+    /// Takes more of a body.
     pub(super) fn pair_body(
         &mut self,
         id: ConnId,
@@ -118,7 +119,7 @@ impl Proxy {
         Ok(Step::Used(used))
     }
 
-    /// Bytes of a reply whose rest is still to come: they go to its client, or are kept.
+    /// Streams bytes of an unfinished reply to the client, or keeps them.
     fn take_in(&mut self, id: ConnId, part: Source<'_>) {
         let link = self.links.find_mut(id).expect("the caller found it");
         let body = link.body.as_mut().expect("the caller looked");
@@ -132,7 +133,7 @@ impl Proxy {
         }
     }
 
-    /// If a piece has come whole it gets its end; the last one settles what it belongs to.
+    /// Ends a piece that has come whole; the last piece settles its request.
     fn end_piece(&mut self, id: ConnId, now: Time) {
         let link = self.links.find_mut(id).expect("the caller found it");
         let body = link.body.as_mut().expect("the caller looked");
@@ -146,7 +147,7 @@ impl Proxy {
         let Some(body) =
             link.body.take_if(|body| body.item.kind != ItemKind::Part || bug!(PieceForWhole))
         else {
-            // The account of a reply without an end must not wait for it.
+            // The account must be right even if the reply never ends.
             let held = link.measure();
             return self.desk.memory.change(&mut link.held, held);
         };

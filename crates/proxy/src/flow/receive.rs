@@ -1,4 +1,4 @@
-//! Accept and receive: a client's bytes become requests.
+//! Receive: a client's bytes become requests.
 
 use metrics::Pool as Counter;
 use proto::{Answer, Class, Local, Marks, Muted, Parsed, Quiet, Refusal, Request, Resume};
@@ -12,17 +12,17 @@ use crate::id::ConnId;
 use crate::plan::QuickAck;
 use crate::{Action, Proxy, Time, limits};
 
-/// The body of a request that has arrived whole, trailer included.
+/// The body of a request that has arrived whole, including its trailer.
 pub(super) enum Data<'a> {
     Flat(Source<'a>),
     Held(Outbox),
 }
 
-/// What a key of a read takes until it is answered: its place in the request, in its row and in a
-/// link's queue.
+/// Bytes that a key of a read takes until it is answered: its place in the request, in the request
+/// table and in a link's queue.
 const KEY_HELD: usize = 48;
 
-/// What a client had said about its answers before a request of its was read.
+/// The client's reply mode and transaction state before one of its requests was read.
 #[derive(Clone, Copy)]
 struct Before {
     muted: Muted,
@@ -30,7 +30,7 @@ struct Before {
 }
 
 const VOID: &str = "it belongs to a refused transaction, of which nothing is executed";
-/// A client that wants no answer gets none.
+/// Silences a request of a client that has turned replies off.
 fn mute(client: &mut Client, request: &mut Request) {
     if client.session.muted == Muted::Next && !bug!(SkipForEver) {
         client.session.muted = Muted::No;
@@ -61,7 +61,7 @@ impl Proxy {
         self.acknowledge(id);
     }
 
-    /// Clients that were paused and may go on: first what they had sent already, then their
+    /// Reads clients that were paused and may go on: first their buffered input, then their
     /// sockets.
     pub(crate) fn resume_clients(&mut self, now: Time) {
         while let Some(id) = self.desk.next_resumable() {
@@ -80,7 +80,7 @@ impl Proxy {
         }
     }
 
-    /// A paused client that is read all the same has sent enough, when more than `most` waits.
+    /// Stops reading a paused client once more than `most` bytes of its input wait.
     fn stop_reading(&mut self, id: ConnId, most: usize) {
         let Some(client) = self.desk.clients.find_mut(id) else { return };
         if client.partial.len() > most && !client.deaf {
@@ -90,7 +90,7 @@ impl Proxy {
         self.desk.spoke(id);
     }
 
-    /// Reads requests from the bytes that were kept.
+    /// Reads requests from the buffered bytes.
     fn consume_partial(&mut self, id: ConnId, now: Time) {
         let Some(client) = self.desk.clients.find_mut(id) else { return };
         let mut joined = std::mem::take(&mut client.partial);
@@ -102,13 +102,13 @@ impl Proxy {
             joined.drain(..used);
             client.partial = joined;
         } else {
-            // A request was put back.
+            // A request was put back into the buffer.
             client.partial.extend_from_slice(&joined[used..]);
         }
         self.limit_partial(id);
     }
 
-    /// Keeps bytes that are no whole request yet.
+    /// Keeps the bytes of an unfinished request.
     fn keep_rest(&mut self, id: ConnId, rest: &[u8]) {
         let Some(client) = self.desk.clients.find_mut(id) else { return };
         if !rest.is_empty() && client.state == State::Open {
@@ -120,7 +120,7 @@ impl Proxy {
         self.limit_partial(id);
     }
 
-    /// A head that grows past its bound, or past the memory ceiling, ends the conversation.
+    /// Closes a client whose head grows past its bound or past the memory limit.
     fn limit_partial(&mut self, id: ConnId) {
         let Some(client) = self.desk.clients.find(id) else { return };
         let len = client.partial.len();
@@ -177,7 +177,7 @@ impl Proxy {
         at
     }
 
-    /// Reads one request, or as much of it as is there; 0 when its head is not whole.
+    /// Reads one request, or as much of it as is there. Returns 0 when its head is incomplete.
     fn consume_head(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> usize {
         let client = self.desk.clients.find_mut(id).expect("the caller found it");
         let pool = client.pool as usize;
@@ -215,7 +215,7 @@ impl Proxy {
         self.take_request((id, pool), request, rest, Before { muted, is_void }, now)
     }
 
-    /// Sees to a request whose head has been understood; how many of the bytes are used.
+    /// Handles a request whose head is parsed; returns how many bytes it used.
     #[inline(always)]
     fn take_request(
         &mut self,
@@ -252,7 +252,8 @@ impl Proxy {
         }
     }
 
-    /// A request that cannot go its way now; `None` if it is asked all the same, and fails then.
+    /// Delays or refuses a request that cannot take its route now. Returns `None` if the request is
+    /// enqueued all the same and fails there.
     #[cold]
     fn put_off(
         &mut self,
@@ -277,7 +278,7 @@ impl Proxy {
         Some(self.read_later(id, used, muted))
     }
 
-    /// A request is refused; if its data is, what is stored under its key may have to go.
+    /// Refuses a request. If the reason is its data, the old value of its key may have to go.
     #[cold]
     fn refuse_or_remove(
         &mut self,
@@ -297,7 +298,8 @@ impl Proxy {
         }
     }
 
-    /// A request waits for what is not known yet: it will be read again, as it was the first time.
+    /// Has a request read again, from the same state, when the proxy knows what the request depends
+    /// on.
     #[cold]
     fn read_later(&mut self, id: ConnId, used: usize, muted: Muted) -> usize {
         let client = self.desk.clients.find_mut(id).expect("it waits");
@@ -305,8 +307,9 @@ impl Proxy {
         used
     }
 
-    /// A client that waits for the answer to what made its requests void never ends that: it is
-    /// closed, for the next that uses its connection would be refused for ever.
+    /// Closes a client that waits for the answer to a request which aborted its transaction. Such a
+    /// client never ends the transaction, and the next user of its connection would be refused for
+    /// ever.
     fn end_void(&mut self, id: ConnId, waits: bool) {
         let Some(client) = self.desk.clients.find_mut(id).filter(|_| waits) else { return };
         if client.session.void {
@@ -315,7 +318,7 @@ impl Proxy {
         }
     }
 
-    /// A request is refused of which the head has been read; what follows of it is passed over.
+    /// Refuses a request whose head has been read, and skips its body.
     #[cold]
     fn refuse_read(
         &mut self,
@@ -330,7 +333,8 @@ impl Proxy {
         head.len()
     }
 
-    /// What the protocol cannot answer by itself, since no server can be asked what it can do.
+    /// Answers a local command that depends on the servers' capabilities with a fault, since no
+    /// server can be asked for them.
     #[cold]
     fn fail_unasked(
         &mut self,
@@ -344,7 +348,7 @@ impl Proxy {
         head.len()
     }
 
-    /// A request is answered with a fault that is known before anything of it was sent.
+    /// Answers a request with a fault that is known before anything of it was sent.
     pub(super) fn refuse_unasked(
         &mut self,
         id: ConnId,
@@ -355,7 +359,7 @@ impl Proxy {
         let row = self.desk.enqueue(id, request, head);
         let entry = &mut self.desk.rows[row];
         entry.left = 1;
-        // Its latency is that of a change.
+        // Its latency counts as that of a change.
         entry.writes = matches!(
             request.class,
             Class::Split { writes: true, .. } | Class::Broadcast { writes: true, .. }
@@ -363,19 +367,20 @@ impl Proxy {
         self.desk.fail_part((row, 0), server, fault, false);
     }
 
-    /// Quiet reads of one key that follow each other become one read: one row and one answer.
+    /// Joins consecutive quiet reads of one key into one read, with one pending request and one
+    /// answer.
     fn join(&mut self, id: ConnId, request: &mut Request, input: &[u8]) {
         let client = self.desk.clients.find(id).expect("the caller found it");
         let merges = self.desk.pools[client.pool as usize].plan.merge_gets;
         let Class::Fetch { merge: true, .. } = request.class else { return };
-        // So that none of them has to be refused for want of it.
+        // With less memory, the joined read might have to be refused whole.
         let has_room = self.desk.memory.has_room(input.len() + limits::JOINED_MAX * KEY_HELD);
         if merges && has_room {
             client.protocol.join(request, input, &mut self.keys, limits::JOINED_MAX);
         }
     }
 
-    /// The answer to a request that is refused, or whose body there is no room for.
+    /// Returns the answer to a request that is refused, or whose body there is no memory for.
     fn refusal(&self, pool: usize, request: &Request) -> Option<Answer<'static>> {
         if let Class::Refuse(refusal) = request.class {
             return Some(Answer::Refused(refusal));
@@ -393,7 +398,7 @@ impl Proxy {
         None
     }
 
-    /// A whole request: judged by its class.
+    /// Handles a whole request according to its class.
     pub(super) fn admit(
         &mut self,
         id: ConnId,
@@ -410,7 +415,7 @@ impl Proxy {
             return self.refuse_data(id, request, head);
         }
         let client = self.desk.clients.find_mut(id).expect("the caller found it");
-        // As many as were joined.
+        // A joined read counts as many requests.
         let asked = if request.keep { self.keys.len().max(1) } else { 1 };
         self.desk.pools[client.pool as usize].counters.add(Counter::Requests, asked as u64);
         let is_dropped = client.drops(request.quiet);
@@ -438,7 +443,7 @@ impl Proxy {
         self.pause_if_full(id);
     }
 
-    /// The data block does not end where its head said.
+    /// Refuses a request whose data block does not end where its head says.
     pub(super) fn refuse_data(&mut self, id: ConnId, request: &Request, head: &[u8]) {
         let answer = Answer::Refused(Refusal::Bad("bad data chunk"));
         self.desk.answer(id, request, head, &answer);
@@ -456,8 +461,8 @@ impl Proxy {
         }
     }
 
-    /// The QUICKACK rule: when what has arrived cannot be answered yet, its sender may be waiting
-    /// for our ACK before it sends the rest, and our kernel would sit on that ACK for 40 ms.
+    /// Applies the QUICKACK rule: when the received bytes cannot be answered yet, the sender may be
+    /// waiting for our ACK before it sends the rest, and our kernel would delay that ACK for 40 ms.
     fn acknowledge(&mut self, id: ConnId) {
         let Some(client) = self.desk.clients.find(id) else { return };
         let pool = &mut self.desk.pools[client.pool as usize];

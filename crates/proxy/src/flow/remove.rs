@@ -1,14 +1,14 @@
-//! Values that there is no room for: what is stored under their keys is removed, as memcached does
-//! it, so that nobody goes on reading what was to be replaced.
+//! Values that are too large, or that there is no memory for. The old value of the key is removed,
+//! as memcached does, so that no client goes on reading a value that was to be replaced.
 //!
 //! ```text
-//!   set k 0 0 9000000 ──▶ too large ──▶ delete k ──▶ DELETED ──▶ "too large" is told
-//!   <its data>        ──▶ passed over      │
-//!                                          └─ not sent ──▶ "too large, old value kept"
+//!   set k 0 0 9000000 ──▶ too large ──▶ delete k ──▶ DELETED ──▶ answer "too large"
+//!   <its data>        ──▶ skipped          │
+//!                                          └─ not sent ──▶ answer "too large, old value kept"
 //! ```
 //!
-//! The removal is a change of that client like any other: it goes to its key's server in the
-//! client's order, never twice, and what it becomes is told when that is known.
+//! The removal is a change of that client like any other. It goes to its key's server in the
+//! client's order and never twice, and the client gets the answer when the outcome is known.
 
 use metrics::Pool as Counter;
 use proto::{Class, Parsed, Quiet, Request, Resume};
@@ -22,18 +22,18 @@ use crate::id::ConnId;
 use crate::room::NoRoom;
 use crate::{Proxy, Time};
 
-/// What becomes of the key of a request that is refused.
+/// How a refused request affects its key.
 pub(super) enum Removal {
-    /// It stays as it is.
+    /// The key stays as it is.
     Nothing,
-    /// It is being removed, and the request is answered when it is.
+    /// The key is being removed. The request is answered when that is done.
     Asked,
-    /// How depends on what this server can do, which is not known.
+    /// The form of the removal depends on the capabilities of this server, which are unknown.
     Waits(usize),
 }
 
 impl Proxy {
-    /// Refuses a request whose data there is no room for, if that removes its key.
+    /// Refuses a request whose data is not accepted, if that removes its key.
     #[cold]
     pub(super) fn remove(
         &mut self,
@@ -61,7 +61,7 @@ impl Proxy {
             return Removal::Waits(server);
         }
         self.pass_over(id, request);
-        // Its answer is told in its own words, not in those of the removal.
+        // The request is answered in its own form, not in that of the removal.
         let row = self.desk.enqueue(id, &Request { keep: true, ..*request }, head);
         let entry = &mut self.desk.rows[row];
         (entry.writes, entry.left) = (true, 1);
@@ -78,7 +78,7 @@ impl Proxy {
         Removal::Asked
     }
 
-    /// Why there is no room for a request's data.
+    /// Returns why a request's data is not accepted, if it is not.
     pub(super) fn no_room(&self, pool: usize, request: &Request) -> Option<NoRoom> {
         if request.body == 0 {
             return None;
@@ -90,7 +90,7 @@ impl Proxy {
         (!has_room).then_some(NoRoom::NoMemory)
     }
 
-    /// What follows the head of a request that is refused is nobody's.
+    /// Skips the data of a request that is refused.
     pub(super) fn pass_over(&mut self, id: ConnId, request: &Request) {
         let client = self.desk.clients.find_mut(id).expect("the caller found it");
         let (pool, tail) = (client.pool as usize, request.len() - u64::from(request.head));

@@ -1,4 +1,4 @@
-//! Mistakes that take more than a wrong condition. Only in builds with `--cfg seeded_bugs`.
+//! Seeded bugs that take more than a wrong condition. Only in builds with `--cfg seeded_bugs`.
 
 use proto::{Ask, Marks, Request};
 
@@ -10,7 +10,7 @@ use crate::request::{NONE, RowId, Rows, State};
 use crate::{Proxy, Time};
 
 impl Proxy {
-    /// `AnswerAfterTimeout`: the request is given up, its link is not.
+    /// `AnswerAfterTimeout`: gives up the request, but not its link.
     pub(super) fn give_up_first(&mut self, id: ConnId, now: Time) {
         let link = self.links.find_mut(id).expect("the caller found it");
         let server = link.server;
@@ -22,7 +22,7 @@ impl Proxy {
         self.arm_link(id);
     }
 
-    /// `CloseUnchanged`: a link of a server that is in both plans is closed.
+    /// `CloseUnchanged`: closes a link of a server that is in both plans.
     pub(super) fn disturb(&mut self, pool: usize) {
         let links = self.links.iter().filter(|(_, link)| link.pool as usize == pool);
         let idle = links.filter(|(_, link)| link.is_idle()).map(|(id, _)| id).next();
@@ -31,9 +31,9 @@ impl Proxy {
         }
     }
 
-    /// `ResendUpdate`, `WinTwice`: keeps what is needed to send an update without data again.
+    /// `ResendUpdate`, `WinTwice`: keeps the bytes for sending an update without data again.
     pub(super) fn remember(&self, row: RowId, request: &Request, head: &[u8], ask: Ask) {
-        // The row's last life may have left something.
+        // The entry's last request may have left something.
         bug::recall(row);
         let wins = bug!(WinTwice) && request.marks == Marks::Makes;
         if (bug!(ResendUpdate) || wins) && request.trailer.is_empty() {
@@ -44,7 +44,7 @@ impl Proxy {
         }
     }
 
-    /// `ResendUpdate`: sends what a dead link carried on a new one.
+    /// `ResendUpdate`: sends a dead link's message again on a new one.
     pub(super) fn resend(&mut self, flight: &Flight, server: u32) -> bool {
         let Cargo::Single(row, _) = flight.cargo else { return false };
         let Some(text) = bug::recall(row) else { return false };
@@ -61,7 +61,7 @@ impl Proxy {
 }
 
 impl Rows {
-    /// `LoseOpaque`: a request is told as the one before it, if they are alike.
+    /// `LoseOpaque`: renders a request's answer as that of the one before it, if they are alike.
     pub(crate) fn lose_opaque(&mut self, row: RowId, before: RowId) {
         if !bug!(LoseOpaque) || before == NONE {
             return;
@@ -73,7 +73,7 @@ impl Rows {
         }
     }
 
-    /// `SwapReplies`: the first two answers of a pipeline change places.
+    /// `SwapReplies`: swaps the first two answers of a pipeline.
     pub(crate) fn swap_replies(&mut self, first: RowId) {
         let second = self[first].next;
         if !bug!(SwapReplies) || second == NONE || self[second].state != State::Done {

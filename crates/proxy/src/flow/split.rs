@@ -1,5 +1,6 @@
-//! Requests whose keys may belong to several servers, of which each is asked for its own; the
-//! replies are gathered into one answer. Whatever can reach one server alone goes there as it came.
+//! Requests whose keys may belong to several servers. Each server gets its own keys, and the
+//! replies are gathered into one answer. A request whose keys belong to one server goes there
+//! unchanged.
 
 use proto::{Ask, Carry, Class, Reach, Request, Skills, Span};
 
@@ -14,11 +15,11 @@ use crate::plan::MultiKey;
 use crate::pool::Stage;
 use crate::{Proxy, Time, limits};
 
-/// Bytes by which a key, with what belongs to it, may be longer in a message than in a line.
+/// Bytes that a key, with its value if any, may take in a message beyond those in a line.
 const KEY_FRAME_LEN: usize = 8;
 
 impl Proxy {
-    /// To one server if it can be, else to each server for its keys.
+    /// Routes to one server if one has all keys, and otherwise to each server with its keys.
     pub(super) fn way_of_split(
         &mut self,
         id: ConnId,
@@ -46,7 +47,7 @@ impl Proxy {
         }
     }
 
-    /// The same, sent.
+    /// Sends a split request.
     pub(super) fn ask_split(
         &mut self,
         id: ConnId,
@@ -75,10 +76,11 @@ impl Proxy {
         self.go(row, request, head, Data::Held(Outbox::default()), way, now);
     }
 
-    /// The way of a change whose keys are apart. As many messages as one link may get of it must
-    /// fit: so that none finds its queue full when others have theirs.
+    /// Returns the route of a change whose keys belong to several servers. Each link must have room
+    /// for all messages that it may get, so that no queue is found full when others have taken
+    /// theirs.
     fn way_of_parts(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) -> Way {
-        // A message ends with so many keys, or with so many bytes in it and the next.
+        // A message ends at this many keys, or when it and the next together reach this many bytes.
         let bytes = head.len() + self.keys.len() * KEY_FRAME_LEN;
         let by_bytes = bytes / (limits::BATCH_BYTES_MAX / 2 - limits::BATCH_KEYS_MAX);
         let messages = 1 + self.keys.len() / limits::BATCH_KEYS_MAX + by_bytes;
@@ -97,7 +99,7 @@ impl Proxy {
         self.spread_or_wait(id, request, waits)
     }
 
-    /// The way of a change that goes to every server.
+    /// Returns the route of a change that goes to every server.
     pub(super) fn way_to_all(&mut self, id: ConnId, request: &Request, now: Time) -> Option<Way> {
         let Class::Broadcast { writes: true, reach: Reach::All | Reach::Survey, .. } =
             request.class
@@ -122,9 +124,9 @@ impl Proxy {
         Some(self.spread_or_wait(id, request, waits))
     }
 
-    /// Whether a client's link to a server stands, so that a part of a change can be sent there
-    /// now. If one of the servers cannot be asked, none is: nothing would undo what the others did.
-    /// A link that is on its way may fail yet, and is waited for.
+    /// Whether a client's link to a server is up, so that a part of a change can be sent there now.
+    /// If one of the servers cannot be asked, none is, since nothing would undo the change on the
+    /// others. A link that is connecting may still fail, so it is waited for.
     fn reaches(
         &mut self,
         id: ConnId,
@@ -143,7 +145,7 @@ impl Proxy {
         }
         let stands = link.state == State::Up;
         if stands && !link.is_waiting() && self.is_suspect(link) {
-            // It would be greeted before anything is sent on it.
+            // The link has to repeat the handshake before anything is sent on it.
             self.greet_again(id);
             self.mark_dirty(id);
             return Ok(false);
@@ -151,7 +153,8 @@ impl Proxy {
         Ok(stands)
     }
 
-    /// Who has left and waited for long has given up: his change waits for nothing more.
+    /// Returns the route of a change to several servers. A client that has left after waiting for
+    /// long has given up, and its change waits no more.
     fn spread_or_wait(&self, id: ConnId, request: &Request, waits: Option<usize>) -> Way {
         let client = self.desk.clients.find(id).expect("it has just asked");
         match waits {
@@ -160,7 +163,7 @@ impl Proxy {
         }
     }
 
-    /// What the operator allows, of the server that all its keys belong to.
+    /// Sends a request that the operator allows to the server that all its keys belong to.
     pub(super) fn ask_of_keys(
         &mut self,
         id: ConnId,
@@ -180,7 +183,7 @@ impl Proxy {
         self.ask_single(id, request, head, none, (way, writes), now);
     }
 
-    /// What its server needs after a key, beyond the key.
+    /// Adds the bytes that belong to a key beyond the key itself, such as its value.
     pub(super) fn push_rest(
         &mut self,
         link: ConnId,

@@ -1,9 +1,8 @@
-//! The counters as clients see them (`stats`: of all workers together) and what is "now" as the
-//! book shows it.
+//! Counters for clients (`stats`: of all workers together), and gauges in the metrics registry.
 //!
-//! What is counted as it happens stands in the book at once. How much there is now of queues,
-//! links and memory is summed up a few times a second while anything moves, and once when it has
-//! come to rest: so the path of a request pays nothing for it.
+//! Counters are written to the metrics registry as events happen. Gauges of queues, links and
+//! memory are summed up a few times a second while anything changes, and once more afterwards. So
+//! the path of a request pays nothing for them.
 
 use metrics::{Book, Counter, Pool as PoolCounter, Server as ServerCounter, Worker};
 use proto::{Answer, Request};
@@ -14,17 +13,17 @@ use crate::pool::{Now, Server, Stage};
 use crate::timers::Due;
 use crate::{Proxy, Time, limits};
 
-/// A server as this worker sees it.
+/// A server, as this worker sees it.
 pub struct ServerView<'a> {
     pub row: u32,
     pub pool: &'a str,
     pub server: &'a str,
-    /// "ready", "down" or "ejected".
+    /// One of "ready", "down" and "ejected".
     pub health: &'static str,
 }
 
 impl Proxy {
-    /// Every server, in the order of the plan.
+    /// Lists every server, in the order of the plan.
     pub fn servers(&self) -> impl Iterator<Item = ServerView<'_>> {
         let pools = self.desk.pools.iter().filter(|pool| pool.stage == Stage::Planned);
         pools.flat_map(|pool| {
@@ -38,17 +37,17 @@ impl Proxy {
         })
     }
 
-    /// Bytes held in buffers now.
+    /// Returns the bytes held in buffers now.
     pub fn memory_held(&self) -> usize {
         self.desk.memory.held
     }
 
-    /// How long it has run, seconds.
+    /// Returns for how many seconds it has run.
     pub fn uptime(&self, now: Time) -> u64 {
         now.since(self.desk.started) / 1_000_000
     }
 
-    /// Something has moved since what is "now" was last summed up: it will be again.
+    /// Schedules the next writing of the gauges, if anything has changed since the last.
     pub(crate) fn plan_publishing(&mut self, now: Time) {
         if self.stirred && !self.publish_due {
             self.publish_due = true;
@@ -56,7 +55,7 @@ impl Proxy {
         }
     }
 
-    /// Writes what is "now" into the book.
+    /// Writes the gauges to the metrics registry.
     pub(crate) fn publish(&mut self) {
         self.desk.rows.rest();
         self.desk.spares.rest();
@@ -74,7 +73,7 @@ impl Proxy {
             server.now.inflight_bytes += link.sent - link.done;
         }
         let servers = self.desk.pools.iter().flat_map(|pool| &pool.servers);
-        // The row of a vacant place may mean something else by now.
+        // The id of a vacant place may belong to another server by now.
         servers.filter(|one| one.stage != Stage::Vacant).for_each(Server::publish);
         let worker = self.desk.worker;
         worker.set(Worker::LinksNow, self.links.len() as u64);
@@ -105,7 +104,7 @@ impl Proxy {
     }
 }
 
-/// A line for each counter of a row, over all workers.
+/// Adds a line for each counter of an id, over all workers.
 fn totals<C: Counter>(book: &Book, row: u32, prefix: &str, lines: &mut Vec<(String, String)>) {
     for counter in C::ALL {
         let name = format!("{prefix}.{}", counter.metric().name);
@@ -113,7 +112,7 @@ fn totals<C: Counter>(book: &Book, row: u32, prefix: &str, lines: &mut Vec<(Stri
     }
 }
 
-/// A name as one word: a space would end it.
+/// Returns a name as one word, since a space would end it.
 fn word(name: &str) -> String {
     name.replace(char::is_whitespace, "_")
 }

@@ -1,10 +1,10 @@
-//! Where a single request goes, and in which form: that may depend on what its server can do.
+//! The route of a single request and its form, which may depend on its server's capabilities.
 //!
 //! ```text
-//!   carry(request) ── Ask ─────────────────────────────────────────▶ go
-//!        └─ Unknown ── route ── skills known ── carry again ── Ask ─▶ go, to that server
-//!                         │                          └─ Refused ────▶ answered, nothing is sent
-//!                         └─ not known ── its client is not read until a link has greeted it
+//!   adapt(request) ── Ask ────────────────────────────────────────────────▶ go
+//!        └─ Unknown ── route ── capabilities known ── adapt again ── Ask ─▶ go, to that server
+//!                         │                                └─ Refused ────▶ answered, nothing sent
+//!                         └─ unknown ── the client is paused until a handshake has shown them
 //! ```
 
 use metrics::Pool as Counter;
@@ -16,34 +16,34 @@ use crate::id::ConnId;
 use crate::request::RowId;
 use crate::{Action, Event, Proxy, Time};
 
-/// What becomes of a single request.
+/// The route of a single request.
 #[derive(Clone, Copy)]
 pub(super) enum Way {
-    /// It is asked so; of this server, if that was found out already.
+    /// It is sent in this form; to this server, if the server is known already.
     Go { ask: Ask, server: Option<usize> },
-    /// It is told before it has started that it cannot arrive.
+    /// It fails before anything is sent, as it could not arrive.
     Fault(Option<u32>, Fault),
-    /// That depends on this server: on what it can do, which is not known yet, or on whether it can
-    /// be asked at all.
+    /// It waits for this server: for its capabilities, which are unknown, or until it is known
+    /// whether the server can be asked at all.
     Wait(usize),
     /// It goes to several servers.
     Spread,
-    /// The driver has to say first where its client's connection begins and ends.
+    /// It waits for the driver to give the addresses of its client's connection.
     Locate,
-    /// No form means the same.
+    /// No form for the server means the same.
     Refused(Refusal),
     /// Its keys belong to different servers.
     Apart(Apart),
 }
 
-/// Two keys of a request, by their places in it, and their servers.
+/// Two keys of a request, by their positions in it, and their servers.
 #[derive(Clone, Copy)]
 pub(super) struct Apart {
     keys: [Span; 2],
     servers: [usize; 2],
 }
 
-/// A request whose keys cannot be told from it, in a pool where they may be anywhere.
+/// A request whose keys cannot be found in it, in a pool where they may be on any server.
 const NOT_SOLE: &str = "its keys cannot be read from the request: only in a pool of one server";
 const NOT_ONE: &str = "refused by the proxy: each server has its own; ask the server itself";
 const NOT_ALLOWED: &str = "refused by the proxy: the pool's `allow:` does not name it";
@@ -51,7 +51,7 @@ const NO_PLACE: &str = "invalid cursor";
 const NO_SPACE: &str = "DB index is out of range";
 
 impl Proxy {
-    /// The way of a request, if it depends on servers and is not a read of single keys.
+    /// Returns the route of a request, if it depends on servers and is not a read of single keys.
     pub(super) fn way(
         &mut self,
         id: ConnId,
@@ -100,7 +100,7 @@ impl Proxy {
         space < self.desk.pools[client.pool as usize].plan.spaces
     }
 
-    /// The way of a request whose keys must meet, or which has none.
+    /// Returns the route of a request whose keys must be on one server, or which has none.
     fn way_of_many(&mut self, id: ConnId, request: &Request, head: &[u8]) -> Way {
         let client = self.desk.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
@@ -136,7 +136,7 @@ impl Proxy {
         }
     }
 
-    /// Why what goes to every server is not asked in this pool, if it is not.
+    /// Returns why a request for every server is refused in this pool, if it is.
     pub(super) fn why_not_of_all(&self, pool: usize, class: &Class) -> Option<&'static str> {
         let Class::Broadcast { ask, gated, reach, .. } = *class else { return None };
         let entry = &self.desk.pools[pool];
@@ -148,7 +148,7 @@ impl Proxy {
         (reach == Reach::Sole && entry.planned() > 1).then_some(NOT_ONE)
     }
 
-    /// The one server that all keys of a request belong to; none if the ring is empty.
+    /// Returns the one server that all keys of a request belong to; none if the ring is empty.
     pub(super) fn meet(
         &mut self,
         id: ConnId,
@@ -158,7 +158,7 @@ impl Proxy {
         let first = self.server_of(id, request, head, self.keys[0]);
         let client = self.desk.clients.find(id).expect("it has just asked");
         let plan = &self.desk.pools[client.pool as usize].plan;
-        // Where each request goes anywhere, all its keys go there.
+        // With the random distribution, all keys of a request go to the same random server.
         let goes_anywhere = plan.distribution == Distribution::Random;
         for at in 1..if goes_anywhere { 0 } else { self.keys.len() } {
             let key = self.keys[at];
@@ -174,7 +174,7 @@ impl Proxy {
         Ok(first)
     }
 
-    /// The server that the only key of a request belongs to, if it has one.
+    /// Returns the server that the only key of a request belongs to, if it has one.
     pub(super) fn server_for(
         &mut self,
         id: ConnId,
@@ -185,7 +185,7 @@ impl Proxy {
         self.server_of(id, request, head, key)
     }
 
-    /// An unknown command may be one that the operator knows.
+    /// Looks up an unknown command among those that the operator has named.
     pub(super) fn adopt(&mut self, id: ConnId, request: &mut Request, input: &[u8]) {
         let Some(client) = self.desk.clients.find(id) else { return };
         let extras = &self.desk.pools[client.pool as usize].plan.extras;
@@ -207,7 +207,7 @@ impl Proxy {
         self.desk.pools[client.pool as usize].route(key, || random.next())
     }
 
-    /// A request whose keys are apart is told so; nothing was sent.
+    /// Refuses a request whose keys belong to different servers; nothing was sent.
     pub(super) fn refuse_apart(
         &mut self,
         row: RowId,
@@ -231,7 +231,8 @@ impl Proxy {
         self.desk.settle_error(row);
     }
 
-    /// What a server can do. If that is not known, a link is on its way to ask.
+    /// Returns the capabilities of a server. If they are unknown, a link to it is opened for the
+    /// handshake.
     pub(super) fn skills(
         &mut self,
         pool: usize,
@@ -246,16 +247,17 @@ impl Proxy {
         Ok(skills)
     }
 
-    /// A client's next request waits for what a server can do, or for a link to it, and so does
-    /// what follows it: the client is not read. None of its bytes are used.
+    /// Pauses a client until the capabilities of a server are known, or a link to it is up. Its
+    /// next request and all that follows wait. Uses none of the request's bytes.
     pub(super) fn await_skills(&mut self, id: ConnId, server: usize) -> usize {
         let client = self.desk.clients.find_mut(id).expect("the caller found it");
         (client.awaits, client.awaited) = (Some(server as u32), server as u32);
-        // Who has left has waited since before that.
+        // A client that has left began to wait before it left.
         if !client.has_left || client.awaits_since == Time(0) {
             client.awaits_since = self.desk.now;
         }
-        // Its socket is read further: whether it leaves must be seen before its request is sent.
+        // Its socket is still read: a client that leaves must be noticed before its request is
+        // sent.
         client.paused = true;
         let pool = &mut self.desk.pools[client.pool as usize];
         pool.servers[server].awaited = true;
@@ -263,7 +265,7 @@ impl Proxy {
         0
     }
 
-    /// A link has greeted its server, or is no more: who waited for either is read again.
+    /// Lets clients go on that waited for a link's handshake, or for its end.
     pub(super) fn end_awaiting(&mut self, pool: usize, server: usize) {
         if !std::mem::take(&mut self.desk.pools[pool].servers[server].awaited) {
             return;
@@ -274,6 +276,9 @@ impl Proxy {
                 && client.pool as usize == pool
                 && client.awaits == Some(server as u32)
             {
+                if bug!(AwaitForEver) {
+                    continue;
+                }
                 client.awaits = None;
                 let waited = self.desk.now.since(client.awaits_since);
                 client.is_late |= hold_after.is_some_and(|patience| waited >= patience);
@@ -282,8 +287,9 @@ impl Proxy {
         }
     }
 
-    /// Once marks are in use in a pool, through whichever worker, a read that would tell of them is
-    /// asked in the form that does; and always where it would not be merged anyway.
+    /// Requests marks once they are in use in a pool, by any worker: a read that would show marks
+    /// is sent in the form that does. A read that would not be merged anyway always takes that
+    /// form.
     pub(super) fn heed_marks(&mut self, pool: usize, request: &mut Request) {
         let entry = &mut self.desk.pools[pool];
         match request.marks {

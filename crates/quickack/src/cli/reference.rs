@@ -1,5 +1,5 @@
-//! The reference pages that are generated from tables: `quickack docs PAGE` prints one, and a
-//! test fails while `docs/reference/PAGE.md` says something else.
+//! The reference pages that are generated from tables. `quickack docs PAGE` prints one; a test
+//! fails while `docs/reference/PAGE.md` differs.
 
 use proto::{Class, Reach};
 use proxy::fault::FAULTS;
@@ -26,14 +26,14 @@ pub fn names() -> Vec<&'static str> {
     PAGES.iter().map(|page| page.name).collect()
 }
 
-/// The text of a page that `names` lists.
+/// Returns the text of a page that `names` lists.
 pub fn page(name: &str) -> String {
     let page =
         PAGES.iter().find(|page| page.name == name).expect("only listed pages are asked for");
     (page.text)()
 }
 
-/// Every command of every protocol, from the protocols' own tables.
+/// Lists every command of every protocol, from the protocols' own tables.
 fn commands() -> String {
     let mut page = heading("Commands", "How each command is handled, from the protocols' tables.");
     for protocol in proto::PROTOCOLS {
@@ -83,7 +83,7 @@ fn class(class: Class) -> &'static str {
     }
 }
 
-/// Every verb of the admin socket, from its table.
+/// Lists every verb of the admin socket, from its table.
 fn admin() -> String {
     let mut page = heading(
         "Admin socket",
@@ -100,7 +100,7 @@ fn admin() -> String {
     page
 }
 
-/// Where the sockets are.
+/// The places of the sockets.
 const ADMIN_PLACES: &str = "
 ## Where a proxy is found
 
@@ -121,7 +121,7 @@ all other cases use `--admin`.
 ## Verbs
 ";
 
-/// Every message between master and worker, from their table.
+/// Lists every message between master and worker, from their table.
 fn channel() -> String {
     let mut page = heading(
         "Channel messages",
@@ -146,7 +146,7 @@ fn channel() -> String {
     page
 }
 
-/// Every fault, from the table in `proxy::fault`.
+/// Lists every fault, from the table in `proxy::fault`.
 fn errors() -> String {
     let mut page = heading(
         "Errors",
@@ -175,7 +175,7 @@ fn errors() -> String {
     page
 }
 
-/// Every counter, from the tables in `metrics`.
+/// Lists every counter, from the tables in `metrics`.
 fn metrics() -> String {
     let mut page = heading(
         "Metrics",

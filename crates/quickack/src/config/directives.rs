@@ -1,7 +1,7 @@
-//! THE table of directives: name, type, default, one sentence, and what it sets.
+//! THE table of directives: name, type, default, one sentence, and the setter.
 //!
-//! Reading, checking, suggesting and the reference page all walk these rows; a new directive is a
-//! new row. A row's type and its setter are one value, so they cannot disagree.
+//! The parser, the checks, the suggestions and the reference page all use these rows; a new
+//! directive is a new row. A row's type and its setter are one value, so they cannot disagree.
 
 use std::ops::RangeInclusive;
 
@@ -18,7 +18,7 @@ use super::value::Fault;
 use super::{Address, MEMORY_RANGE};
 use crate::log::{Format, Level};
 
-/// One directive of a block whose values are gathered in a `D`.
+/// One directive of a block whose values are collected in a `D`.
 pub struct Directive<D: 'static> {
     pub name: &'static str,
     pub kind: Kind<D>,
@@ -30,52 +30,52 @@ pub struct Directive<D: 'static> {
     pub text: &'static str,
 }
 
-/// What holds when a directive is not written.
+/// The effect of leaving a directive out.
 pub enum Unwritten {
     Required,
-    /// The value, as it would be written.
+    /// A default value, in the form of the file.
     Value(&'static str),
-    /// No value of its own; the words say what holds instead.
+    /// No default value; the text describes the effect.
     Unset(&'static str),
 }
 
-/// Where a directive comes from.
+/// The origin of a directive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// twemproxy 0.5, with its spelling and meaning.
     Twemproxy,
-    /// Of our own.
+    /// A directive of our own.
     Native,
 }
 
-/// A directive's type, and what becomes of a value of that type.
+/// The type of a directive, with the setter for a value of that type.
 pub enum Kind<D> {
-    /// `true` or `yes` or `on`, and their contraries.
+    /// `true`, `yes` or `on`, and their opposites.
     Switch(fn(&mut D, bool)),
     Number(RangeInclusive<u64>, fn(&mut D, u64)),
     /// Microseconds.
     Duration(fn(&mut D, u64)),
-    /// The same, or `off`, which 0 is too.
+    /// A duration in microseconds, or `off`; 0 means `off` too.
     DurationOrOff(fn(&mut D, Option<u64>)),
     /// A duration that cannot be 0.
     Deadline(fn(&mut D, u64)),
     /// Bytes.
     Size(RangeInclusive<u64>, fn(&mut D, u64)),
-    /// One of a few words. The setter answers None to a word that it does not know.
+    /// One of a few words. The setter returns None for an unknown word.
     Word(fn() -> Vec<&'static str>, fn(&mut D, &str) -> Option<()>),
     /// A list of commands.
     Allow(fn(&mut D, Vec<AllowDraft>)),
     /// Two bytes.
     Tag(fn(&mut D, [u8; 2])),
-    /// Text that is a secret, and is never shown.
+    /// A secret text, which is never shown.
     Secret(fn(&mut D, &str) -> Result<(), Fault>),
-    /// A word with a grammar of its own, which the text calls so; it is shown as it was written.
+    /// A word with its own grammar, named by the text; it is shown as it was written.
     Own(&'static str, fn(&mut D, &str) -> Result<(), Fault>),
-    /// A list of such words. The setter is told whether a word is the first of its list.
+    /// A list of such words. The flag passed to the setter marks the first word of the list.
     Owns(&'static str, fn(&mut D, &str, bool) -> Result<(), Fault>),
     Listen(fn(&mut D, Address)),
     Servers(fn(&mut D, Vec<ServerDraft>)),
-    /// A mapping of names to where their keys stand.
+    /// A mapping of command names to the positions of their keys.
     Commands(fn(&mut D, Vec<CommandDraft>)),
 }
 
@@ -99,7 +99,7 @@ const fn live<D>(
     Directive { name, kind, unwritten, origin: Native, runtime: true, text }
 }
 
-/// One of twemproxy's that `quickack set` may change.
+/// A row of twemproxy's that `quickack set` may change.
 const fn live_twemproxy<D>(
     name: &'static str,
     unwritten: Unwritten,
@@ -112,7 +112,7 @@ const fn live_twemproxy<D>(
 use Origin::{Native, Twemproxy};
 use Unwritten::{Required, Unset, Value};
 
-/// What may stand in a pool: twemproxy's own first.
+/// Directives of a pool, twemproxy's first.
 #[rustfmt::skip] // One row a thought: name, origin and default on its first line.
 pub static POOL: &[Directive<PoolDraft>] = &[
     row("listen", Twemproxy, Required, Kind::Listen(|pool, address| pool.listen = Some(address)),
@@ -317,7 +317,7 @@ pub static POOL: &[Directive<PoolDraft>] = &[
         "The same for the links to servers."),
 ];
 
-/// What may stand in the `global:` block: settings of the process.
+/// Directives of the `global:` block: settings of the process.
 #[rustfmt::skip] // As above.
 pub static GLOBAL: &[Directive<GlobalDraft>] = &[
     row("workers", Native, Value("auto"),
@@ -424,7 +424,7 @@ fn multi_key(word: &str) -> Option<MultiKey> {
     }
 }
 
-/// None where it is empty, which is no password to twemproxy either.
+/// Returns None if the value is empty, which twemproxy also treats as no password.
 fn redis_auth(word: &str) -> Result<Option<String>, Fault> {
     match word.len() {
         0 => Ok(None),
@@ -438,9 +438,9 @@ fn redis_auth(word: &str) -> Result<Option<String>, Fault> {
     }
 }
 
-/// twemproxy takes as many.
+/// twemproxy's limit.
 const REDIS_AUTH_LEN_MAX: usize = 255;
-/// More than anybody has; each that is used has links of its own.
+/// More than any deployment has. Each database in use has its own links.
 const DATABASES_MAX: u64 = 65_536;
 
 fn partial(word: &str) -> Option<Partial> {

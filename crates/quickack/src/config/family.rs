@@ -1,5 +1,5 @@
-//! What pools that speak one protocol have and others have not: words that stand in the wrong kind
-//! of pool are told, since none of them would do anything there.
+//! Directives that only pools of one protocol have. A directive in the wrong kind of pool is
+//! reported, since it would have no effect there.
 
 use proto::Protocol;
 
@@ -11,10 +11,10 @@ use super::rules::Rules;
 /// The name of Redis's and Valkey's protocol.
 pub const REDIS: &str = "redis";
 
-/// Words of pools that speak Redis.
+/// Directives of Redis pools.
 const OF_REDIS: &[&str] = &["redis_auth", "multi_key", "databases", "commands"];
 
-/// Words of pools that do not, and why.
+/// Directives of other pools only, each with its reason.
 const NOT_OF_REDIS: &[(&str, &str)] = &[
     ("merge_gets", "requests go to their servers as they are"),
     ("partial", "an MGET is answered whole or with an error"),
@@ -22,7 +22,7 @@ const NOT_OF_REDIS: &[(&str, &str)] = &[
 ];
 
 impl PoolDraft {
-    /// What clients and servers of the pool speak.
+    /// Returns the protocol of the pool's clients and servers.
     pub fn protocol(&self) -> &'static dyn Protocol {
         let of_redis = || proto::protocol(REDIS).filter(|_| self.redis == Some(true));
         self.protocol.or_else(of_redis).unwrap_or(proto::PROTOCOLS[0])
@@ -43,7 +43,7 @@ impl Rules<'_> {
         self.check_allowed(findings);
     }
 
-    /// `redis:` is twemproxy's word for what `protocol:` says.
+    /// `redis:` is twemproxy's name for the choice that `protocol:` makes.
     fn check_said_twice(&self, findings: &mut Findings) {
         let (Some(redis), Some(protocol)) = (self.draft.redis, self.draft.protocol) else { return };
         if redis != (protocol.name() == REDIS) {

@@ -1,4 +1,4 @@
-//! The directives' page of the reference, from their tables.
+//! The reference page of the directives, generated from their tables.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! The rules of one pool that look at more than one of its directives.
+//! The rules of one pool that involve more than one of its directives.
 
 use std::collections::HashSet;
 
@@ -12,12 +12,12 @@ use super::file::{Entry, Shape};
 use super::report::Spot;
 use super::running::Setting;
 
-/// A pool that was read, right or wrong.
+/// A pool as read, with or without errors.
 pub struct Rules<'r> {
     pub block: &'r Entry,
     pub entries: &'r [Entry],
     pub draft: &'r PoolDraft,
-    /// What was written, and what was set over it.
+    /// The settings of the file and those set at run time over them.
     pub settings: &'r [Setting],
 }
 
@@ -107,7 +107,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Whether it is in the file, or was set over it.
+    /// Returns whether the directive is in the file or was set at run time.
     pub fn is_written(&self, name: &str) -> bool {
         self.settings.iter().any(|setting| setting.name == name)
     }
@@ -116,8 +116,8 @@ impl Rules<'_> {
         self.entries.iter().find(|entry| entry.key == name)
     }
 
-    /// Where a directive got its value: at run time, or where it is written. The pool's name if
-    /// neither.
+    /// Returns the source of a directive's value: set at run time, or its place in the file.
+    /// Returns the place of the pool's name if there is neither.
     pub fn spot_of(&self, name: &str) -> Spot {
         let set = self.settings.iter().find(|setting| setting.name == name);
         match set.and_then(|setting| setting.set.as_ref()) {
@@ -127,7 +127,7 @@ impl Rules<'_> {
     }
 }
 
-/// What `auto_eject_hosts` means in our words.
+/// Translates `auto_eject_hosts` to the directive of our own.
 pub fn eject(auto_eject: bool) -> OnFailure {
     if auto_eject { OnFailure::Eject } else { OnFailure::FailFast }
 }

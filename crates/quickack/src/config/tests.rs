@@ -1,5 +1,6 @@
-//! The table against the plan, directive by directive; words against values; garbage.
+//! Tests the table against the plan, directive by directive; texts against values; garbage.
 
+mod faults;
 mod redis;
 
 use std::fs;
@@ -20,7 +21,7 @@ fn config(text: &str) -> Config {
     outcome.config.unwrap_or_else(|| panic!("{text}\n{report}"))
 }
 
-/// A pool with one more directive.
+/// Compiles a pool with one more directive.
 fn with(directive: &str) -> Config {
     config(&format!("{POOL_TEXT}  {directive}\n"))
 }
@@ -29,7 +30,7 @@ fn pool(config: &Config) -> &PoolPlan {
     &config.plan.pools[0]
 }
 
-/// Everything that a configuration says, as text.
+/// Renders everything in a configuration as text.
 fn shown(config: &Config) -> String {
     let pools: Vec<String> = config.plan.pools.iter().map(shown_pool).collect();
     let Config { plan, process, listeners, upstreams, .. } = config;
@@ -90,7 +91,7 @@ fn the_defaults_are_twemproxys() {
     assert!(!config.listeners[0].tcp.keepalive);
 }
 
-/// A directive, and what must be true of a pool with it.
+/// A directive, and a condition on a pool with it.
 type Effect = (&'static str, fn(&Config) -> bool);
 
 const EFFECTS: &[Effect] = &[
@@ -212,7 +213,7 @@ fn a_server_is_held_from_after_a_while_or_never() {
     assert_eq!([held("hold_after: off"), held("hold_after: 0s")], [None, None]);
 }
 
-/// A pool whose `users` are in a file that came with the text, or did not come.
+/// Compiles a pool whose `users` file came with the text, or did not come.
 fn with_users(contents: Option<&str>) -> Outcome {
     let mut attachments = Attachments::default();
     if let Some(contents) = contents {
@@ -363,7 +364,7 @@ fn a_file_without_an_end_is_not_a_configuration() {
     assert!(outcome.config.is_none());
 }
 
-/// Any text is either a configuration or has an error; every report can be shown.
+/// Any text either is a configuration or has an error; every report can be rendered.
 #[test]
 fn garbage_is_reported_and_never_panics() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/config");
@@ -384,7 +385,7 @@ fn garbage_is_reported_and_never_panics() {
             for _ in 0..=draw(3) {
                 let at = draw(text.len());
                 match draw(3) {
-                    // Something has to be left for the next change.
+                    // At least one byte must remain for the next change.
                     0 if text.len() > 1 => drop(text.remove(at)),
                     1 => text.insert(at, signs[draw(signs.len())]),
                     _ => text.truncate(at.max(1)),

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::guest::Guest;
+use super::client_state::ClientState;
 
 /// Who sends a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,8 @@ messages! {
         "The first message: the number of this worker, with the shared memory."
     Master Listeners { ids: Vec<u32> }
         "Listening sockets, one descriptor each; the next configuration names their pools."
-    Master Pokes { first: usize }
-        "Wakeups of the workers from `first` on, one descriptor each."
+    Master Wakeups { first: usize }
+        "The wakeups (eventfd) of the workers from `first` on, one descriptor each."
     Master Lock {}
         "The file whose record lock is the accept mutex."
     Master Prepare { epoch: u64 }
@@ -59,10 +59,12 @@ messages! {
         "The configuration is in force. This wakes a worker that has not seen the epoch yet."
     Master Abort { epoch: u64 }
         "The configuration will never be in force; discard it."
-    Worker Installed { epoch: u64, rows_in_use: Vec<u32> }
-        "It is installed. With it, removed ids that still have outstanding requests."
-    Worker RowsInUse { rows: Vec<u32> }
-        "Removed ids that still have outstanding requests; empty if there are none."
+    Worker Installed { epoch: u64, ids_in_use: Vec<u32> }
+        "It is installed. `ids_in_use`: removed pools and servers that still have outstanding \
+         requests."
+    Worker IdsInUse { ids: Vec<u32> }
+        "Removed pools and servers that still have outstanding requests; empty if there are \
+         none."
     Worker Failed { server: u32, failures: u32, why: String }
         "A server failed; `failures` counts its failures in a row in this worker."
     Worker Answered { server: u32, probe: bool }
@@ -77,11 +79,11 @@ messages! {
         "Hand over clients that have nothing outstanding until `keep` are left: others have fewer."
     Worker Leaving {}
         "The worker was told to exit by a signal: it drains."
-    Worker Clients { client: Guest }
+    Worker Clients { client: ClientState }
         "Connections of clients that have nothing outstanding, one descriptor each, for other \
          workers. They all have the same pool, protocol, login, database, protocol version and \
          client names."
-    Master Adopt { client: Guest }
+    Master Adopt { client: ClientState }
         "Connections of clients from another worker, one descriptor each."
     Master Drain { timeout_us: u64 }
         "Accept no more clients, answer outstanding requests, close at request ends, and exit."

@@ -1,5 +1,5 @@
 //! Which servers are out of their rings: decided here, once, for all workers. Workers report what
-//! they see; the jury weighs it; the board's health epoch makes all of them change at once.
+//! they see; the jury weighs it; the scoreboard's health epoch makes all of them change at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,9 +36,9 @@ impl Health {
         });
     }
 
-    /// A row has another meaning from now on.
-    pub fn forget_row(&mut self, row: u32) {
-        self.failing.remove(&row);
+    /// An id is another server's from now on.
+    pub fn forget_id(&mut self, id: u32) {
+        self.failing.remove(&id);
     }
 
     fn follow(&mut self, plan: &Plan) -> Vec<Verdict> {
@@ -83,8 +83,8 @@ impl Master {
             Verdict::Return(server) => (server, false),
         };
         let changes: Vec<(u32, bool)> = verdicts.iter().map(change).collect();
-        self.board.set_ejected(&changes);
-        let sheet = self.board.master_sheet();
+        self.scoreboard.set_ejected(&changes);
+        let sheet = self.scoreboard.master_sheet();
         for (server, ejected) in changes {
             let name = self.health.names.get(&server).map_or("a server", String::as_str);
             let counters = sheet.counters(server);
@@ -102,20 +102,21 @@ impl Master {
     }
 
     /// As the statistics tell it.
-    pub(super) fn health_of(&self, row: u32) -> crate::stats::Health {
-        if !self.board.is_ejected(row) {
-            return match self.health.failing.contains_key(&row) {
+    pub(super) fn health_of(&self, id: u32) -> crate::stats::Health {
+        if !self.scoreboard.is_ejected(id) {
+            return match self.health.failing.contains_key(&id) {
                 true => crate::stats::Health::Down,
                 false => crate::stats::Health::Up,
             };
         }
-        let since_us = self.board.master_sheet().counters(row).value(metrics::Server::EjectedAt);
+        let since_us =
+            self.scoreboard.master_sheet().counters(id).value(metrics::Server::EjectedAt);
         crate::stats::Health::Ejected { since_us }
     }
 
-    /// Who is out, by name.
+    /// The names of the servers that are out.
     pub(super) fn ejected_servers(&self) -> Vec<String> {
-        let names = self.health.names.iter().filter(|(row, _)| self.board.is_ejected(**row));
+        let names = self.health.names.iter().filter(|(id, _)| self.scoreboard.is_ejected(**id));
         names.map(|(_, name)| name.clone()).collect()
     }
 }

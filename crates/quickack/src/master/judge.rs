@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::orders::Desk;
+use super::admin_server::AdminServer;
 use super::{Master, say};
 use crate::config::{self, Affinity, Config};
 use crate::log::{Level, Log};
@@ -33,12 +33,12 @@ impl Master {
             told.push(format!("{} was removed and is created again", path.display()));
         }
         affinity(config)?;
-        self.try_places(config, addresses)?;
+        self.try_opening(config, addresses)?;
         Ok(told)
     }
 
     /// Whether what only the master opens could be opened.
-    fn try_places(
+    fn try_opening(
         &self,
         config: &Config,
         addresses: &BTreeMap<String, String>,
@@ -49,7 +49,7 @@ impl Master {
                 .map_err(|error| format!("cannot open the new log: {error}"))?;
         }
         match &new.stats {
-            Some(address) if new.stats != old.stats => Desk::try_stats(address, addresses)
+            Some(address) if new.stats != old.stats => AdminServer::try_stats(address, addresses)
                 .map_err(|error| format!("cannot open the stats port {address}: {error}")),
             _ => Ok(()),
         }
@@ -62,7 +62,7 @@ impl Master {
             let text = format!("cannot open the new log: {error}; still writing to the old one");
             say(&mut self.log, Level::Error, &text);
         }
-        if let Err(error) = self.desk.listen_for_stats(
+        if let Err(error) = self.admin.listen_for_stats(
             process.stats.as_ref(),
             &self.running.addresses,
             &self.events,

@@ -1,4 +1,4 @@
-//! A book with known values, in each of its forms; and a real nutcracker's beside ours.
+//! Renders known counters in each form, and compares with the output of a real nutcracker.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -41,14 +41,14 @@ fn facts() -> Facts {
     }
 }
 
-/// Two workers, a pool that did something, and one that did nothing.
+/// Takes a snapshot of two workers, a pool with traffic, and a pool without.
 fn snapshot() -> Snapshot {
-    // The first slot of the book is the master's.
+    // The first slot is the master's.
     let (book, plan) = (Book::private(3, 8), plan());
     fill(&book.sheet(1), &plan, 1);
     fill(&book.sheet(2), &plan, 1000);
     let ejected = plan.pools[0].servers[1].row;
-    let health = |row| match row == ejected {
+    let health = |id| match id == ejected {
         true => Health::Ejected { since_us: (SECOND - 90) * 1_000_000 },
         false => Health::Up,
     };
@@ -56,7 +56,7 @@ fn snapshot() -> Snapshot {
 }
 
 fn fill(sheet: &Sheet, plan: &Plan, factor: u64) {
-    let worker = sheet.counters::<Worker>(PROCESS_ROW);
+    let worker = sheet.counters::<Worker>(WHOLE_WORKER);
     worker.set(Worker::ClientsNow, 3 * factor);
     worker.add(Worker::Accepts, 5 * factor);
     worker.add(Worker::Turns, 100 * factor);
@@ -145,7 +145,7 @@ fn nutcracker_has_the_same_names_in_the_same_nesting() {
     assert_eq!(names(&ours, ""), names(&theirs, ""));
 }
 
-/// Every name with the names that it stands under, and what kind of value it has.
+/// Returns every name with its path and the kind of its value.
 fn names(value: &Value, under: &str) -> BTreeSet<String> {
     let Value::Object(map) = value else {
         return BTreeSet::from([format!("{under} is a number: {}", value.is_u64())]);
@@ -153,7 +153,7 @@ fn names(value: &Value, under: &str) -> BTreeSet<String> {
     map.iter().flat_map(|(name, value)| names(value, &format!("{under} > {name}"))).collect()
 }
 
-/// What a nutcracker with the same pools says.
+/// Returns the output of a nutcracker with the same pools.
 fn nutcrackers() -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();

@@ -11,13 +11,13 @@ use proxy::plan::{Plan, PoolPlan};
 
 use crate::config::{self, Affinity, Config, Override, Severity, Source};
 use crate::event::{Install, Listener, Target, TargetAddress};
-use crate::ipc::installation::{AcceptMode, Installation, number};
+use crate::ipc::installation::{AcceptMode, Installation, assign_ids};
 
 /// A configuration that can be installed.
 pub struct Prepared {
     pub epoch: u64,
     pub install: Install,
-    /// What pools and servers are called, by row.
+    /// What pools and servers are called, by id.
     pub names: HashMap<u32, String>,
     pub affinity: Affinity,
     pub mode: AcceptMode,
@@ -38,7 +38,7 @@ pub fn compile(
         let errors = outcome.report.count(Severity::Error);
         return Err(format!("it has {errors} errors here"));
     };
-    number(&mut config.plan, &installation.pools);
+    assign_ids(&mut config.plan, &installation.pools);
     let targets = targets(&config, installation)?;
     let listeners = listeners(&config, installation, slot, passed)?;
     let names = names(&config.plan);
@@ -83,10 +83,10 @@ fn targets(config: &Config, installation: &Installation) -> Result<BTreeMap<u32,
     let mut targets = BTreeMap::new();
     for (pool, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
         for server in &pool.servers {
-            let place = installation.places.get(&server.row).ok_or("a server has no address")?;
-            let address = match place.strip_prefix('/') {
-                Some(_) => TargetAddress::Unix(PathBuf::from(place)),
-                None => TargetAddress::Tcp(place.parse().map_err(|_| "no address")?),
+            let text = installation.addresses.get(&server.row).ok_or("a server has no address")?;
+            let address = match text.strip_prefix('/') {
+                Some(_) => TargetAddress::Unix(PathBuf::from(text)),
+                None => TargetAddress::Tcp(text.parse().map_err(|_| "no address")?),
             };
             let (nodelay, keepalive) = (upstream.tcp.nodelay, upstream.tcp.keepalive);
             targets.insert(server.row, Target { address, nodelay, keepalive });
@@ -136,7 +136,7 @@ fn names(plan: &Plan) -> HashMap<u32, String> {
     names
 }
 
-/// Descriptors beside listeners, links, pokes and clients: the loop, signals, the channel, the
+/// Descriptors beside listeners, links, wakeups and clients: the loop, signals, the channel, the
 /// lock, the log, those that are being handed over, a reserve.
 const DESCRIPTORS_OWN: usize = 24;
 

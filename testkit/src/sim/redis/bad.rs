@@ -1,4 +1,5 @@
-//! What the proxy answers by itself, and what it refuses: in Redis's own words, where it has some.
+//! Requests that the proxy answers by itself, and requests that it refuses, with Redis's own errors
+//! where it has some.
 
 use crate::sim::ask::Asker;
 
@@ -7,7 +8,7 @@ use super::ledger::{Kind, Loose, Wish};
 use super::resp::{put_array, put_bulk};
 
 impl Asker<'_> {
-    /// What clients ask when they connect, and when they are bored.
+    /// Sends the local commands that clients use at connect and when idle.
     pub fn redis_local(&mut self) {
         let name = format!("n{}", self.client.requests);
         let (kind, arguments): (Kind, &[&[u8]]) = match self.random.below(12) {
@@ -44,7 +45,7 @@ impl Asker<'_> {
         self.plain(Wish::new(kind, false, Vec::new()), arguments);
     }
 
-    /// Everything that a client has said about itself is forgotten.
+    /// Resets all session settings of the client.
     fn reset(&mut self) {
         let kind = Kind::Exactly(b"+RESET\r\n".to_vec());
         self.plain(Wish::new(kind, false, Vec::new()), &[b"RESET"]);
@@ -73,7 +74,7 @@ impl Asker<'_> {
         self.plain(Wish::new(Kind::Begins(words), false, Vec::new()), arguments);
     }
 
-    /// Something after which the proxy closes, and more that nobody may answer.
+    /// Sends a request after which the proxy closes, and more that must not be answered.
     pub fn redis_closing(&mut self) {
         const BAD: &[&[u8]] = &[
             b"*1\r\n+GET\r\n",

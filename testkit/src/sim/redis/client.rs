@@ -1,5 +1,5 @@
-//! What Redis clients ask: of everything something, in pipelines, in several databases and both
-//! versions of RESP, with and without answers.
+//! The requests of Redis clients: all kinds, in pipelines, in several databases and both versions
+//! of RESP, with and without answers.
 
 use crate::sim::ask::Asker;
 use crate::sim::client::Asked;
@@ -8,27 +8,27 @@ use super::inline::{is_inline, put_inline};
 use super::ledger::{From, Kind, Loose, Wish};
 use super::resp::{put_array, put_bulk};
 
-/// What a client has said about itself.
+/// A client's session settings.
 pub struct Talk {
     pub space: u32,
     pub dialect: u8,
     pub muted: Muted,
-    /// Its last request decides how the next ones are meant: it waits for the answer.
+    /// Its last request determines the meaning of the next ones, so it waits for the answer.
     pub waits: bool,
-    /// Its scan: the cursor that it was given, and where that goes on.
-    /// The last is the event at which it was told.
+    /// Its scan: the cursor that it was given, the position behind it, and the event at which it
+    /// was given.
     pub scan: Option<(Vec<u8>, From, u64)>,
-    /// The keys that it found on its way.
+    /// The keys that the scan has found.
     pub found: Vec<Vec<u8>>,
     pub name: String,
 }
 
-/// Which answers it wants.
+/// The reply mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Muted {
     No,
     Yes,
-    /// All but the next.
+    /// All answers but the next.
     Next,
 }
 
@@ -117,7 +117,7 @@ impl Asker<'_> {
         self.client.talk.as_mut().expect("it speaks Redis")
     }
 
-    /// All keys of its database, and then all of them again one by one.
+    /// Reads all keys of its database at once, and then each of them alone.
     pub fn read_all_redis(&mut self) {
         if self.talk().muted != Muted::No {
             self.say_mute("ON");
@@ -128,7 +128,7 @@ impl Asker<'_> {
             self.keyed("GET", Wish::new(Kind::Single, false, vec![key]), &[]);
         }
         self.one_of("DBSIZE", Kind::Size);
-        // Its server has forgotten it just now.
+        // Its server has just forgotten the script.
         let known = self.book.redis.scripts.get(&self.client.pool).cloned().unwrap_or_default();
         if let Some(script) = known.last().copied() {
             let keys = vec![self.key() as u8];
@@ -207,7 +207,7 @@ impl Asker<'_> {
             ("TOUCH", false),
         ]);
         let keys = self.some_keys(260);
-        // Where there is but one key, that is how many of them there are.
+        // Such a command with one key counts only that key.
         self.keyed(word, Wish::new(Kind::Sum, writes, keys), &[]);
     }
 
@@ -218,7 +218,7 @@ impl Asker<'_> {
         self.paired("MSET", Wish::new(Kind::All, true, keys), &values);
     }
 
-    /// Their keys must live together.
+    /// Sends a command whose keys must be on one server.
     fn together(&mut self) {
         let mut keys = self.some_keys(4);
         if self.random.permille(400) {
@@ -254,7 +254,7 @@ impl Asker<'_> {
             4 if !known.is_empty() => {
                 let sha = sha(*self.random.pick(&known));
                 let wish = Wish::new(Kind::Known, false, Vec::new());
-                // The second one says whose question it is, and nobody has loaded that.
+                // The second hash identifies the request; nobody has loaded a script with it.
                 let mark = format!("{:040x}", MARK + u64::from(number));
                 self.broadcast(wish, &[b"SCRIPT", b"EXISTS", &sha, mark.as_bytes()]);
             }
@@ -271,7 +271,7 @@ impl Asker<'_> {
                 let (script, text) = match known.is_empty() || self.random.permille(50) {
                     true => (None, sha(u32::MAX)),
                     false => {
-                        // Mostly a new one: that others have loaded too.
+                        // Usually a recent script, which other clients have loaded too.
                         let first = known.len().saturating_sub(3);
                         let script = *self.random.pick(&known[first..]);
                         (Some(script), sha(script))
@@ -286,7 +286,7 @@ impl Asker<'_> {
         }
     }
 
-    /// A script, the number of keys, the keys.
+    /// Sends a script, the number of keys, and the keys.
     fn numbered(&mut self, word: &str, script: &[u8], wish: Wish) {
         let keys = self.key_texts(&wish.keys);
         let count = keys.len().to_string();
@@ -353,7 +353,7 @@ impl Asker<'_> {
 
     fn hello(&mut self) {
         let version = if self.random.permille(600) { 3 } else { 2 };
-        // What it says of itself is known when it is answered.
+        // The session settings take effect when the request is answered.
         if self.talk().muted != Muted::No {
             return;
         }
@@ -378,7 +378,7 @@ impl Asker<'_> {
             "OFF" => Muted::Yes,
             _ => Muted::Next,
         };
-        // `ON` is answered always, the others never.
+        // `ON` is always answered, the others never are.
         talk.muted = if word == "ON" { Muted::No } else { Muted::Yes };
         self.plain(
             Wish::new(OK.into(), false, Vec::new()),
@@ -387,7 +387,7 @@ impl Asker<'_> {
         self.talk().muted = after;
     }
 
-    /// The keys of a wish as they are sent, each with its number.
+    /// Returns the keys of a request as they are sent, each with its number.
     fn key_texts(&self, keys: &[u8]) -> Vec<Vec<u8>> {
         let wish = self.book.redis.wishes.len();
         let text = |(at, key): (usize, &u8)| {
@@ -404,7 +404,7 @@ impl Asker<'_> {
         self.ask_for(wish, &arguments);
     }
 
-    /// Each key with its value.
+    /// Sends each key with its value.
     fn paired(&mut self, word: &str, mut wish: Wish, values: &[Vec<u8>]) {
         let keys = self.key_texts(&wish.keys);
         let mut arguments = vec![word.as_bytes()];
@@ -415,7 +415,7 @@ impl Asker<'_> {
         self.ask_for(wish, &arguments);
     }
 
-    /// It goes to all servers, or to each in turn.
+    /// Sends a command that goes to all servers, or to each in turn.
     fn broadcast(&mut self, mut wish: Wish, arguments: &[&[u8]]) {
         wish.parts.resize_with(SERVERS_MAX, Default::default);
         self.ask_for(wish, arguments);
@@ -439,7 +439,7 @@ impl Asker<'_> {
         self.wish(wish, before, false);
     }
 
-    /// What has just been written is a wish of this client's.
+    /// Records the command just written as a request of this client.
     pub fn wish(&mut self, wish: Wish, before: usize, is_last: bool) {
         let talk = self.client.talk.as_mut().expect("it speaks Redis");
         let quiet = talk.muted != Muted::No;
@@ -455,12 +455,12 @@ impl Asker<'_> {
     }
 }
 
-/// What stands for a script's hash.
+/// Returns the stand-in for a script's hash.
 pub fn sha(wish: u32) -> Vec<u8> {
     format!("{wish:040x}").into_bytes()
 }
 
-/// What is always answered so.
+/// A command that always gets the same answer.
 pub struct Simple(&'static [u8]);
 
 impl std::convert::From<Simple> for Kind {
@@ -471,11 +471,11 @@ impl std::convert::From<Simple> for Kind {
 
 pub const OK: Simple = Simple(b"+OK\r\n");
 
-/// What is answered before the proxy closes.
+/// The answer before the proxy closes.
 pub const PROTOCOL_ERROR: &[u8] = b"-ERR Protocol error: ";
 
-/// Above all numbers of scripts: a hash that is a question's own.
+/// Greater than all numbers of scripts: marks a hash that identifies a request.
 pub const MARK: u64 = 1 << 40;
 
-/// More than any pool has.
+/// More servers than any pool has.
 pub const SERVERS_MAX: usize = 8;

@@ -1,4 +1,4 @@
-//! The first words on a link, by which it comes into its lane, and a model server's answer to them.
+//! The handshake on a link, which sets its connection key, and a model server's answer to it.
 
 use proto::Lane;
 use proxy::plan::PoolPlan;
@@ -9,7 +9,7 @@ use crate::sim::server::{Place, Server, Trick};
 use super::resp::{put_bulk, put_line};
 use super::server::{LOADING, Words};
 
-/// The first words on a link of each lane of a pool.
+/// The handshakes for each connection key of a pool.
 pub struct Greetings(Vec<(Lane, Vec<u8>)>);
 
 impl Greetings {
@@ -27,17 +27,12 @@ impl Greetings {
         Greetings(rows)
     }
 
-    /// Whether these are the first words on a link, whole.
-    pub fn are(&self, text: &[u8]) -> bool {
-        self.0.iter().any(|(_, row)| row == text)
-    }
-
-    /// Whether these are the first words on a link, or their beginning.
+    /// Returns whether the text is a handshake or the beginning of one.
     pub fn begin(&self, text: &[u8]) -> bool {
         self.0.iter().any(|(_, row)| row.starts_with(text))
     }
 
-    /// The first words at the start of `text`, and whom they make the link.
+    /// Returns the handshake at the start of `text`, with its connection key.
     fn find(&self, text: &[u8]) -> Option<&(Lane, Vec<u8>)> {
         let longer = |row: &&(Lane, Vec<u8>)| row.1.len() > text.len() && row.1.starts_with(text);
         if self.0.iter().any(|row| longer(&row)) {
@@ -49,7 +44,7 @@ impl Greetings {
 }
 
 impl Server {
-    /// The first words on a link are answered.
+    /// Answers the handshake on a link.
     pub fn greet(&mut self, input: &[u8], conn: &mut Conn, place: &mut Place<'_>) -> Option<usize> {
         let (lane, text) = place.greetings.find(input)?.clone();
         let start = conn.output.len();
@@ -70,7 +65,8 @@ impl Server {
                 put_line(&mut conn.output, "?what");
                 conn.poison = conn.poison.or(Some((start, conn.output.len())));
             }
-            // Nothing of what a greeting says may be refused so, and it must not be believed.
+            // No part of a handshake may be refused in this way, because the refusal must not be
+            // believed.
             Trick::ErrorLine | Trick::None | Trick::NoSocket => {}
         }
         conn.lane = Some(lane);

@@ -1,6 +1,6 @@
-//! A model Redis server. It is stricter than Redis: what reaches it must be canonical, bear the
-//! number of a wish that may be fulfilled now, and come on a link of the right database and
-//! version of RESP, which were chosen in the first words on it and never again.
+//! A model Redis server. It is stricter than Redis. A command must be canonical, carry the number
+//! of a request that may be executed now, and arrive on a link of the right database and version of
+//! RESP. The link's handshake selects both, once and for all.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use super::client::MARK;
 use super::ledger::{From, Kind, Loose, Said, Wish};
 use super::resp::{self, put_array, put_bulk, put_line, put_null, put_number};
 
-/// A command as the server reads it.
+/// A command as the server parses it.
 pub struct Words<'a> {
     input: &'a [u8],
     places: Vec<Range<usize>>,
@@ -42,7 +42,8 @@ impl<'a> Words<'a> {
 }
 
 impl Server {
-    /// Executes the first command of a connection, or its first words; false if it is not whole.
+    /// Executes the first command of a connection, or its handshake; returns false if it is not
+    /// whole.
     pub fn serve_redis(&mut self, conn: &mut Conn, place: &mut Place<'_>) -> bool {
         let input = std::mem::take(&mut conn.input);
         let used = match conn.lane {
@@ -119,7 +120,7 @@ impl Server {
         u32::try_from(script).is_ok_and(|script| scripts.contains(&script))
     }
 
-    /// An error in place of the reply; nothing is done.
+    /// Sends an error in place of the reply; nothing is executed.
     fn say_refusal(
         &mut self,
         line: &str,
@@ -138,13 +139,13 @@ impl Server {
             said(what, reply.clone(), event, conn, place);
         } else {
             place.book.redis.errors.push((event, Rc::from(&reply[..])));
-            // Whoever bears no number may have met it as well.
+            // A command without a number may have met it as well.
             self.trouble.any = event;
         }
         conn.output.extend_from_slice(&reply);
     }
 
-    /// An error that any command may meet, of which some say that it can be asked again.
+    /// Sends an error that any command may meet; some of these errors are retryable.
     fn refuse_redis(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         let line = *place.random.pick(&[
             "-OOM command not allowed when used memory > 'maxmemory'.",
@@ -209,7 +210,7 @@ impl Server {
         put_number(&mut conn.output, sum);
     }
 
-    /// All keys of the database, each with the name of this server.
+    /// Lists all keys of the database, each with the name of this server.
     fn list_keys(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         let number = mark(words.at(1));
         place.check_wish(number, conn);
@@ -253,7 +254,8 @@ impl Server {
         place.book.redis.done(number, place.server, Rc::from(tail));
     }
 
-    /// What bears no number: anybody's who asks the same in this lane.
+    /// Sends a reply without a number: any client with the same request and connection key may get
+    /// it.
     fn say_loose(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         let what = loose_of(&words.name).expect("the caller looked");
         let count = if what == Loose::Setting { 3 } else { 1 };
@@ -301,7 +303,7 @@ impl Server {
         let model = self.redis.as_mut().expect("it is Redis");
         match words.text(1).to_ascii_uppercase().as_str() {
             "LOAD" => {
-                // It may be loaded again by anybody who misses it.
+                // Any client that misses the script may load it again.
                 let number =
                     words.text(2).strip_prefix("return ").expect("a script of the model's");
                 let number: u32 = number.parse().expect("a number");
@@ -335,7 +337,8 @@ impl Server {
 }
 
 impl Place<'_> {
-    /// Which wishes the keys of a command are of: number, place in it, key. All are checked.
+    /// Returns the requests of a command's keys: number, index of the key in it, key. Checks all of
+    /// them.
     fn wishes(
         &mut self,
         words: &Words<'_>,
@@ -359,7 +362,7 @@ impl Place<'_> {
         (number, at, number_of)
     }
 
-    /// That wish may be fulfilled now.
+    /// Checks that the request may be executed now.
     fn check_wish(&mut self, number: u32, conn: &Conn) {
         let lane = (conn.space() as u32, conn.dialect());
         self.book.redis.check(number, self.pool, lane);
@@ -368,12 +371,12 @@ impl Place<'_> {
         }
     }
 
-    /// A scan goes on where it was told to.
+    /// Checks that a scan continues at its position.
     fn check_scan(&self, number: u32, cursor: u64) {
         let wish = &self.book.redis.wishes[number as usize];
         match wish.from {
             From::Unknown => {}
-            // Where the ring has turned, nobody knows what is first or next.
+            // After a change of the ring, the first or next server is unknown.
             _ if self.rings.has_turned(wish.since.min(wish.arrived)) => {}
             From::Start => assert_eq!(cursor, 0, "a scan begins in the middle"),
             From::At { server, cursor: own } => {
@@ -387,20 +390,20 @@ impl Place<'_> {
     }
 }
 
-/// The key, the wish and the place in it.
+/// Returns the key, the request's number and the index in it.
 pub fn split_key(text: &str) -> (&str, u32, usize) {
     let (key, mark) = text.rsplit_once('#').unwrap_or_else(|| panic!("no key: {text:?}"));
     let (wish, at) = mark.split_once('.').expect("a wish and a place");
     (key, wish.parse().expect("a number"), at.parse().expect("a number"))
 }
 
-/// Whose command it is, if it says so.
+/// Returns the request of a command, if the command carries its number.
 fn wish_of(words: &Words<'_>, place: &Place<'_>) -> Option<u32> {
     match words.name.as_str() {
         "DBSIZE" | "RANDOMKEY" | "TIME" | "INFO" | "CONFIG" | "FLUSHDB" | "FLUSHALL" => None,
         "KEYS" => Some(mark(words.at(1))),
         "SCAN" => Some(mark(words.at(3))),
-        // A loading may be a repair, which is nobody's.
+        // A load may be the proxy's own recovery, which belongs to no request.
         "SCRIPT" if words.at(1).eq_ignore_ascii_case(b"EXISTS") => Some(mark_of_sha(words.text(3))),
         "SCRIPT" if words.at(1).eq_ignore_ascii_case(b"LOAD") => {
             let number: u32 = words.text(2).strip_prefix("return ")?.parse().ok()?;
@@ -454,13 +457,13 @@ fn mark_of_sha(text: &str) -> u32 {
     (number % MARK) as u32
 }
 
-/// The number that a value begins with.
+/// Returns the number at the start of a value.
 pub fn leading(value: &[u8]) -> u64 {
     let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
     std::str::from_utf8(&value[..digits]).expect("digits").parse().expect("a number")
 }
 
-/// Cursors of servers are no small numbers.
+/// Makes a cursor: servers' cursors are not small numbers.
 fn cursor_of(place: usize) -> u64 {
     (place as u64) << 40 | 7
 }
@@ -469,16 +472,16 @@ fn place_of(cursor: u64) -> usize {
     (cursor >> 40) as usize
 }
 
-/// Something that cannot answer this command.
+/// Sends a reply that is impossible for this command.
 fn poison(words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
     const NOTHING: &[&str] =
         &["?what", "hello", "$-7", "*x", ">1\r\n+message", "$99999999999999999", ":", "*+1", ""];
-    // It has an element for each of its keys.
+    // The reply must have one element for each of its keys.
     const NO_ELEMENTS: &[&str] = &["*0", ":1", "+OK", "$1\r\nx", "*-1", "*1000"];
     let wrong =
         if words.name == "MGET" && place.random.permille(500) { NO_ELEMENTS } else { NOTHING };
     put_line(&mut conn.output, place.random.pick::<&str>(wrong));
-    // What follows looks well, and must not be believed.
+    // The bytes that follow look valid, and must not be believed.
     if place.random.permille(300) {
         put_line(&mut conn.output, "+OK");
     }
@@ -487,5 +490,5 @@ fn poison(words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
 pub const LOADING: &str = "-LOADING Redis is loading the dataset in memory";
 const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.";
 
-/// The most keys in a message of several clients' or of a split request.
+/// Limit on keys in a message for several clients, or in a part of a split request.
 const KEYS_MAX: usize = 260;

@@ -1,4 +1,4 @@
-//! What a model server holds: the keys of each of its databases, scripts, and its state.
+//! A model server's data: the keys of each of its databases, scripts, and its state.
 
 use std::collections::BTreeSet;
 
@@ -6,22 +6,22 @@ use proxy::Time;
 
 use crate::sim::scene::Key;
 
-/// What a key holds.
+/// The value of a key.
 #[derive(Clone)]
 pub enum Held {
     Text(Vec<u8>),
     List(Vec<Vec<u8>>),
 }
 
-/// A Redis server's mind.
+/// The state of a Redis server.
 pub struct Model {
     /// By database, then by key.
     pub spaces: Vec<Vec<Option<Held>>>,
-    /// The scripts it knows, by the wish that loaded them.
+    /// The scripts it knows, as the numbers of the requests that loaded them.
     pub scripts: BTreeSet<u32>,
     /// Until then it answers that it is loading.
     pub loads_until: Time,
-    /// It knows `HELLO`, and so RESP3.
+    /// It supports `HELLO`, and so RESP3.
     pub speaks_three: bool,
 }
 
@@ -35,13 +35,13 @@ impl Model {
         }
     }
 
-    /// The keys of a database, each with the place of its server.
+    /// Returns the keys of a database, each with the index of its server.
     pub fn keys(&self, space: usize, keys: &[Key], server: usize) -> Vec<Vec<u8>> {
         let held = (0..keys.len()).filter(|key| self.spaces[space][*key].is_some());
         held.map(|key| format!("{}@{server}", keys[key].text).into_bytes()).collect()
     }
 
-    /// It has lost everything.
+    /// Removes all data.
     pub fn forget(&mut self) {
         self.spaces.iter_mut().for_each(|space| space.fill(None));
         self.scripts.clear();

@@ -1,5 +1,5 @@
-//! The model server's commands that are answered as a whole: those of one key, and those whose
-//! keys live together.
+//! The model server's commands with one answer: those of one key, and those whose keys must be on
+//! one server.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ struct Deed<'a> {
     name: &'a str,
     wish: u32,
     keys: Vec<usize>,
-    /// What stands behind its first key.
+    /// The arguments after its first key.
     rest: Vec<&'a [u8]>,
 }
 
@@ -40,7 +40,7 @@ impl Server {
         *self.slot(key, conn) = Some(Held::Text(value));
     }
 
-    /// A command with one reply, by its name and its arguments.
+    /// Executes a command with one reply.
     pub fn whole(
         &mut self,
         name: &str,
@@ -138,7 +138,7 @@ impl Server {
             }
             "APPEND" => {
                 let mut text = old.unwrap_or_default();
-                // A run may last.
+                // A run may be long.
                 text.truncate(APPENDED_MAX);
                 text.extend_from_slice(deed.rest[0]);
                 put_number(out, text.len() as i64);

@@ -1,11 +1,11 @@
-//! Replies of every shape: what a server may say to a command whose reply the proxy knows nothing
-//! of, errors in the middle, nested and long ones among them.
+//! Replies of every shape, for commands whose replies the proxy does not interpret: errors inside,
+//! nested and long replies.
 
 use crate::sim::random::Random;
 
 use super::resp::{put_array, put_bulk, put_null};
 
-/// A random reply in which the number of its wish stands, so that it is nobody else's.
+/// Makes a random reply that contains the number of its request, so that it fits no other.
 pub fn grow(random: &mut Random, dialect: u8, wish: u32, long: bool) -> Vec<u8> {
     let mut out = Vec::new();
     if dialect == 3 && random.permille(50) {
@@ -19,7 +19,7 @@ pub fn grow(random: &mut Random, dialect: u8, wish: u32, long: bool) -> Vec<u8> 
     put_array(&mut out, count + 1);
     put_bulk(&mut out, wish.to_string().as_bytes());
     for _ in 0..count {
-        // Depth costs nothing, but a long reply of long ones would.
+        // Depth is cheap, but a long reply of long replies is not.
         let depth = if count > 60 { 0 } else { 3 };
         let long = long && count < 6;
         leaf_or_more(random, dialect, depth, long, &mut out);

@@ -1,5 +1,5 @@
-//! How a binary request reaches a server, which speaks text: in classic words where they mean
-//! exactly the same on every server, else in meta's where the server has them.
+//! Adapts a binary request to a server, which uses text: to classic commands where they mean
+//! exactly the same on every server, and otherwise to meta commands where the server has them.
 
 use super::super::commands::{
     self, ADD, APPEND, CACHEDUMP, CAS, DECR, DELETE, FLUSH_ALL, GATS_ONE, INCR, MA, MD, MG, MS,
@@ -17,7 +17,7 @@ const NO_META: &str = "refused by the proxy: this needs the meta commands, which
 /// The expiry with which an `Increment` creates nothing.
 const NO_CREATE: u32 = u32::MAX;
 
-/// The form of a single request for a server with these skills.
+/// Returns the form of a single request for a server with these capabilities.
 pub(super) fn carry(request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
     let said = Said::read(request, head);
     match (said.classic(), skills) {
@@ -44,8 +44,8 @@ pub(super) fn write_head(request: &Request, head: &[u8], ask: Ask, out: &mut Vec
     out.extend_from_slice(b"\r\n");
 }
 
-/// The packet that removes the key of a `Set`. An `Add` and the others leave theirs, as in
-/// memcached.
+/// Writes the packet that removes the key of a `Set`. As in memcached, an `Add` and the others keep
+/// theirs.
 pub(super) fn write_removal(request: &Request, head: &[u8], out: &mut Vec<u8>) -> bool {
     let said = Said::read(request, head);
     let removes = said.shape == Shape::Store(Mode::Set);
@@ -55,7 +55,7 @@ pub(super) fn write_removal(request: &Request, head: &[u8], out: &mut Vec<u8>) -
     removes
 }
 
-/// What ends the data block: the value of a binary packet has no trailer.
+/// Writes the end of the data block, since the value of a binary packet has no trailer.
 pub(super) fn write_tail(request: &Request, out: &mut Vec<u8>) {
     if matches!(opcodes::opcode(request.command).shape, Shape::Store(_) | Shape::Concat { .. }) {
         out.extend_from_slice(b"\r\n");
@@ -73,7 +73,7 @@ pub(super) fn open_fetch(request: &Request, head: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// What the bytes of a request say.
+/// The fields of a request.
 struct Said<'a> {
     header: Header,
     shape: Shape,
@@ -90,16 +90,16 @@ impl<'a> Said<'a> {
         Said { header, shape: row.shape, quiet, head, key: header.key(head) }
     }
 
-    /// The classic form that means the same on every server. But for a read it tells no cas number,
-    /// so it serves where the client would see none: good news that a quiet request hides, and a
-    /// `Delete`.
+    /// Returns the classic form that means the same on every server. Except for a read, its reply
+    /// contains no cas number. So it serves where the client would see none: for a success that a
+    /// quiet request hides, and for a `Delete`.
     fn classic(&self) -> Option<u16> {
         let free = self.header.cas == 0;
         match self.shape {
             _ if !is_plain(self.key) => None,
             Shape::Delete if free => Some(DELETE),
-            // Not `mg`, though its answer would be shorter: of a stale item that takes the right to
-            // renew it, which nobody here could be told of.
+            // Not `mg`, though its answer would be shorter. On a stale item it takes the right to
+            // renew the item, and this client could not be informed of that.
             Shape::Touch { .. } => Some(GATS_ONE),
             Shape::Store(_) if self.quiet && !free => Some(CAS),
             Shape::Store(mode) if self.quiet => Some(match mode {
@@ -117,7 +117,7 @@ impl<'a> Said<'a> {
         }
     }
 
-    /// The form for a server with these skills.
+    /// Returns the form for a server with these capabilities.
     fn other(&self, skills: Skills) -> Option<u16> {
         match self.shape {
             _ if !skills.meta => None,
@@ -136,7 +136,7 @@ impl<'a> Said<'a> {
         }
     }
 
-    /// No more words than servers look at.
+    /// Writes no more words than servers read.
     fn write_stats(&self, command: u16, out: &mut Vec<u8>) {
         out.extend_from_slice(b"stats");
         let words = self.key.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
@@ -184,7 +184,7 @@ impl<'a> Said<'a> {
             if ttl != 0 {
                 push(b" T", ttl.into(), out);
             }
-            // With a cas number every mode is `cas`.
+            // With a cas number, every mode is `cas`.
             match mode {
                 Mode::Add if self.header.cas == 0 => out.extend_from_slice(b" ME"),
                 Mode::Replace if self.header.cas == 0 => out.extend_from_slice(b" MR"),
@@ -223,7 +223,7 @@ impl<'a> Said<'a> {
         self.push_rest(coded, out);
     }
 
-    /// Writes the key; whether as base64.
+    /// Writes the key; returns whether as base64.
     fn push_key(&self, out: &mut Vec<u8>) -> bool {
         let coded = !is_plain(self.key);
         if coded {
@@ -234,7 +234,8 @@ impl<'a> Said<'a> {
         coded
     }
 
-    /// The cas numbers to compare and to tell, and how the key is written.
+    /// Writes the cas number to compare with, the flags that return one, and the encoding of the
+    /// key.
     fn push_rest(&self, coded: bool, out: &mut Vec<u8>) {
         let reads = matches!(self.shape, Shape::Get { .. } | Shape::Touch { .. });
         if self.header.cas != 0 && !reads {
@@ -248,13 +249,13 @@ impl<'a> Said<'a> {
         }
     }
 
-    /// Whether an `Increment` creates what it does not find.
+    /// Whether an `Increment` creates the item on a miss.
     fn creates(&self) -> bool {
         self.header.small(self.head, 16) != NO_CREATE
     }
 
-    /// An expiry of the extras. Text has a bit less; what is beyond it is past the year 2038, and
-    /// becomes its last second.
+    /// Returns an expiry of the extras. Text has one bit less: a time beyond it is past the year
+    /// 2038, and becomes the last second before.
     fn ttl(&self, at: usize) -> u32 {
         self.header.small(self.head, at).min(i32::MAX as u32)
     }

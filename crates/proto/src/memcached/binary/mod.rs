@@ -1,14 +1,14 @@
-//! memcached's binary protocol, for clients only: servers are spoken to in text.
+//! memcached's binary protocol, for clients only: servers are sent text.
 //!
-//! `header.rs` is the 24 bytes before every packet · `opcodes.rs` is the table · `request.rs` reads
-//! what a client says · `carry.rs` tells it to a server · `answer.rs` tells a server's answer, and
-//! ours, to the client.
+//! `header.rs` has the 24 bytes before every packet · `opcodes.rs` is the table · `request.rs`
+//! reads a client's request · `carry.rs` adapts it to a server · `answer.rs` writes answers:
+//! rendered replies and the proxy's own.
 //!
 //! ```text
 //!   Get GetQ GetK GetKQ   gets, merged        Delete         delete, or md with a cas number
 //!   GAT GATQ GATK GATKQ   gats                Touch          gats
 //!   SetQ AddQ …           set add …           Increment      ma; quiet: incr
-//!   Set Add Append …      ms                  a key that text cannot carry: mg ms md ma with b
+//!   Set Add Append …      ms                  a key that text cannot hold:  mg ms md ma with b
 //! ```
 
 mod answer;
@@ -26,7 +26,7 @@ use crate::{
 use header::Header;
 use opcodes::Shape;
 
-/// What the first byte of every request is.
+/// The first byte of every request.
 pub(super) const FIRST: u8 = header::REQUEST;
 
 const ABOUT: &str = "\
@@ -49,7 +49,7 @@ the servers. The answers differ from those of memcached 1.6.18 in these points:
 A cas number belongs to the server that gave it.
 ";
 
-/// Binary.
+/// The binary protocol.
 pub struct Binary;
 
 impl Protocol for Binary {

@@ -1,5 +1,5 @@
-//! How a meta request reaches a server: as it is where the server has the meta commands, in classic
-//! words where it has not and those mean exactly the same.
+//! Adapts a meta request to a server: unchanged where the server has the meta commands, and
+//! otherwise to classic commands where they mean exactly the same.
 
 use super::super::commands::{self, GATS_ONE, GETS_ONE};
 use super::super::is_plain;
@@ -7,11 +7,11 @@ use super::{Line, Verb, base64};
 use crate::scan::{Tokens, push_decimal};
 use crate::{Ask, Carry, Refusal, Request, Skills, Span};
 
-/// The server would answer with the key as it is.
+/// Otherwise the server would answer with the unencoded key.
 const HIDDEN: &str = "refused by the proxy: a line cannot hold this key";
 const NO_META: &str = "refused by the proxy: this needs the meta commands, which the server lacks";
 
-/// The form of a single request for a server with these skills.
+/// Returns the form of a single request for a server with these capabilities.
 pub(in super::super) fn carry(request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
     if request.command == commands::ME && !request.arguments.is_empty() {
         let mut tokens = Tokens::new(head);
@@ -30,7 +30,7 @@ pub(in super::super) fn carry(request: &Request, head: &[u8], skills: Option<Ski
     }
 }
 
-/// The classic form that means the same, if there is one.
+/// Returns the classic form that means the same, if there is one.
 fn classic(line: &Line<'_>) -> Option<u16> {
     let flags = &line.flags;
     if flags.has(b'b') && is_hidden(line.key) {
@@ -113,7 +113,8 @@ pub(in super::super) fn write_head(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes the request that removes a key: in meta's words only if classic ones cannot carry it.
+/// Writes the request that removes a key: as a meta command only if no classic command can hold the
+/// key.
 pub(in super::super) fn write_removal(key: &[u8], coded: bool, out: &mut Vec<u8>) {
     if coded && is_hidden(key) {
         out.extend_from_slice(b"md ");
@@ -129,19 +130,19 @@ pub(in super::super) fn write_removal(key: &[u8], coded: bool, out: &mut Vec<u8>
 }
 
 /// Whether this base64 stands for a key that no line may hold. A server that did not get its item
-/// from an `ms` with `b` sends such a key back as it is, line ends and all, and would have us
-/// believe replies that it never gave: it is never asked for the key, which we know.
+/// from an `ms` with `b` returns such a key unencoded, line ends and all, and we would take parts
+/// of it for replies. So servers are never asked to return the key, which we know anyway.
 pub(super) fn is_hidden(key: &[u8]) -> bool {
     !base64::decoded(key, &mut base64::room()).is_some_and(is_plain)
 }
 
-/// The canonical, answering form: single spaces, no `q`, and no `k` of a hidden key.
+/// Writes the canonical, answering form: single spaces, no `q`, and no `k` of a hidden key.
 fn write_meta(head: &[u8], hidden: bool, out: &mut Vec<u8>) {
     let mut tokens = Tokens::new(head);
     let mut place = 0;
     while let Some(token) = tokens.next() {
         let text = tokens.text(token);
-        // What stands third in an `ms` is the length.
+        // The third token of an `ms` is the length.
         if place < 2 || text[0] != b'q' && !(hidden && text[0] == b'k') {
             out.extend_from_slice(text);
             out.push(b' ');

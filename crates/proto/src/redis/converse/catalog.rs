@@ -1,4 +1,4 @@
-//! COMMAND: the commands that this proxy takes, as a server tells of its own.
+//! COMMAND: the commands that this proxy accepts, in the format of a server.
 
 use super::super::commands::{self, Begin, Find, KeySpec, Row, id};
 use super::super::words;
@@ -11,25 +11,25 @@ const SYNTAX: &[u8] = b"ERR syntax error";
 const NO_COMMAND: &[u8] = b"ERR Invalid command specified";
 const NO_KEYS: &[u8] = b"ERR The command has no key arguments";
 const BAD_COUNT: &[u8] = b"ERR Invalid number of arguments specified for command";
-/// So many commands are told of in one answer, if they are named.
+/// The most commands in one answer, if they are named.
 const NAMES_MAX: usize = 256;
 const MANY_NAMES: &[u8] = b"ERR at most 256 commands are told of at once";
-/// So many keys are told in one answer.
+/// The most keys in one answer.
 const KEYS_MAX: usize = 10_000;
 const MANY_KEYS: &[u8] = b"ERR at most 10000 keys are told at once";
 const BAD_ARGUMENTS: &[u8] = b"ERR Invalid arguments specified for command";
 
-/// Whether clients are told of it: of refused commands they are not.
+/// Whether clients are shown it; refused commands are not shown.
 fn is_taken(row: &Row) -> bool {
     match row.class {
         Class::Refuse(_) => row.container && subs(row).next().is_some(),
-        // They are answered, but never carried out.
+        // These are answered, but never executed.
         Class::Local(_) => !matches!(row.name, "multi" | "exec" | "discard"),
         _ => true,
     }
 }
 
-/// The subcommands that are taken.
+/// Returns the subcommands that are accepted.
 pub(super) fn subs(row: &Row) -> impl Iterator<Item = &'static Row> {
     let container = row.name;
     commands::rows().iter().filter(move |sub| {
@@ -37,17 +37,17 @@ pub(super) fn subs(row: &Row) -> impl Iterator<Item = &'static Row> {
     })
 }
 
-/// What is taken and no subcommand.
+/// Returns the accepted commands that are no subcommands.
 pub(super) fn tops() -> impl Iterator<Item = &'static Row> {
     commands::rows().iter().filter(|row| row.container().is_none() && is_taken(row))
 }
 
-/// The row of a name as `client|id` or `get`.
+/// Returns the entry of a name such as `client|id` or `get`.
 fn find(name: &[u8]) -> Option<&'static Row> {
     place(name).map(|row| &commands::rows()[usize::from(row)])
 }
 
-/// Where it stands in the table.
+/// Returns its index in the table.
 pub(super) fn place(name: &[u8]) -> Option<u16> {
     match name.iter().position(|&byte| byte == b'|') {
         None => commands::lookup(name),
@@ -79,7 +79,7 @@ impl Talk<'_> {
         }
     }
 
-    /// One row of COMMAND.
+    /// Writes one entry of COMMAND.
     fn describe(&mut self, row: &Row) {
         let dialect = self.dialect();
         words::open_array(10, self.out);
@@ -131,7 +131,7 @@ impl Talk<'_> {
         }
     }
 
-    /// `type`, and under `spec` these numbers, after the word that is searched.
+    /// Writes `type`, and under `spec` these numbers, after the keyword that is searched.
     fn typed(&mut self, kind: &str, numbers: &[(&str, i64)], keyword: Option<&str>) {
         let dialect = self.dialect();
         words::open_map(2, dialect, self.out);
@@ -167,7 +167,7 @@ impl Talk<'_> {
         }
     }
 
-    /// The names, those of subcommands too.
+    /// Writes the names, including subcommands.
     pub(super) fn command_list(&mut self, under: &[&[u8]]) {
         let filter = match under {
             [] => None,
@@ -182,7 +182,7 @@ impl Talk<'_> {
             Some((kind, text)) if kind.eq_ignore_ascii_case(b"PATTERN") => {
                 glob::matches(text, row.name.as_bytes())
             }
-            // Modules are the servers' affair.
+            // Modules exist only at the servers.
             Some(_) => false,
             None => true,
         };
@@ -195,7 +195,7 @@ impl Talk<'_> {
         rows.for_each(|row| words::bulk(row.name.as_bytes(), self.out));
     }
 
-    /// The keys of a command that is not carried out; `flags`: and what becomes of each.
+    /// Writes the keys of a command that is not executed; with `flags`, also the use of each.
     pub(super) fn command_keys(&mut self, command: &[&[u8]], flags: bool) {
         let keys = match keys(command) {
             Ok(keys) if keys.len() > KEYS_MAX => return self.error(&[MANY_KEYS]),
@@ -215,7 +215,7 @@ impl Talk<'_> {
     }
 }
 
-/// What becomes of a key: of some commands the arguments decide.
+/// Returns the use of a key, which depends on the arguments of some commands.
 fn flags_of(spec: &KeySpec, command: &[&[u8]]) -> &'static [&'static str] {
     let is_said = |from: usize, word: &[u8]| {
         command.iter().skip(from).any(|it| it.eq_ignore_ascii_case(word))
@@ -232,7 +232,7 @@ fn flags_of(spec: &KeySpec, command: &[&[u8]]) -> &'static [&'static str] {
     }
 }
 
-/// The places of a command's keys, by what the servers say of it.
+/// Returns the positions of a command's keys, according to the servers' description.
 fn keys(command: &[&[u8]]) -> Result<Vec<(usize, &'static KeySpec)>, &'static [u8]> {
     let name = command.first().copied().unwrap_or_default();
     let mut found = commands::lookup(name).ok_or(NO_COMMAND)?;
@@ -251,7 +251,7 @@ fn keys(command: &[&[u8]]) -> Result<Vec<(usize, &'static KeySpec)>, &'static [u
     let may_be_none = row.flags.contains(&"no_mandatory_keys");
     let mut keys = Vec::new();
     for spec in row.keys {
-        // A number that says of more keys than there are spoils all that is there.
+        // A number larger than the count of keys makes the whole command invalid.
         let counts = matches!(spec.find, Find::Number { .. }) && !may_be_none;
         if counts && range(spec, command).is_none() {
             return Err(BAD_ARGUMENTS);
@@ -259,7 +259,7 @@ fn keys(command: &[&[u8]]) -> Result<Vec<(usize, &'static KeySpec)>, &'static [u
         for at in range(spec, command).into_iter().flatten() {
             keys.push((at, spec));
         }
-        // The only one that the proxy takes of which the servers do not say it in these words.
+        // The only accepted command for which the servers' description does not give this position.
         if found == id::SORT && spec.flags.contains(&"OW") {
             let store = |word: &&[u8]| word.eq_ignore_ascii_case(b"STORE");
             let at = command.iter().rposition(store).map(|at| at + 1);
@@ -269,7 +269,7 @@ fn keys(command: &[&[u8]]) -> Result<Vec<(usize, &'static KeySpec)>, &'static [u
     if keys.is_empty() && !may_be_none { Err(BAD_ARGUMENTS) } else { Ok(keys) }
 }
 
-/// Where the keys of one specification are; `None` if they are not there.
+/// Returns the positions of one specification's keys; `None` if they are missing.
 fn range(spec: &KeySpec, command: &[&[u8]]) -> Option<impl Iterator<Item = usize>> {
     let count = command.len();
     let begin = match spec.begin {

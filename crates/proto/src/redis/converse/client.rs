@@ -1,4 +1,4 @@
-//! CLIENT and ACL WHOAMI: who a client says that it is, told back when it asks.
+//! CLIENT and ACL WHOAMI: the client's description of itself, which it gets back when it asks.
 
 use std::fmt::Write;
 
@@ -10,16 +10,16 @@ use crate::{Ends, Muted, Profile};
 
 const BAD_NAME: &[u8] = b"ERR Client names cannot contain spaces, newlines or special characters.";
 const SYNTAX: &[u8] = b"ERR syntax error";
-/// So long may a name be; servers take them at any length, and we keep one for each client.
+/// The longest name. Servers accept any length, but the proxy keeps one for each client.
 const NAME_MAX: usize = 1024;
 const LONG_NAME: &[u8] = b"ERR a name of more than 1024 bytes is not kept";
 
-/// Whether a client may be called so: as servers have it.
+/// Whether a client may have this name, by the servers' rule.
 fn is_name(name: &[u8]) -> bool {
     name.iter().all(|byte| matches!(byte, b'!'..=b'~'))
 }
 
-/// A name that a client may have, or the error.
+/// Returns a name that a client may have, or the error.
 pub(super) fn checked_name(name: &[u8]) -> Result<&[u8], Vec<u8>> {
     match name {
         _ if !is_name(name) => Err(BAD_NAME.to_vec()),
@@ -29,7 +29,7 @@ pub(super) fn checked_name(name: &[u8]) -> Result<&[u8], Vec<u8>> {
 }
 
 impl Talk<'_> {
-    /// What the client has said of itself, to be added to.
+    /// Returns the client's description of itself, for changes.
     pub(super) fn profile(&mut self) -> &mut Profile {
         self.session.profile.get_or_insert_default()
     }
@@ -98,7 +98,7 @@ impl Talk<'_> {
         self.ok();
     }
 
-    /// Only ON is answered.
+    /// Answers only ON.
     pub(super) fn client_reply(&mut self, under: &[&[u8]]) {
         match under {
             [word] if word.eq_ignore_ascii_case(b"on") => {
@@ -115,8 +115,8 @@ impl Talk<'_> {
         }
     }
 
-    /// One line, with all that Redis 7 and Valkey tell. Nothing of a client waits in buffers while
-    /// it is answered.
+    /// Writes one line, with all fields of Redis 7 and Valkey. Nothing of a client waits in buffers
+    /// while it is answered.
     pub(super) fn client_info(&mut self) {
         let (none, nowhere) = (Profile::default(), Ends::default());
         let ends = self.facts.ends.unwrap_or(&nowhere);

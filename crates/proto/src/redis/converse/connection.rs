@@ -1,4 +1,4 @@
-//! HELLO, AUTH, SELECT, RESET, QUIT: what is about the connection itself.
+//! HELLO, AUTH, SELECT, RESET, QUIT: commands about the connection itself.
 
 use std::borrow::Cow;
 
@@ -18,11 +18,11 @@ const SYNTAX: &[u8] = b"ERR syntax error";
 const NO_INTEGER: &[u8] = b"ERR value is not an integer or out of range";
 const NO_INT: &[u8] = b"ERR value is out of range, value must between -2147483648 and 2147483647";
 const NO_DATABASE: &[u8] = b"ERR DB index is out of range";
-/// Who everybody is that has not said who he is.
+/// The user of every client that has not logged in.
 pub(super) const DEFAULT_USER: &[u8] = b"default";
 
-/// What a whole request is where a login comes first. Whoever is right is answered by `converse`,
-/// which then knows who it is.
+/// Classifies a whole request of a client that has to log in first. After a right login, `converse`
+/// answers the request and knows the user.
 pub(in crate::redis) fn login<'a>(request: &Request, head: &'a [u8]) -> Login<'a> {
     match (request.command, request.class) {
         (id::QUIT | id::RESET, Class::Local(_)) => return Login::Free,
@@ -40,25 +40,25 @@ pub(in crate::redis) fn login<'a>(request: &Request, head: &'a [u8]) -> Login<'a
         (_, rest) => match Hello::read(rest) {
             Ok(Hello { login: Some(login), .. }) => login,
             Ok(_) => return Login::Other,
-            // It is answered with what is wrong with it.
+            // It is answered with its error.
             Err(_) => return Login::Free,
         },
     };
-    // In a line they may be written in quotes, and then they stand nowhere as they are meant.
+    // In a line they may be in quotes, so the unquoted text may be nowhere in the input.
     let [name, password] = [name, password].map(|text| Cow::Owned(text.to_vec()));
     Login::Attempt { name, password, goes_on: true }
 }
 
-/// What a HELLO says.
+/// The arguments of a HELLO.
 struct Hello<'a> {
-    /// 2 or 3; none asks only who we are.
+    /// 2 or 3; `None` only asks for the server's identity.
     version: Option<u8>,
     login: Option<(&'a [u8], &'a [u8])>,
     name: Option<&'a [u8]>,
 }
 
 impl<'a> Hello<'a> {
-    /// Of its arguments; the error is in the servers' words.
+    /// Reads the arguments; the error is the servers' text.
     fn read(arguments: &[&'a [u8]]) -> Result<Hello<'a>, Vec<u8>> {
         let mut hello = Hello { version: None, login: None, name: None };
         let Some((version, mut rest)) = arguments.split_first() else { return Ok(hello) };
@@ -104,7 +104,7 @@ impl Talk<'_> {
         Turn::LogOut
     }
 
-    /// All but what library it is that speaks.
+    /// Resets everything except the name and version of the client's library.
     fn reset(&mut self) {
         let profile = self.session.profile.take();
         self.session.lane = self.facts.lane;
@@ -143,14 +143,14 @@ impl Talk<'_> {
         self.introduce();
     }
 
-    /// Where there are users, whoever comes as far as this has been let in as one; otherwise there
-    /// is only the one that needs no password.
+    /// Whether this user may log in. With users, every client that comes this far has been accepted
+    /// as one. Otherwise there is only the user without a password.
     fn is_let_in(&self, name: &[u8]) -> bool {
         self.facts.has_users || name == DEFAULT_USER
     }
 
-    /// What the servers are, and their version: what they are like, where they are different ones.
-    /// A server that does not know HELLO is older than Redis 6.
+    /// Returns the servers' program and version; if they differ, the version that they are
+    /// compatible with. A server that does not know HELLO is older than Redis 6.
     fn make(&self) -> (&'static str, String) {
         let make = self.facts.skills.unwrap_or_default().make;
         let (name, version) = match make.name {
@@ -161,8 +161,8 @@ impl Talk<'_> {
         (name, format!("{major}.{minor}.{patch}"))
     }
 
-    /// As its servers answer, which are no cluster: Valkey takes both, Redis 6 the second, Redis 7
-    /// none.
+    /// Answers as the pool's servers do outside a cluster: Valkey accepts both commands, Redis 6
+    /// the second, Redis 7 none.
     pub(super) fn cluster_only(&mut self, command: u16) {
         let make = self.facts.skills.unwrap_or_default().make;
         let is_old = make.name == "redis" && make.version < [7, 0, 0];
@@ -172,7 +172,7 @@ impl Talk<'_> {
         self.error(&[b"ERR This instance has cluster support disabled"]);
     }
 
-    /// Who we are, in the shape that HELLO has.
+    /// Writes the proxy's identity in the shape of HELLO.
     fn introduce(&mut self) {
         words::open_map(7, self.dialect(), self.out);
         let (server, version) = self.make();
@@ -192,7 +192,7 @@ impl Talk<'_> {
         words::open_array(0, self.out);
     }
 
-    /// A master without replicas.
+    /// Answers as a master without replicas.
     pub(super) fn role(&mut self) {
         words::open_array(3, self.out);
         words::bulk(b"master", self.out);

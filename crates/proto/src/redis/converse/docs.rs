@@ -1,7 +1,7 @@
-//! COMMAND DOCS: of each command its purpose, and the arguments that it takes.
+//! COMMAND DOCS: the purpose of each command, and its arguments.
 //!
-//! The table never changes, so all of it is written once for each version of RESP, when somebody
-//! first asks: clients that ask again and again cost no more than copies.
+//! The table never changes. So the whole answer is written once for each version of RESP, when a
+//! client first asks. Clients that ask again and again cost no more than copies.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -10,11 +10,11 @@ use super::super::commands::{self, Arguments, Row};
 use super::super::words;
 use super::catalog::{place, subs, tops};
 
-/// All that there is to tell in one version of RESP.
+/// The whole answer in one version of RESP.
 pub(super) struct Docs {
     /// The commands one after the other, each with its subcommands.
     pub text: Vec<u8>,
-    /// Where each row of the table stands in it.
+    /// The range in it of each command of the table.
     pub places: Vec<Range<usize>>,
     dialect: u8,
 }
@@ -35,7 +35,7 @@ impl Docs {
         docs
     }
 
-    /// The purpose of a command and its arguments.
+    /// Writes the purpose of a command and its arguments.
     fn document(&mut self, row: &'static Row) {
         let place = place(row.name.as_bytes()).expect("a row is found by its name");
         let start = self.text.len();
@@ -68,7 +68,7 @@ impl Docs {
         self.places[usize::from(place)] = start..self.text.len();
     }
 
-    /// `arguments`, as servers tell of them.
+    /// Writes `arguments` in the format of servers.
     fn told_arguments(&mut self, arguments: Arguments) {
         words::bulk(b"arguments", &mut self.text);
         words::open_array(arguments.count(), &mut self.text);
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use std::ptr;
 
-    /// 2000 calls in a pipeline held up a worker for seconds.
+    /// 2000 calls in a pipeline once held up a worker for seconds.
     #[test]
     fn what_commands_take_is_written_once_for_each_version_of_resp() {
         assert!(ptr::eq(Docs::of(2), Docs::of(2)) && ptr::eq(Docs::of(3), Docs::of(3)));

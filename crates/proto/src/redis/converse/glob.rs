@@ -1,11 +1,11 @@
-//! Patterns as servers have them: `*`, `?`, `[a-c]`, `[^x]`, `\` before any of these; letters match
-//! in both cases.
+//! Patterns as in servers: `*`, `?`, `[a-c]`, `[^x]`, `\` before any of these. Letters match in
+//! either case.
 
-/// Whether all of `text` is what the pattern says. The last `*` alone is tried again, so the work
-/// is at most the product of the lengths.
+/// Whether the pattern matches all of `text`. Only the last `*` is tried again, so the work is at
+/// most the product of the lengths.
 pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut rest, mut at) = (pattern, 0);
-    // Behind the last `*`, and where it ended when it was tried last.
+    // The pattern behind the last `*`, and the end of its last match.
     let mut again: Option<(&[u8], usize)> = None;
     loop {
         if let Some((b'*', after)) = rest.split_first() {
@@ -15,7 +15,7 @@ pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
         }
         let step = match text.get(at) {
             None if rest.is_empty() => return true,
-            // A text that has ended does not grow by a longer `*`.
+            // At the end of the text, a longer match of `*` cannot help.
             None => return false,
             Some(&byte) => one(rest, byte),
         };
@@ -30,7 +30,7 @@ pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// What follows the piece of the pattern that one byte matches, if it does.
+/// Returns the rest of the pattern, if its first piece matches one byte.
 fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     let (first, after) = pattern.split_first()?;
     match (first, after) {
@@ -41,7 +41,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     }
 }
 
-/// Behind a `[`; one that is never closed ends with the pattern.
+/// Matches a class, behind its `[`. An unclosed class ends with the pattern.
 fn class(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     let byte = byte.to_ascii_lowercase();
     let (is_not, mut rest) = match pattern {

@@ -1,9 +1,9 @@
-//! What the proxy says by itself: to a client that introduces itself, asks what it is talking to,
-//! and looks at what there is.
+//! Local commands: a client introduces itself, asks for the server's identity, and lists what is
+//! there.
 //!
-//! `connection.rs` is about the connection, `client.rs` about who its client is, `catalog.rs` and
-//! `docs.rs` about the commands, `transaction.rs` about those that are refused. Shapes and words
-//! are those of Redis 7.0 and Valkey 9.1, in both versions of the protocol.
+//! `connection.rs` is about the connection, `client.rs` about its client, `catalog.rs` and
+//! `docs.rs` about the commands, `transaction.rs` about transactions, which are refused. Shapes and
+//! texts are those of Redis 7.0 and Valkey 9.1, in both protocol versions.
 
 mod catalog;
 mod client;
@@ -18,7 +18,8 @@ use crate::{Ask, Carry, Facts, Request, Session, Skills, Turn};
 
 pub(super) use connection::login;
 
-/// How a request goes to a server; of our own, whether the servers must be known first.
+/// Returns the form of a request for a server; for a local command, whether the servers must be
+/// known first.
 pub(super) fn carry(request: &Request, skills: Option<Skills>) -> Carry {
     match request.command {
         id::HELLO | id::READONLY | id::READWRITE if skills.is_none() => Carry::Unknown,
@@ -26,7 +27,7 @@ pub(super) fn carry(request: &Request, skills: Option<Skills>) -> Carry {
     }
 }
 
-/// Where an answer is written, and of what.
+/// The answer being written, and its sources.
 struct Talk<'a> {
     session: &'a mut Session,
     facts: &'a Facts<'a>,
@@ -48,7 +49,7 @@ pub(super) fn converse(
 
 impl Talk<'_> {
     fn answer(&mut self, command: u16, arguments: &[&[u8]]) -> Turn {
-        // What stands behind the name, and behind that of a subcommand.
+        // The arguments behind the name, and those behind the name of a subcommand.
         let rest = arguments.get(1..).unwrap_or_default();
         let under = arguments.get(2..).unwrap_or_default();
         if self.is_void(command) {
@@ -83,7 +84,7 @@ impl Talk<'_> {
         Turn::Stay
     }
 
-    /// Which version of the protocol the client speaks.
+    /// Returns the protocol version of the client.
     fn dialect(&self) -> u8 {
         self.session.lane.dialect
     }

@@ -1,14 +1,14 @@
-//! MULTI, EXEC, DISCARD: transactions are refused, and so is all that was meant to be part of one.
+//! MULTI, EXEC, DISCARD: transactions are refused, together with every command in them.
 //!
-//! Clients send MULTI, what is to be done and EXEC in one write. If only MULTI and EXEC were
-//! refused, what stands between them would be done though its client is told that it was not.
-//! Whoever waits for the answer to MULTI is closed with it by the data plane: such a client never
-//! says EXEC.
+//! Clients send MULTI, their commands and EXEC in one write. If only MULTI and EXEC were refused,
+//! the commands between them would be executed although the client reads that they were not. A
+//! client that waits for the answer to MULTI never sends EXEC, so the data plane closes it with
+//! that answer.
 
 use super::super::commands::{self, id};
 use super::Talk;
 
-/// What is answered all the same.
+/// Commands that are answered even in a refused transaction.
 const ANSWERED: &[u16] =
     &[id::MULTI, id::EXEC, id::DISCARD, id::RESET, id::QUIT, id::HELLO, id::AUTH];
 const VOID: &[u8] =
@@ -30,8 +30,8 @@ impl Talk<'_> {
         }
     }
 
-    /// Whether it is refused because it belongs to a refused transaction: a server would have put
-    /// it off and forgotten it.
+    /// Whether a command is refused because it belongs to a refused transaction. A server would
+    /// have queued and discarded it.
     pub(super) fn is_void(&mut self, command: u16) -> bool {
         let is_void = self.session.void && !ANSWERED.contains(&command);
         if is_void {
@@ -71,7 +71,7 @@ mod tests {
         String::from_utf8(out).expect("text")
     }
 
-    /// Redis 7.0 would queue the SELECT and forget it: it must not outlive what it belongs to.
+    /// Redis 7.0 would queue the SELECT and discard it: it must not outlive its transaction.
     #[test]
     fn nothing_of_a_refused_transaction_is_carried_out() {
         for (end, words) in [("exec", "-EXECABORT Trans"), ("discard", "+OK"), ("reset", "+RESET")]

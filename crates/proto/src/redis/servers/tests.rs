@@ -1,5 +1,5 @@
-//! What servers answer to the first words on a link: recorded from Redis 6.2 and 7.0 and from
-//! Valkey 9.1, and of older ones as their sources have it.
+//! Servers' answers to the handshake: recorded from Redis 6.2 and 7.0 and from Valkey 9.1, and for
+//! older ones taken from their sources.
 
 use super::*;
 
@@ -20,14 +20,14 @@ const NO_PASSWORD: &str = "-ERR AUTH <password> called without any password conf
      default user. Are you sure your configuration is correct?\r\n";
 const NO_AUTH: &str = "-NOAUTH Authentication required.\r\n";
 
-/// The map as HELLO 2 or 3 gives it.
+/// Returns the map in the format of HELLO 2 or 3.
 fn map(text: &str, dialect: u8) -> String {
     let head = if dialect == 3 { "%7\r\n" } else { "*14\r\n" };
     let inner = if dialect == 3 { text.to_string() } else { text.replace("%4", "*8") };
     format!("{head}{}", inner.replace(":P", &format!(":{dialect}")))
 }
 
-/// What is heard, and that nothing is until all of it has come.
+/// Returns the result of an answer, and checks that there is none before all of it has come.
 fn heard(credentials: bool, lane: Lane, said: &str) -> Parsed<Heard> {
     let whole = Servers.hear(credentials, lane, said.as_bytes());
     let settled = (0..=said.len()).find(|len| {
@@ -73,7 +73,7 @@ fn a_server_tells_what_it_is() {
         let lane = Lane { dialect, space: 0 };
         let said = map(MAP_70, dialect);
         assert_eq!(heard(false, lane, &said), welcome(said.len(), true, REDIS));
-        // Beside its own version it has that of Redis which it says it is like.
+        // Beside its own version it sends that of the Redis which it is compatible with.
         let said = map(MAP_91, dialect);
         assert_eq!(heard(false, lane, &said), welcome(said.len(), true, VALKEY_91));
     }
@@ -110,12 +110,12 @@ fn a_login_is_taken_or_refused() {
     ] {
         assert_eq!(heard(true, PLAIN, said), refused, "{said}");
     }
-    // A server that wants no password lets in who gives one: nutcracker's users rely on it.
+    // A server without a password accepts a client that sends one: nutcracker's users rely on it.
     for no_password in [NO_PASSWORD, "-ERR Client sent AUTH, but no password is set\r\n"] {
         let said = format!("{no_password}{}", map(MAP_70, 2));
         assert_eq!(heard(true, PLAIN, &said), welcome(said.len(), true, REDIS));
     }
-    // And one that wants a login which we did not try.
+    // The same for a server that requires a login which we did not try.
     assert_eq!(heard(false, OTHER, NO_AUTH), refused);
     let said = "-NOAUTH HELLO must be called with the client already authenticated, otherwise\r\n";
     assert_eq!(heard(false, PLAIN, said), refused);
@@ -156,7 +156,7 @@ fn a_server_in_trouble_is_not_welcome() {
     assert_eq!(heard(true, PLAIN, ":1\r\n"), Parsed::Malformed(NO_WELCOME));
 }
 
-/// What Redis 6.2 and 7.0 and Valkey 9.1 have compiled in.
+/// The texts compiled into Redis 6.2 and 7.0 and Valkey 9.1.
 #[test]
 fn an_excuse_is_a_whole_sentence() {
     for (line, expected) in [
@@ -180,7 +180,7 @@ fn an_excuse_is_a_whole_sentence() {
         ("LOADING", None),
         ("NOSCRIPT", None),
         ("BUSY Redis is busy running a script.", None),
-        // A script that had changed something before it ran into this.
+        // A script that had changed something before it met this error.
         (
             "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'. \
              script: 0a1b, on @user_script:1.",

@@ -1,4 +1,4 @@
-//! Pools that speak Redis: what their words come to, and which logins.
+//! Redis pools: the values of their directives, and their logins.
 
 use proto::Extra;
 use proxy::plan::MultiKey;
@@ -12,7 +12,7 @@ fn redis(directives: &str) -> Config {
     config(&format!("{REDIS_TEXT}  {directives}\n"))
 }
 
-/// A directive of such a pool, and what must be true of it.
+/// A directive of such a pool, and a condition on the pool.
 const REDIS_EFFECTS: &[Effect] = &[
     ("multi_key: refuse", |c| pool(c).multi_key == MultiKey::Refuse),
     ("databases: 4", |c| pool(c).spaces == 4),
@@ -129,7 +129,7 @@ fn a_command_may_be_allowed_in_any_case() {
     assert_eq!(allowed("CONFIG"), allowed("config"));
 }
 
-/// They end a server, or let a client's script do it.
+/// These commands end a server, or let a client's script end it.
 #[test]
 fn the_debug_commands_that_end_a_server_are_not_allowed_with_debug() {
     let text = format!("{REDIS_TEXT}  allow: [debug]\n");
@@ -151,7 +151,7 @@ fn a_value_has_what_a_worker_can_hold_where_the_file_is_silent() {
     assert_eq!([1, 64].map(|n| size(POOL_TEXT, n)), [1 << 20, 1 << 20]);
 }
 
-/// What `AUTH` and the servers come to, with these words and files.
+/// Compiles these directives and files to a plan, for tests of `AUTH` and of the servers' login.
 fn logins(directives: &str) -> PoolPlan {
     let mut attachments = Attachments::default();
     attachments.insert("users", "anna:new\n".to_string());

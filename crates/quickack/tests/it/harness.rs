@@ -1,4 +1,4 @@
-//! The workers as `quickack workers --json` shows them, and what several modules ask of them.
+//! The workers as `quickack workers --json` shows them, and helpers for several modules.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,9 +14,9 @@ use super::QUICKACK;
 pub struct Worker {
     pub pid: u32,
     pub state: String,
-    /// Clients now.
+    /// Current number of clients.
     pub clients: u64,
-    /// The configuration and the health that it has installed.
+    /// The configuration and the health state that it has installed.
     pub epoch: u64,
     pub health: u64,
 }
@@ -27,9 +27,9 @@ impl Worker {
     }
 }
 
-/// All workers by number.
+/// Returns all workers by number.
 #[track_caller]
-pub fn crew(quickack: &Quickack) -> BTreeMap<usize, Worker> {
+pub fn workers(quickack: &Quickack) -> BTreeMap<usize, Worker> {
     let text = quickack.ask("workers --json");
     let json: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
     let rows = json["workers"].as_array().unwrap_or_else(|| panic!("no workers in {text}"));
@@ -44,39 +44,40 @@ pub fn crew(quickack: &Quickack) -> BTreeMap<usize, Worker> {
     rows.iter().map(|row| (number(row, "worker") as usize, worker(row))).collect()
 }
 
-/// Returns when `count` workers serve, and nobody else is there.
+/// Waits until exactly `count` workers serve.
 #[track_caller]
-pub fn wait_for_crew(quickack: &Quickack, count: usize) -> BTreeMap<usize, Worker> {
-    let mut workers = crew(quickack);
+pub fn wait_for_workers(quickack: &Quickack, count: usize) -> BTreeMap<usize, Worker> {
+    let mut all = workers(quickack);
     wait_until(&format!("{count} workers serve; {}", quickack.process.said()), || {
-        workers = crew(quickack);
-        workers.len() == count && workers.values().all(Worker::is_serving)
+        all = workers(quickack);
+        all.len() == count && all.values().all(Worker::is_serving)
     });
-    workers
+    all
 }
 
-/// Clients of each worker, when they are so many in all.
+/// Returns the clients of each worker, once their sum is `count`.
 #[track_caller]
 pub fn wait_for_clients(quickack: &Quickack, count: u64) -> Vec<u64> {
     let mut clients = Vec::new();
-    wait_until(&format!("the workers have {count} clients: {:?}", crew(quickack)), || {
-        clients = crew(quickack).values().map(|worker| worker.clients).collect();
+    wait_until(&format!("the workers have {count} clients: {:?}", workers(quickack)), || {
+        clients = workers(quickack).values().map(|worker| worker.clients).collect();
         clients.iter().sum::<u64>() == count
     });
     clients
 }
 
-/// quickack with so many workers before one memcached; `global` and `pool` are more directives.
+/// Starts quickack with workers in front of one memcached; `global` and `pool` are further
+/// directives.
 pub fn field(workers: usize, global: &[&str], pool: &[&str]) -> (Memcached, Quickack) {
     let memcached = Memcached::start();
     let quickack = start(workers, global, &[memcached.address], pool);
     (memcached, quickack)
 }
 
-/// The same before servers that are there.
+/// Starts quickack in front of running servers.
 pub fn start(workers: usize, global: &[&str], servers: &[SocketAddr], pool: &[&str]) -> Quickack {
     let quickack = Quickack::start(QUICKACK, &text(workers, global, servers, pool));
-    wait_for_crew(&quickack, workers);
+    wait_for_workers(&quickack, workers);
     quickack
 }
 
@@ -86,36 +87,36 @@ pub fn text(workers: usize, global: &[&str], servers: &[SocketAddr], pool: &[&st
     text + &super::config(servers, pool)
 }
 
-/// A load of so many connections that are all being served.
+/// Starts a load whose connections are all served when it returns.
 pub fn load(quickack: &Quickack, connections: usize, options: testkit::load::Options) -> Load {
     let load = Load::start(quickack.address(), connections, options);
     load.wait_for_everybody();
     load
 }
 
-/// A client, and the number of the worker that has it.
+/// Returns a client, and the number of the worker that serves it.
 pub fn client_of(quickack: &Quickack) -> (Client, usize) {
-    let before = crew(quickack);
+    let before = workers(quickack);
     let mut client = quickack.client();
     client.ask("get nobody-has-this\r\n", "END\r\n");
     let mut found = None;
     wait_until("one worker has one client more", || {
-        let after = crew(quickack);
+        let after = workers(quickack);
         found = before.keys().copied().find(|n| after[n].clients > before[n].clients);
         found.is_some()
     });
     (client, found.expect("it was waited for"))
 }
 
-/// What `quickack stats --json` says.
+/// Returns the output of `quickack stats --json`.
 #[track_caller]
 pub fn stats(quickack: &Quickack) -> Value {
     let text = quickack.ask("stats --json");
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Clients of all workers.
+/// Returns the number of clients of all workers.
 #[track_caller]
 pub fn clients(quickack: &Quickack) -> u64 {
-    crew(quickack).values().map(|worker| worker.clients).sum()
+    workers(quickack).values().map(|worker| worker.clients).sum()
 }

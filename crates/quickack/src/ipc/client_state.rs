@@ -1,9 +1,9 @@
-//! A client on its way to another worker, as it travels beside its connection: what [`Passed`]
-//! says.
+//! The state of a client that is handed over to another worker, as it travels beside the
+//! connection: the fields of [`Passed`].
 //!
-//! Most have said nothing about themselves, and then nothing is written of it. What a client can
-//! say is bounded by its protocol, and so is the message: one that were longer would not be sent,
-//! and the client would stay where it is.
+//! Most clients have said nothing about themselves, and then nothing is written of it. Protocols
+//! bound what a client can say, and so the message is bounded: a longer one would not be sent, and
+//! the client would stay where it is.
 
 use std::net::IpAddr;
 
@@ -12,12 +12,12 @@ use proxy::Passed;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Guest {
+pub struct ClientState {
     pub pool: u32,
     pub protocol: Option<u8>,
     pub logged_in: bool,
     pub strikes: u8,
-    /// Who it is by its PROXY header.
+    /// The client's address by its PROXY header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<IpAddr>,
     /// What it has said about itself, if anything.
@@ -58,17 +58,17 @@ struct Names {
     no_touch: bool,
 }
 
-impl From<Passed> for Guest {
-    fn from(client: Passed) -> Guest {
+impl From<Passed> for ClientState {
+    fn from(client: Passed) -> ClientState {
         let Passed { pool, protocol, logged_in, strikes, session } = client;
         let said = (session != Session::default()).then(|| Box::new(Said::from(session)));
-        Guest { pool, protocol, logged_in, strikes, from: None, said }
+        ClientState { pool, protocol, logged_in, strikes, from: None, said }
     }
 }
 
-impl From<Guest> for Passed {
-    fn from(client: Guest) -> Passed {
-        let Guest { pool, protocol, logged_in, strikes, from: _, said } = client;
+impl From<ClientState> for Passed {
+    fn from(client: ClientState) -> Passed {
+        let ClientState { pool, protocol, logged_in, strikes, from: _, said } = client;
         let session = said.map_or_else(Session::default, |said| Session::from(*said));
         Passed { pool, protocol, logged_in, strikes, session }
     }
@@ -123,9 +123,9 @@ mod tests {
 
     /// What arrives at the other worker, and how long it was on the way.
     fn travel(client: &Passed) -> (Passed, usize) {
-        let text = serde_json::to_vec(&Guest::from(client.clone())).unwrap();
-        let guest: Guest = serde_json::from_slice(&text).unwrap();
-        (guest.into(), text.len())
+        let text = serde_json::to_vec(&ClientState::from(client.clone())).unwrap();
+        let client: ClientState = serde_json::from_slice(&text).unwrap();
+        (client.into(), text.len())
     }
 
     fn client(session: Session) -> Passed {

@@ -1,12 +1,12 @@
-//! The board: the memory that the master and its workers share, apart from the channel.
+//! The scoreboard: the memory that the master and its workers share, apart from the channel.
 //!
 //! ```text
-//!   line 0      header           master   magic, version, slots, rows
+//!   line 0      header           master   magic, version, slots, ids
 //!   line 1      epochs           master   configuration, health
 //!   line 2      connect tokens   anybody  one word of several writers; not in a request's path
 //!   then        one line a slot  master   whether its worker serves
 //!   then        one line a slot  worker   heartbeat, clients, whether it watches the listeners, …
-//!   then        health bits      master   one bit a row: ejected
+//!   then        health bits      master   one bit an id: ejected
 //!   then        metrics::Book    worker   pages of counters and histograms, a set for each slot,
 //!                                         and one for the master
 //! ```
@@ -21,41 +21,41 @@ use metrics::{Book, Sheet};
 
 /// The shared memory, as master and workers see it.
 #[derive(Clone)]
-pub struct Board {
+pub struct Scoreboard {
     memory: &'static [AtomicU64],
     slots: usize,
-    rows: usize,
+    ids: usize,
     book: Book,
 }
 
-impl Board {
-    /// Words of memory that a board for `slots` workers and `rows` pools and servers needs.
-    pub fn words(slots: usize, rows: usize) -> usize {
-        book_start(slots, rows) + Book::words(slots + 1, rows)
+impl Scoreboard {
+    /// Words of memory that a scoreboard needs for `slots` workers and `ids` pools and servers.
+    pub fn words(slots: usize, ids: usize) -> usize {
+        book_start(slots, ids) + Book::words(slots + 1, ids)
     }
 
-    /// Makes a board of memory that is all zero.
-    pub fn create(memory: &'static [AtomicU64], slots: usize, rows: usize) -> Board {
-        assert_eq!(memory.len(), Board::words(slots, rows), "the memory was made for it");
-        let book = Book::create(&memory[book_start(slots, rows)..], slots + 1, rows);
-        for (word, value) in [MAGIC, VERSION, slots as u64, rows as u64].into_iter().enumerate() {
+    /// Makes a scoreboard of memory that is all zero.
+    pub fn create(memory: &'static [AtomicU64], slots: usize, ids: usize) -> Scoreboard {
+        assert_eq!(memory.len(), Scoreboard::words(slots, ids), "the memory was made for it");
+        let book = Book::create(&memory[book_start(slots, ids)..], slots + 1, ids);
+        for (word, value) in [MAGIC, VERSION, slots as u64, ids as u64].into_iter().enumerate() {
             memory[word].store(value, Ordering::Relaxed);
         }
-        Board { memory, slots, rows, book }
+        Scoreboard { memory, slots, ids, book }
     }
 
-    /// A board that the master has made.
-    pub fn open(memory: &'static [AtomicU64]) -> Result<Board, String> {
+    /// A scoreboard that the master has made.
+    pub fn open(memory: &'static [AtomicU64]) -> Result<Scoreboard, String> {
         let word = |at: usize| memory.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
         if word(0) != MAGIC || word(1) != VERSION {
-            return Err(format!("the shared memory is not a board of version {VERSION}"));
+            return Err(format!("the shared memory is not a scoreboard of version {VERSION}"));
         }
-        let (slots, rows) = (word(2) as usize, word(3) as usize);
-        if memory.len() != Board::words(slots, rows) {
+        let (slots, ids) = (word(2) as usize, word(3) as usize);
+        if memory.len() != Scoreboard::words(slots, ids) {
             return Err("the shared memory is not as long as its header says".to_string());
         }
-        let book = Book::open(&memory[book_start(slots, rows)..]).map_err(|why| why.to_string())?;
-        Ok(Board { memory, slots, rows, book })
+        let book = Book::open(&memory[book_start(slots, ids)..]).map_err(|why| why.to_string())?;
+        Ok(Scoreboard { memory, slots, ids, book })
     }
 
     /// Workers that there may be.
@@ -63,9 +63,9 @@ impl Board {
         self.slots
     }
 
-    /// Pools and servers that there may be, row 0 among them.
-    pub fn rows(&self) -> usize {
-        self.rows
+    /// Pools and servers that there may be, id 0 among them.
+    pub fn ids_max(&self) -> usize {
+        self.ids
     }
 
     /// The counters: the master's own, then those of the workers' slots.
@@ -83,9 +83,9 @@ impl Board {
         self.book.sheet(1 + slot)
     }
 
-    /// So many slots have ever had a worker, and so many rows a meaning.
-    pub fn set_used(&self, slots: usize, rows: usize) {
-        self.book.set_used(1 + slots, rows);
+    /// So many slots have ever had a worker, and so many ids a pool or server.
+    pub fn set_used(&self, slots: usize, ids: usize) {
+        self.book.set_used(1 + slots, ids);
     }
 
     // What the master says.
@@ -107,15 +107,15 @@ impl Board {
     }
 
     /// Whether the master has taken a server out of its ring.
-    pub fn is_ejected(&self, row: u32) -> bool {
-        let (word, bit) = self.health_place(row);
+    pub fn is_ejected(&self, id: u32) -> bool {
+        let (word, bit) = self.health_place(id);
         self.memory[word].load(Ordering::Acquire) & bit != 0
     }
 
     /// Changes the health of servers; all workers see all of them by one new epoch.
-    pub fn set_ejected(&self, rows: &[(u32, bool)]) {
-        for &(row, ejected) in rows {
-            let (word, bit) = self.health_place(row);
+    pub fn set_ejected(&self, ids: &[(u32, bool)]) {
+        for &(id, ejected) in ids {
+            let (word, bit) = self.health_place(id);
             let old = self.memory[word].load(Ordering::Relaxed);
             let new = if ejected { old | bit } else { old & !bit };
             self.memory[word].store(new, Ordering::Release);
@@ -165,7 +165,7 @@ impl Board {
         self.memory[self.worker_line(slot) + CLIENTS].store(u64::from(count), Ordering::Release);
     }
 
-    /// Whether a worker is woken when a client knocks.
+    /// Whether a worker is woken when a client waits at a listener.
     pub fn watching(&self, slot: usize) -> bool {
         self.memory[self.worker_line(slot) + WATCHING].load(Ordering::SeqCst) != 0
     }
@@ -214,13 +214,13 @@ impl Board {
         }
     }
 
-    fn health_place(&self, row: u32) -> (usize, u64) {
-        assert!((row as usize) < self.rows, "rows are given out within the board's bound");
-        (health_start(self.slots) + row as usize / 64, 1 << (row % 64))
+    fn health_place(&self, id: u32) -> (usize, u64) {
+        assert!((id as usize) < self.ids, "ids are given out within the scoreboard's bound");
+        (health_start(self.slots) + id as usize / 64, 1 << (id % 64))
     }
 
     fn master_line(&self, slot: usize) -> usize {
-        assert!(slot < self.slots, "slots are given out within the board's bound");
+        assert!(slot < self.slots, "slots are given out within the scoreboard's bound");
         FIRST_SLOT + slot * LINE
     }
 
@@ -234,13 +234,13 @@ fn health_start(slots: usize) -> usize {
 }
 
 /// Where the book begins: at a page, so that no writer's page is another's.
-fn book_start(slots: usize, rows: usize) -> usize {
-    (health_start(slots) + rows.div_ceil(64)).next_multiple_of(PAGE)
+fn book_start(slots: usize, ids: usize) -> usize {
+    (health_start(slots) + ids.div_ceil(64)).next_multiple_of(PAGE)
 }
 
 /// "quickack", read as a number.
 const MAGIC: u64 = u64::from_be_bytes(*b"quickack");
-/// Of the layout; whoever finds another one reads nothing.
+/// The version of the layout; a process that finds another one reads nothing.
 const VERSION: u64 = 1;
 /// Words of a cache line.
 const LINE: usize = 8;
@@ -262,44 +262,44 @@ const CONNECT_BURST_US: u64 = 100_000;
 mod tests {
     use super::*;
 
-    fn board(slots: usize, rows: usize) -> Board {
-        let fd = sys::memory::shared("test", Board::words(slots, rows)).unwrap();
-        Board::create(sys::memory::map(fd).unwrap(), slots, rows)
+    fn scoreboard(slots: usize, ids: usize) -> Scoreboard {
+        let fd = sys::memory::shared("test", Scoreboard::words(slots, ids)).unwrap();
+        Scoreboard::create(sys::memory::map(fd).unwrap(), slots, ids)
     }
 
     /// Every word that anybody but the tokens' users writes, with its writer.
-    fn written(board: &Board) -> Vec<(usize, String)> {
+    fn written(scoreboard: &Scoreboard) -> Vec<(usize, String)> {
         let mut words = Vec::new();
         let mut note = |writer: &str, act: &dyn Fn()| {
             let before: Vec<u64> =
-                board.memory.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+                scoreboard.memory.iter().map(|word| word.load(Ordering::Relaxed)).collect();
             act();
-            for (at, word) in board.memory.iter().enumerate() {
+            for (at, word) in scoreboard.memory.iter().enumerate() {
                 if word.load(Ordering::Relaxed) != before[at] {
                     words.push((at, writer.to_string()));
                 }
             }
         };
-        note("master", &|| board.commit_config(1));
-        note("anybody", &|| board.take_connect_token(1, 1).unwrap());
-        for slot in 0..board.slots {
-            note("master", &|| board.set_serving(slot, true));
+        note("master", &|| scoreboard.commit_config(1));
+        note("anybody", &|| scoreboard.take_connect_token(1, 1).unwrap());
+        for slot in 0..scoreboard.slots {
+            note("master", &|| scoreboard.set_serving(slot, true));
             let worker = format!("worker {slot}");
-            note(&worker, &|| board.beat(slot));
-            note(&worker, &|| board.set_connections(slot, 1));
-            note(&worker, &|| board.set_watching(slot, true));
-            note(&worker, &|| board.set_installed(slot, 1, 1));
+            note(&worker, &|| scoreboard.beat(slot));
+            note(&worker, &|| scoreboard.set_connections(slot, 1));
+            note(&worker, &|| scoreboard.set_watching(slot, true));
+            note(&worker, &|| scoreboard.set_installed(slot, 1, 1));
         }
-        for row in 0..board.rows as u32 {
-            note("master", &|| board.set_ejected(&[(row, true)]));
+        for id in 0..scoreboard.ids as u32 {
+            note("master", &|| scoreboard.set_ejected(&[(id, true)]));
         }
         words
     }
 
     #[test]
     fn no_two_writers_share_a_cache_line() {
-        let board = board(5, 130);
-        let words = written(&board);
+        let scoreboard = scoreboard(5, 130);
+        let words = written(&scoreboard);
         assert!(words.len() > 5 * 6 + 130);
         for (at, writer) in &words {
             for (other_at, other) in &words {
@@ -313,26 +313,27 @@ mod tests {
 
     #[test]
     fn what_the_master_made_can_be_opened_and_nothing_else() {
-        let board = board(3, 10);
-        assert_eq!(Board::open(board.memory).map(|board| board.slots()), Ok(3));
-        assert!(Board::open(&board.memory[..board.memory.len() - 1]).is_err());
-        board.memory[1].store(VERSION + 1, Ordering::Relaxed);
-        assert!(Board::open(board.memory).is_err());
+        let scoreboard = scoreboard(3, 10);
+        assert_eq!(Scoreboard::open(scoreboard.memory).map(|scoreboard| scoreboard.slots()), Ok(3));
+        assert!(Scoreboard::open(&scoreboard.memory[..scoreboard.memory.len() - 1]).is_err());
+        scoreboard.memory[1].store(VERSION + 1, Ordering::Relaxed);
+        assert!(Scoreboard::open(scoreboard.memory).is_err());
     }
 
     #[test]
     fn connects_keep_to_their_rate_whoever_asks() {
-        let board = board(1, 1);
+        let scoreboard = scoreboard(1, 1);
         let mut now = 1_000_000;
-        let granted = |board: &Board, now| board.take_connect_token(now, 100).is_ok();
-        let burst = (0..100).filter(|_| granted(&board, now)).count();
+        let granted =
+            |scoreboard: &Scoreboard, now| scoreboard.take_connect_token(now, 100).is_ok();
+        let burst = (0..100).filter(|_| granted(&scoreboard, now)).count();
         assert_eq!(burst, 10, "a tenth of a second's worth");
-        let wait = board.take_connect_token(now, 100).unwrap_err();
+        let wait = scoreboard.take_connect_token(now, 100).unwrap_err();
         assert!(wait > 0 && wait <= 10_000);
         now += wait;
-        assert!(granted(&board, now) && !granted(&board, now));
-        let steady = (0..1_000).filter(|step| granted(&board, now + step * 1_000)).count();
+        assert!(granted(&scoreboard, now) && !granted(&scoreboard, now));
+        let steady = (0..1_000).filter(|step| granted(&scoreboard, now + step * 1_000)).count();
         assert!((99..=101).contains(&steady), "{steady}");
-        assert!((0..1_000).all(|_| board.take_connect_token(now, 0).is_ok()));
+        assert!((0..1_000).all(|_| scoreboard.take_connect_token(now, 0).is_ok()));
     }
 }

@@ -1,4 +1,4 @@
-//! What a worker is told and passed: at its start everything, later what is new.
+//! Messages that set a worker up: at its start all that it needs, later what is new.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,23 +11,23 @@ use super::events::Source;
 use super::workers::Slot;
 use super::{Master, say};
 use crate::ipc::Message;
-use crate::ipc::guest::Guest;
+use crate::ipc::client_state::ClientState;
 use crate::log::Level;
 
 impl Master {
-    /// Makes places for `count` workers and what wakes them.
+    /// Makes slots for `count` workers, and their wakeups.
     pub(super) fn fill_slots(&mut self, count: usize) -> io::Result<()> {
-        while self.pokes.len() < count {
-            self.pokes.push(Rc::new(sys::poke::new()?));
+        while self.wakeups.len() < count {
+            self.wakeups.push(Rc::new(sys::wakeup::new()?));
         }
         while self.slots.len() < count {
             self.slots.push(Slot::new(self.slots.len()));
         }
-        self.board.set_used(self.slots.len(), self.rows.used());
+        self.scoreboard.set_used(self.slots.len(), self.ids.used());
         Ok(())
     }
 
-    /// Fills the places that are vacant and whose pause is over.
+    /// Fills the slots that are vacant and whose pause is over.
     pub(super) fn start_what_is_due(&mut self, now: Instant) -> io::Result<()> {
         let count = self.running.config.process.worker_count();
         for number in 0..count.min(self.slots.len()) {
@@ -41,17 +41,17 @@ impl Master {
                 say(&mut self.log, Level::Error, &text);
                 continue;
             }
-            self.brief(number);
+            self.set_up(number);
             self.ask_worker(number);
         }
         Ok(())
     }
 
-    /// Tells a new worker everything it needs.
-    fn brief(&mut self, number: usize) {
+    /// Sends a new worker everything that it needs.
+    fn set_up(&mut self, number: usize) {
         self.tell_process();
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
-        // A descriptor that cannot be watched is that of a worker that cannot be led.
+        // A descriptor that cannot be watched is that of a worker that cannot be controlled.
         if self.events.add(&worker.channel, Source::Channel(number)).is_err() {
             return worker.signal(Signal::KILL);
         }
@@ -61,7 +61,7 @@ impl Master {
         let mine = self.running.listeners.iter().filter(|entry| entry.is_of(number));
         let ids: Vec<u32> = mine.map(|entry| entry.id).collect();
         self.pass_listeners(number, &ids);
-        self.pass_pokes(number, 0);
+        self.pass_wakeups(number, 0);
         let epoch = self.running.epoch;
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
         worker.send(Message::Prepare { epoch }, &[Rc::clone(&self.sealed)]);
@@ -77,24 +77,25 @@ impl Master {
         }
     }
 
-    /// What wakes the workers from `first` on; all of them fit one message.
-    pub(super) fn pass_pokes(&mut self, number: usize, first: usize) {
+    /// The wakeups of the workers from `first` on; all of them fit one message.
+    pub(super) fn pass_wakeups(&mut self, number: usize, first: usize) {
         let Some(worker) = self.slots[number].worker.as_mut() else { return };
-        worker.send(Message::Pokes { first }, &self.pokes[first..]);
+        worker.send(Message::Wakeups { first }, &self.wakeups[first..]);
     }
 
-    /// Clients that a worker hands over, each for the serving worker that has the fewest. While
-    /// nobody serves, or is told so much that it would be taken for deaf, they wait here.
-    pub(super) fn pass_clients(&mut self, client: Guest, fds: Vec<OwnedFd>) {
+    /// Clients that a worker hands over, each for the serving worker that has the fewest. While no
+    /// worker serves, or every channel of one that does is rather full, they wait here.
+    pub(super) fn pass_clients(&mut self, client: ClientState, fds: Vec<OwnedFd>) {
         for fd in fds {
             let given = |number: usize| self.handed.get(&number).copied().unwrap_or(0);
             let listens = |number: &usize| {
                 let worker = self.slots[*number].worker.as_ref();
                 worker.is_some_and(|worker| worker.channel.has_room_to_spare())
             };
-            let serving = (0..self.slots.len()).filter(|number| self.board.is_serving(*number));
+            let serving =
+                (0..self.slots.len()).filter(|number| self.scoreboard.is_serving(*number));
             let serving = serving.filter(listens);
-            let count = |number: &usize| self.board.connections(*number) + given(*number);
+            let count = |number: &usize| self.scoreboard.connections(*number) + given(*number);
             let Some(number) = serving.min_by_key(count) else {
                 self.waiting_clients.push((client.clone(), fd));
                 continue;
@@ -111,8 +112,8 @@ impl Master {
     /// New workers have no clients: the others give them some of theirs.
     pub(super) fn share_clients(&mut self) {
         let serving: Vec<usize> =
-            (0..self.slots.len()).filter(|number| self.board.is_serving(*number)).collect();
-        let count = |number: &usize| self.board.connections(*number);
+            (0..self.slots.len()).filter(|number| self.scoreboard.is_serving(*number)).collect();
+        let count = |number: &usize| self.scoreboard.connections(*number);
         let all: u32 = serving.iter().map(count).sum();
         let keep = all.div_ceil(serving.len().max(1) as u32);
         let rich: Vec<usize> =

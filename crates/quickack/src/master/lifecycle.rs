@@ -1,4 +1,4 @@
-//! Life and death: signals, the end, workers that die or hang.
+//! The lifecycle of the proxy and its workers: signals, the end, workers that die or hang.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use sys::signal;
 
-use super::orders::Visitor;
+use super::admin_server::ConnectionId;
 use super::say;
 use super::workers::{Slot, State};
 use super::{Ending, Master};
@@ -16,7 +16,7 @@ use crate::ipc::Message;
 use crate::log::Level;
 
 impl Master {
-    pub(super) fn heed_signals(&mut self, now: Instant) -> io::Result<()> {
+    pub(super) fn handle_signals(&mut self, now: Instant) -> io::Result<()> {
         while let Some(signal) = self.signals.take() {
             match signal {
                 signal::TERM | signal::INT | signal::QUIT => self.end(0, now),
@@ -30,7 +30,7 @@ impl Master {
                 // As in twemproxy: more words, fewer words.
                 signal::TTIN => self.turn_log(1),
                 signal::TTOU => self.turn_log(-1),
-                // The ladder of every turn looks for the dead.
+                // Every turn looks for workers that have died.
                 signal::CHLD => {}
                 odd => {
                     let text = format!("signal {odd} has no meaning here and is ignored");
@@ -52,21 +52,21 @@ impl Master {
 
     /// Opens again by their names what others may have moved away or removed, whatever the file
     /// says: the log and the admin socket.
-    pub(super) fn renew(&mut self, asker: Option<Visitor>) {
+    pub(super) fn renew(&mut self, asker: Option<ConnectionId>) {
         self.reopen_log(asker);
         self.renew_admin(asker);
     }
 
     /// The admin socket by itself: once its file is gone, no reload can be asked for. The same
     /// trouble is told once, and to whoever asks.
-    pub(super) fn renew_admin(&mut self, asker: Option<Visitor>) {
-        let had_one = self.desk.path().is_some();
+    pub(super) fn renew_admin(&mut self, asker: Option<ConnectionId>) {
+        let had_one = self.admin.path().is_some();
         let admin = &self.running.config.process.admin;
-        match self.desk.open_admin(admin, self.file.as_deref(), &self.events) {
+        match self.admin.open_admin(admin, self.file.as_deref(), &self.events) {
             Ok(false) => self.admin_trouble.clear(),
             Ok(true) => {
                 self.admin_trouble.clear();
-                let path = self.desk.path().unwrap_or(Path::new("")).display();
+                let path = self.admin.path().unwrap_or(Path::new("")).display();
                 let text = match had_one {
                     true => "the admin socket was removed and is created again".to_string(),
                     false => format!("admin socket: {path}"),
@@ -85,7 +85,7 @@ impl Master {
     }
 
     /// Files of unix sockets that are other files by now: clients do not reach us there.
-    pub(super) fn look_at_sockets(&mut self, asker: Option<Visitor>) {
+    pub(super) fn look_at_sockets(&mut self, asker: Option<ConnectionId>) {
         let text = |path: &Path| {
             format!(
                 "{} is now another file, not the proxy's socket, so clients cannot reach the proxy \
@@ -99,7 +99,7 @@ impl Master {
         }
     }
 
-    fn reopen_log(&mut self, asker: Option<Visitor>) {
+    fn reopen_log(&mut self, asker: Option<ConnectionId>) {
         match self.log.reopen() {
             Ok(false) => {}
             Ok(true) => self.tell(asker, Level::Notice, "the log is reopened"),
@@ -112,19 +112,19 @@ impl Master {
         }
     }
 
-    /// The same of what makes the answer an error, whatever else is answered.
-    fn fail(&mut self, asker: Option<Visitor>, text: &str) {
+    /// Logs a failure; the answer, if somebody asked, becomes an error, whatever else it says.
+    fn fail(&mut self, asker: Option<ConnectionId>, text: &str) {
         say(&mut self.log, Level::Error, text);
-        if let Some(visitor) = asker {
-            self.desk.note_failure(visitor, text);
+        if let Some(id) = asker {
+            self.admin.note_failure(id, text);
         }
     }
 
-    /// In the log, and with the answer to whoever asked.
-    fn tell(&mut self, asker: Option<Visitor>, level: Level, text: &str) {
+    /// Writes a line to the log and, if somebody asked, to the answer.
+    fn tell(&mut self, asker: Option<ConnectionId>, level: Level, text: &str) {
         say(&mut self.log, level, text);
-        if let Some(visitor) = asker {
-            self.desk.note(visitor, text);
+        if let Some(id) = asker {
+            self.admin.note(id, text);
         }
     }
 
@@ -141,7 +141,7 @@ impl Master {
             crate::config::duration_word(timeout)
         );
         say(&mut self.log, Level::Notice, &text);
-        self.abandon_change("the proxy is shutting down");
+        self.cancel_change("the proxy is shutting down");
         self.drain_workers();
         self.listeners.close_all();
         let deadline = now + Duration::from_micros(timeout) + GRACE;
@@ -158,7 +158,7 @@ impl Master {
     fn drain_workers(&mut self) {
         let timeout_us = self.running.config.process.shutdown_timeout_us;
         for slot in &mut self.slots {
-            self.board.set_serving(slot.number, false);
+            self.scoreboard.set_serving(slot.number, false);
             if let Some(worker) = slot.worker.as_mut().filter(|one| one.state != State::Hung) {
                 worker.send(Message::Drain { timeout_us }, &[]);
                 if worker.state != State::Leaving {
@@ -192,10 +192,10 @@ impl Master {
             // Its last words, and the clients it has handed over, may still be in the channel.
             self.listen_to(number);
             let Some((worker, status)) = self.slots[number].reap(now)? else { continue };
-            self.board.set_serving(number, false);
-            self.board.clear_worker(number);
+            self.scoreboard.set_serving(number, false);
+            self.scoreboard.clear_worker(number);
             self.health.forget_worker(number);
-            self.poke_all();
+            self.wake_all();
             if worker.state == State::Leaving {
                 let text = format!("worker {number} has exited ({status})");
                 say(&mut self.log, Level::Notice, &text);
@@ -213,7 +213,7 @@ impl Master {
                 State::Hung => String::new(),
                 _ => address_space::hint(
                     status,
-                    super::address_space_needed(&self.running.config, self.board.rows()),
+                    super::address_space_needed(&self.running.config, self.scoreboard.ids_max()),
                 ),
             };
             let text = format!("worker {number} (pid {pid}) died: {status}{again}{hint}");
@@ -223,9 +223,9 @@ impl Master {
         Ok(())
     }
 
-    /// A worker was told by somebody else to end, and drains.
+    /// A worker got a signal to end that was not ours, and drains.
     pub(super) fn note_leaving(&mut self, number: usize) {
-        self.board.set_serving(number, false);
+        self.scoreboard.set_serving(number, false);
         if let Some(worker) = self.slots[number].worker.as_mut()
             && matches!(worker.state, State::Starting | State::Serving)
         {
@@ -236,23 +236,23 @@ impl Master {
         }
     }
 
-    /// The dead may have been about to take a client.
-    pub(super) fn poke_all(&self) {
-        for (number, poke) in self.pokes.iter().enumerate() {
-            if self.board.is_serving(number) {
-                sys::poke::poke(poke);
+    /// Wakes all workers that serve: one that has died may have been about to take a client.
+    pub(super) fn wake_all(&self) {
+        for (number, wakeup) in self.wakeups.iter().enumerate() {
+            if self.scoreboard.is_serving(number) {
+                sys::wakeup::wake(wakeup);
             }
         }
     }
 
-    /// A worker whose heartbeat stands still is hung: it is told to leave a trace, then killed.
+    /// A worker whose heartbeat stands still is hung: it is made to dump core, then killed.
     pub(super) fn look_at_heartbeats(&mut self, now: Instant) {
         // If this look comes late, the master itself stood still, and so may have all the others.
         let was_late = now > self.next_look + LOOK_EVERY / 2;
         self.next_look = now + LOOK_EVERY;
-        self.desk.tidy(&self.events, now);
+        self.admin.tidy(&self.events, now);
         self.handed.clear();
-        self.graves.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
+        self.killed.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
         let hang = Duration::from_micros(self.running.config.process.hang_timeout_us);
         let shutdown = Duration::from_micros(self.running.config.process.shutdown_timeout_us);
         let looks = (hang.as_millis() / LOOK_EVERY.as_millis()).max(LOOKS_MIN) as u32;
@@ -260,7 +260,7 @@ impl Master {
             let number = slot.number;
             let Some(worker) = slot.worker.as_mut() else { continue };
             if was_late {
-                worker.forget_pulse();
+                worker.forget_heartbeat();
             }
             if worker.state == State::Hung {
                 if worker.has_left_its_trace() {
@@ -271,7 +271,8 @@ impl Master {
             if worker.leaves_late(now, shutdown) {
                 worker.send(Message::Drain { timeout_us: 0 }, &[]);
             }
-            let is_still = worker.stands_still(self.board.beats(number), looks) && !hang.is_zero();
+            let is_still =
+                worker.stands_still(self.scoreboard.beats(number), looks) && !hang.is_zero();
             let is_deaf = worker.channel.overdue(now) && !was_late && !hang.is_zero();
             let why = match is_deaf {
                 _ if is_still => format!("no turn of its event loop in {} ms", hang.as_millis()),
@@ -285,21 +286,21 @@ impl Master {
             );
             say(&mut self.log, Level::Error, &text);
             worker.set_state(State::Hung);
-            self.board.set_serving(number, false);
+            self.scoreboard.set_serving(number, false);
             // ABRT leaves a core where the system keeps them; a process that is stopped has no
             // chance to.
             let signal = if worker.is_stopped() { Signal::KILL } else { Signal::ABORT };
             worker.signal(signal);
         }
         if !was_late {
-            self.poke_if_hung();
+            self.wake_if_hung();
         }
     }
 
-    fn poke_if_hung(&self) {
+    fn wake_if_hung(&self) {
         let is_hung = |slot: &Slot| slot.worker.as_ref().is_some_and(|it| it.state == State::Hung);
         if self.slots.iter().any(is_hung) {
-            self.poke_all();
+            self.wake_all();
         }
     }
 }

@@ -15,8 +15,8 @@ const COUNT: u64 = 10_000;
 /// The other end is stopped when so many have come from it.
 const STOP_AT: u64 = 3_000;
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Set in the environment of the other end.
-const FAR: &str = "QUICKACK_TEST_FAR_END";
+/// Set in the environment of the other process.
+const OTHER: &str = "QUICKACK_TEST_OTHER_PROCESS";
 
 /// Sends `COUNT` messages and expects as many, both in order.
 struct End {
@@ -83,10 +83,10 @@ impl End {
     }
 }
 
-/// The other end. As a test of its own it has nothing to do.
+/// The other process. As a test of its own it has nothing to do.
 #[test]
-fn far_end() {
-    if std::env::var_os(FAR).is_none() {
+fn other_process() {
+    if std::env::var_os(OTHER).is_none() {
         return;
     }
     let fd = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
@@ -101,15 +101,15 @@ fn far_end() {
         end.channel.send(Message::Refused { epoch: 0, why: "done".into() }, &[]),
         Ok(COUNT + 1)
     );
-    // The near end closes when it has this; until then what it sent is not lost.
+    // The test closes its end when it has this; until then what it sent is not lost.
     while end.channel.receive().is_ok() {
         end.wait();
     }
 }
 
-struct Far(Child);
+struct Other(Child);
 
-impl Drop for Far {
+impl Drop for Other {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -118,15 +118,15 @@ impl Drop for Far {
 
 #[test]
 fn ten_thousand_messages_each_way_survive_a_side_that_is_stopped_midway() {
-    let (near, far) = sys::channel::pair().unwrap();
+    let (ours, other) = sys::channel::pair().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "ipc::far_end::far_end", "--nocapture"]).env(FAR, "1");
-    command.stdin(Stdio::from(far)).stdout(Stdio::null());
-    let mut far = Far(command.spawn().unwrap());
+    command.args(["--exact", "ipc::two_processes::other_process", "--nocapture"]).env(OTHER, "1");
+    command.stdin(Stdio::from(other)).stdout(Stdio::null());
+    let mut other = Other(command.spawn().unwrap());
     // The command holds a copy of the other end.
     drop(command);
-    let pid = Pid::from_child(&far.0);
-    let mut end = End::new(near);
+    let pid = Pid::from_child(&other.0);
+    let mut end = End::new(ours);
     let start = Instant::now();
     while end.received < STOP_AT {
         assert!(start.elapsed() < DEADLINE, "{} sent, {} received", end.sent, end.received);
@@ -157,5 +157,5 @@ fn ten_thousand_messages_each_way_survive_a_side_that_is_stopped_midway() {
     assert_eq!(last, Message::Refused { epoch: 0, why: "done".into() });
     assert!(end.longest < Duration::from_secs(1), "one turn took {:?}", end.longest);
     drop(end);
-    assert!(far.0.wait().unwrap().success());
+    assert!(other.0.wait().unwrap().success());
 }

@@ -1,4 +1,5 @@
-//! What the loop drives: a value that takes bytes and the time, and gives bytes and actions.
+//! The service that the loop drives: a value that takes bytes and the time, and gives bytes and
+//! actions. The proxy's data plane is one, the embedded cache another.
 
 use std::rc::Rc;
 
@@ -6,8 +7,8 @@ use proto::Ends;
 use proxy::plan::Plan;
 use proxy::{Action, Closed, ConnId, Passed, Proxy, Side, Slices, Time};
 
-/// The contract of `proxy::Proxy`, for whoever wants to be driven the same way.
-pub trait Mind {
+/// The contract of `proxy::Proxy`, for other values that are driven the same way.
+pub trait Service {
     fn handle_accept(&mut self, pool: u32, now: Time) -> Result<ConnId, Vec<u8>>;
     fn handle_received(&mut self, conn: ConnId, block: &Rc<Vec<u8>>, len: usize, now: Time);
     fn handle_transmitted(&mut self, conn: ConnId, n: usize, now: Time);
@@ -18,11 +19,14 @@ pub trait Mind {
     fn poll_action(&mut self) -> Option<Action>;
     fn poll_timeout(&self) -> Option<Time>;
     fn poll_transmit(&mut self, side: Side) -> Option<ConnId>;
+    fn wants_turn(&self) -> bool {
+        false
+    }
     fn transmit<'a>(&'a self, conn: ConnId, out: &mut Slices<'a>);
     fn drain(&mut self, now: Time);
     fn is_drained(&self) -> bool;
 
-    // What only a mind that is led need know.
+    // The rest concerns only a worker's service, which the master controls.
 
     /// A client arrived that another worker has handed over.
     fn handle_adopted(&mut self, client: Passed, now: Time) -> Result<ConnId, Vec<u8>> {
@@ -35,8 +39,9 @@ pub trait Mind {
     /// A server has left its ring, or is back.
     fn set_ejected(&mut self, _server: u32, _ejected: bool, _now: Time) {}
 
-    /// Rows that the plan names no more and that are still being answered.
-    fn retired_rows_in_use(&self) -> Vec<u32> {
+    /// Ids of pools and servers that the plan has no more and whose requests are still being
+    /// answered.
+    fn retired_ids_in_use(&self) -> Vec<u32> {
         Vec::new()
     }
 
@@ -52,7 +57,7 @@ pub trait Mind {
     fn handle_connecting(&mut self, _link: ConnId, _begins: Time) {}
 }
 
-impl Mind for Proxy {
+impl Service for Proxy {
     fn handle_accept(&mut self, pool: u32, now: Time) -> Result<ConnId, Vec<u8>> {
         Proxy::handle_accept(self, pool, now)
     }
@@ -93,6 +98,10 @@ impl Mind for Proxy {
         Proxy::poll_transmit(self, side)
     }
 
+    fn wants_turn(&self) -> bool {
+        Proxy::wants_turn(self)
+    }
+
     fn transmit<'a>(&'a self, conn: ConnId, out: &mut Slices<'a>) {
         Proxy::transmit(self, conn, out);
     }
@@ -117,7 +126,7 @@ impl Mind for Proxy {
         Proxy::set_ejected(self, server, ejected, now);
     }
 
-    fn retired_rows_in_use(&self) -> Vec<u32> {
+    fn retired_ids_in_use(&self) -> Vec<u32> {
         Proxy::retired_rows_in_use(self)
     }
 

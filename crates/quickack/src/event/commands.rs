@@ -1,4 +1,4 @@
-//! What comes from above: signals, standing orders and orders, each carried out between events.
+//! Signals and commands, each carried out between events.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -7,45 +7,45 @@ use std::time::Duration;
 use rustix::event::epoll;
 use sys::signal;
 
-use super::errands::{Install, Order, Traveller};
-use super::{ERRANDS, Loop, token};
+use super::control::{Command, Handover, Install};
+use super::{CONTROL, Loop, token};
 
 impl Loop<'_> {
-    /// What holds from now on. Before anything is read.
-    pub(super) fn heed_standing_orders(&mut self) {
-        let mut orders = Vec::new();
-        self.errands.standing_orders(&mut orders);
-        if !orders.is_empty() {
-            self.heed(orders);
+    /// Changes for all workers, such as another configuration: before anything is read.
+    pub(super) fn apply_changes(&mut self) {
+        let mut commands = Vec::new();
+        self.control.poll_changes(&mut commands);
+        if !commands.is_empty() {
+            self.execute(commands);
         }
     }
 
-    /// What was said to us alone. After everything that was ready with it has been read.
-    pub(super) fn heed_orders(&mut self) {
-        let mut orders = Vec::new();
-        self.errands.listen(&mut orders);
-        self.heed(orders);
-        if self.errands.is_gone()
-            && let Some(fd) = self.errands.fd()
+    /// Commands to this worker alone: after everything that was ready with them has been read.
+    pub(super) fn handle_commands(&mut self) {
+        let mut commands = Vec::new();
+        self.control.receive(&mut commands);
+        self.execute(commands);
+        if self.control.is_gone()
+            && let Some(fd) = self.control.fd()
         {
-            // It would be ready for ever. One that is not watched any more needs no more of it.
+            // It would be ready for ever. If it is not watched any more, nothing else is needed.
             let _ = epoll::delete(&self.epoll, fd);
         }
     }
 
-    fn heed(&mut self, orders: Vec<Order>) {
-        for order in orders {
-            match order {
-                Order::Install(install) => self.install(*install),
-                Order::Eject { server, ejected } => {
-                    self.mind.set_ejected(server, ejected, self.now);
+    fn execute(&mut self, commands: Vec<Command>) {
+        for command in commands {
+            match command {
+                Command::Install(install) => self.install(*install),
+                Command::Eject { server, ejected } => {
+                    self.service.set_ejected(server, ejected, self.now);
                 }
-                Order::Adopt { client, fds } => {
+                Command::Adopt { client, fds } => {
                     fds.into_iter().for_each(|fd| self.adopt(fd, client.clone()));
                 }
-                Order::Retire => self.retire(),
-                Order::Share { keep } => self.sharing = Some((keep, self.now.after(SHARE_US))),
-                Order::Drain { within } => self.drain(within),
+                Command::Retire => self.retire(),
+                Command::Share { keep } => self.sharing = Some((keep, self.now.after(SHARE_US))),
+                Command::Drain { within } => self.drain(within),
             }
             self.run_actions(None);
         }
@@ -53,19 +53,19 @@ impl Loop<'_> {
 
     /// TERM or INT: no new clients, and the others leave when they have their answers. Again: at
     /// once.
-    pub(super) fn heed_signals(&mut self) {
+    pub(super) fn handle_signals(&mut self) {
         while let Some(signal) = self.signals.take() {
             if !matches!(signal, signal::TERM | signal::INT | signal::QUIT) {
                 // Meant for the master, and sent to all of our name: a log that was rotated.
                 continue;
             }
-            if self.is_led && self.ends.is_some() {
-                // It is the end of the master, or an impatient operator: the master ends us at
-                // once if it is to be so.
+            if self.has_master && self.ends.is_some() {
+                // The master has ended, or the operator is impatient: the master ends us at once
+                // if that is wanted.
                 continue;
             }
             if self.ends.is_none() {
-                self.errands.leaving();
+                self.control.leaving();
             }
             let within = if self.ends.is_some() { Duration::ZERO } else { self.shutdown_timeout };
             self.drain(within);
@@ -74,10 +74,10 @@ impl Loop<'_> {
 
     fn install(&mut self, install: Install) {
         let plan = install.plan.clone();
-        self.dismiss_strangers(&plan);
+        self.drop_readers_of_gone_pools(&plan);
         self.take_up(install);
-        self.mind.install(plan, self.now);
-        self.errands.installed(self.mind);
+        self.service.install(plan, self.now);
+        self.control.installed(self.service);
     }
 
     /// All of an installation but the plan. Clients in the queues of listeners that go are the old
@@ -85,16 +85,16 @@ impl Loop<'_> {
     pub(super) fn take_up(&mut self, install: Install) {
         let Install { plan: _, listeners, targets, connects_per_second, epoll_timeout } = install;
         self.connects.set_targets(targets, connects_per_second);
-        self.door.set_epoll_timeout(epoll_timeout.as_micros() as u64);
+        self.acceptor.set_epoll_timeout(epoll_timeout.as_micros() as u64);
         if !self.is_leaving() {
-            self.door.set_listeners(&self.epoll, listeners);
+            self.acceptor.set_listeners(&self.epoll, listeners);
             self.accept_waiting();
         }
     }
 
     /// No more clients; those who are quiet go to other workers, turn by turn.
     fn retire(&mut self) {
-        self.door.close(&self.epoll);
+        self.acceptor.close(&self.epoll);
         self.retiring = true;
     }
 
@@ -104,17 +104,17 @@ impl Loop<'_> {
         if surplus == 0 || self.ends.is_some() {
             return;
         }
-        let mut alike: BTreeMap<Traveller, Vec<OwnedFd>> = BTreeMap::new();
-        for (id, passed) in self.mind.hand_over(surplus) {
+        let mut alike: BTreeMap<Handover, Vec<OwnedFd>> = BTreeMap::new();
+        for (id, passed) in self.service.hand_over(surplus) {
             if let Some(conn) = self.drop_conn(id) {
                 let _ = epoll::delete(&self.epoll, &conn.fd);
                 let from = conn.from.map(|from| *from);
-                alike.entry(Traveller { passed, from }).or_default().push(conn.fd);
+                alike.entry(Handover { passed, from }).or_default().push(conn.fd);
             }
         }
         for (client, fds) in alike {
             // Those that cannot be passed stay for another turn.
-            if let Err(back) = self.errands.hand_over(client.clone(), fds) {
+            if let Err(back) = self.control.hand_over(client.clone(), fds) {
                 back.into_iter().for_each(|fd| self.adopt(fd, client.clone()));
             }
         }
@@ -126,7 +126,7 @@ impl Loop<'_> {
             _ if self.retiring => usize::MAX,
             None => 0,
             Some((keep, until)) => {
-                let surplus = self.door.clients().saturating_sub(keep);
+                let surplus = self.acceptor.clients().saturating_sub(keep);
                 if surplus == 0 || self.now >= until {
                     self.sharing = None;
                 }
@@ -137,24 +137,24 @@ impl Loop<'_> {
 
     /// No more clients; those who are here leave when they have been answered.
     fn drain(&mut self, within: Duration) {
-        self.door.close(&self.epoll);
-        self.dismiss_greeters();
+        self.acceptor.close(&self.epoll);
+        self.drop_all_readers();
         self.ends = Some(self.now.after(within.as_micros() as u64));
-        self.mind.drain(self.now);
+        self.service.drain(self.now);
         self.run_actions(None);
     }
 
-    /// While something waits for it, the kernel says when the errands' descriptor has room.
-    pub(super) fn watch_errands(&mut self) {
-        let is_blocked = self.errands.is_blocked();
+    /// While something waits for it, the kernel says when the control channel has room.
+    pub(super) fn watch_control(&mut self) {
+        let is_blocked = self.control.is_blocked();
         if is_blocked == self.is_blocked {
             return;
         }
-        if let Some(fd) = self.errands.fd() {
+        if let Some(fd) = self.control.fd() {
             let out = if is_blocked { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
             let flags = epoll::EventFlags::IN | out;
             // Should it fail, the next turn that has something to say tries again.
-            if epoll::modify(&self.epoll, fd, token(ERRANDS), flags).is_ok() {
+            if epoll::modify(&self.epoll, fd, token(CONTROL), flags).is_ok() {
                 self.is_blocked = is_blocked;
             }
         }

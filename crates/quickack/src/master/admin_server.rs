@@ -1,5 +1,5 @@
-//! The desk: where the operator's questions come in (the admin socket) and twemproxy's statistics
-//! go out (the `stats:` port). Each verb of `admin::VERBS` has its arm here.
+//! The admin server: it answers the operator's questions (on the admin socket) and sends out
+//! twemproxy's statistics (on the `stats:` port). Each verb of `admin::VERBS` has its arm here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,25 +17,25 @@ use super::{Master, Running};
 use crate::admin::{self, Entry};
 use crate::config::{Address, Admin};
 
-/// Who waits for an answer.
-pub type Visitor = u32;
+/// A connection that may wait for an answer; the first two numbers are the listeners.
+pub type ConnectionId = u32;
 
-/// The sockets of those who ask.
-pub struct Desk {
+/// The listeners and their connections.
+pub struct AdminServer {
     admin: Option<AdminSocket>,
-    /// Where those look who know the configuration's name only.
+    /// The name by which the socket is found when only the configuration's is known.
     entry: Option<Entry>,
     stats: Option<(OwnedFd, String)>,
-    visitors: BTreeMap<Visitor, Guest>,
-    next: Visitor,
-    /// Kinds of visitors for whom there is no room now.
-    resting: BTreeSet<Visitor>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    next: ConnectionId,
+    /// Listeners that accept nothing now, because there is no room.
+    resting: BTreeSet<ConnectionId>,
 }
 
-struct Guest {
+struct Connection {
     fd: OwnedFd,
-    /// Through which door it came.
-    kind: Visitor,
+    /// The listener that accepted it.
+    kind: ConnectionId,
     asked: Vec<u8>,
     /// Lines that are told with the answer, whatever that is.
     notes: Vec<String>,
@@ -48,8 +48,8 @@ struct Guest {
     until: Instant,
 }
 
-impl Guest {
-    /// The line that it has asked. Nothing more is heard from it.
+impl Connection {
+    /// The line that it has asked. Nothing more is read from it.
     fn question(&mut self, end: usize) -> String {
         self.is_served = true;
         self.until = Instant::now() + PATIENCE;
@@ -57,31 +57,31 @@ impl Guest {
     }
 }
 
-impl Desk {
-    pub fn open(running: &Running, file: Option<&Path>, events: &Events) -> io::Result<Desk> {
+impl AdminServer {
+    pub fn open(running: &Running, file: Option<&Path>, events: &Events) -> io::Result<Self> {
         let process = &running.config.process;
-        let mut desk = Desk {
+        let mut server = AdminServer {
             admin: None,
             entry: None,
             stats: None,
-            visitors: BTreeMap::new(),
+            connections: BTreeMap::new(),
             next: FIRST,
             resting: BTreeSet::new(),
         };
-        match desk.open_admin(&process.admin, file, events) {
+        match server.open_admin(&process.admin, file, events) {
             Ok(_) => {}
-            // Who has not asked for it can do without, as on a disk that cannot be written.
+            // Nobody asked for this one: the proxy can do without, as on a read-only disk.
             Err(error) if process.admin == Admin::Default => {
                 crate::log::line(&format!("{error}; running without it"));
             }
             Err(error) => return Err(error),
         }
-        desk.listen_for_stats(process.stats.as_ref(), &running.addresses, events)?;
-        Ok(desk)
+        server.listen_for_stats(process.stats.as_ref(), &running.addresses, events)?;
+        Ok(server)
     }
 
-    /// Opens what is not there: the admin socket and the name by which it is found. Later again,
-    /// because there are those who tidy up. Whether the socket is a new one.
+    /// Opens what is not there: the admin socket and the name by which it is found. It is called
+    /// again later, because files may be removed. Whether the socket is a new one.
     pub fn open_admin(
         &mut self,
         written: &Admin,
@@ -118,7 +118,7 @@ impl Desk {
             return Ok(false);
         }
         let socket = AdminSocket::open(path)?;
-        events.add(&socket.fd, Source::Desk(ADMIN))?;
+        events.add(&socket.fd, Source::Admin(ADMIN))?;
         self.admin = Some(socket);
         Ok(true)
     }
@@ -139,7 +139,7 @@ impl Desk {
             let fd = open_stats(address, addresses).map_err(|error| {
                 io::Error::other(format!("cannot open the stats port {address}: {error}"))
             })?;
-            events.add(&fd, Source::Desk(STATS))?;
+            events.add(&fd, Source::Admin(STATS))?;
             self.stats = Some((fd, address.to_string()));
         }
         Ok(())
@@ -160,51 +160,52 @@ impl Desk {
         sys::listen::local_address(fd).ok().map(|address| address.to_string())
     }
 
-    pub fn answer(&mut self, visitor: Visitor, text: String) {
-        if let Some(guest) = self.visitors.get_mut(&visitor) {
-            let failed = std::mem::take(&mut guest.failures).join("\n  ");
+    pub fn answer(&mut self, id: ConnectionId, text: String) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            let failed = std::mem::take(&mut connection.failures).join("\n  ");
             let text = match text.strip_prefix(admin::ERROR) {
                 _ if failed.is_empty() => text,
                 Some(why) => format!("{}{failed}\n  {why}", admin::ERROR),
                 None => format!("{}{failed}\n  apart from that: {text}", admin::ERROR),
             };
-            guest.answer = text.into_bytes();
-            if guest.answer.last() != Some(&b'\n') {
-                guest.answer.push(b'\n');
+            connection.answer = text.into_bytes();
+            if connection.answer.last() != Some(&b'\n') {
+                connection.answer.push(b'\n');
             }
-            for note in guest.notes.drain(..) {
-                guest.answer.extend_from_slice(format!("  {note}\n").as_bytes());
+            for note in connection.notes.drain(..) {
+                connection.answer.extend_from_slice(format!("  {note}\n").as_bytes());
             }
-            guest.is_served = true;
+            connection.is_served = true;
         }
-        self.write(visitor);
+        self.write(id);
     }
 
     /// A line to be told with the answer.
-    pub fn note(&mut self, visitor: Visitor, line: &str) {
-        if let Some(guest) = self.visitors.get_mut(&visitor) {
-            guest.notes.push(line.to_string());
+    pub fn note(&mut self, id: ConnectionId, line: &str) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.notes.push(line.to_string());
         }
     }
 
     /// A line to be told first, because it failed.
-    pub fn note_failure(&mut self, visitor: Visitor, line: &str) {
-        if let Some(guest) = self.visitors.get_mut(&visitor) {
-            guest.failures.push(line.to_string());
+    pub fn note_failure(&mut self, id: ConnectionId, line: &str) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.failures.push(line.to_string());
         }
     }
 
-    pub fn refuse(&mut self, visitor: Visitor, why: &str) {
-        self.answer(visitor, format!("{}{why}", admin::ERROR));
+    pub fn refuse(&mut self, id: ConnectionId, why: &str) {
+        self.answer(id, format!("{}{why}", admin::ERROR));
     }
 
-    fn welcome(&mut self, kind: Visitor, events: &Events, now: Instant) -> Vec<Visitor> {
+    fn accept(&mut self, kind: ConnectionId, events: &Events, now: Instant) -> Vec<ConnectionId> {
         let mut new = Vec::new();
         loop {
             let Some(listener) = self.listener(kind) else { return new };
-            // Each kind has places of its own: who reads statistics keeps no operator out.
-            let here = self.visitors.values().filter(|guest| guest.kind == kind).count();
-            let accepted = match here < VISITORS_MAX {
+            // Each listener has room of its own: readers of statistics keep no operator out.
+            let here =
+                self.connections.values().filter(|connection| connection.kind == kind).count();
+            let accepted = match here < CONNECTIONS_MAX {
                 true => sys::listen::accept(listener),
                 false => Err(Errno::MFILE),
             };
@@ -213,7 +214,7 @@ impl Desk {
                 Err(Errno::AGAIN) => return new,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(_) => {
-                    // No place or no descriptor: until the next look the others wait in the queue.
+                    // No room or no descriptor: until the next look the others wait in the queue.
                     events.forget(listener);
                     self.resting.insert(kind);
                     return new;
@@ -222,7 +223,7 @@ impl Desk {
         }
     }
 
-    fn listener(&self, kind: Visitor) -> Option<&OwnedFd> {
+    fn listener(&self, kind: ConnectionId) -> Option<&OwnedFd> {
         match kind {
             ADMIN => self.admin.as_ref().map(|admin| &admin.fd),
             _ => self.stats.as_ref().map(|(fd, _)| fd),
@@ -232,18 +233,18 @@ impl Desk {
     fn admit(
         &mut self,
         fd: OwnedFd,
-        kind: Visitor,
+        kind: ConnectionId,
         events: &Events,
         now: Instant,
-    ) -> Option<Visitor> {
+    ) -> Option<ConnectionId> {
         if kind == ADMIN && !sys::listen::is_of_our_user(&fd) {
             admin::refuse_stranger(&fd);
             return None;
         }
-        let visitor = self.next;
+        let id = self.next;
         self.next = self.next.checked_add(1).unwrap_or(FIRST);
-        events.add(&fd, Source::Desk(visitor)).ok()?;
-        let guest = Guest {
+        events.add(&fd, Source::Admin(id)).ok()?;
+        let connection = Connection {
             fd,
             kind,
             asked: Vec::new(),
@@ -254,26 +255,26 @@ impl Desk {
             is_served: false,
             until: now + QUESTION_PATIENCE,
         };
-        self.visitors.insert(visitor, guest);
-        Some(visitor)
+        self.connections.insert(id, connection);
+        Some(id)
     }
 
     /// Reads on; a whole line is the question.
-    fn read(&mut self, visitor: Visitor, events: &Events) -> Option<String> {
-        let guest = self.visitors.get_mut(&visitor)?;
+    fn read(&mut self, id: ConnectionId, events: &Events) -> Option<String> {
+        let connection = self.connections.get_mut(&id)?;
         let mut chunk = [0; 4096];
         loop {
-            match rustix::net::recv(&guest.fd, &mut chunk, RecvFlags::empty()) {
+            match rustix::net::recv(&connection.fd, &mut chunk, RecvFlags::empty()) {
                 Ok((0, _)) => break,
                 // What comes after the question is nobody's.
-                Ok(_) if guest.is_served => {}
+                Ok(_) if connection.is_served => {}
                 Ok((n, _)) => {
-                    guest.asked.extend_from_slice(&chunk[..n]);
-                    if let Some(end) = guest.asked.iter().position(|byte| *byte == b'\n') {
-                        return Some(guest.question(end));
+                    connection.asked.extend_from_slice(&chunk[..n]);
+                    if let Some(end) = connection.asked.iter().position(|byte| *byte == b'\n') {
+                        return Some(connection.question(end));
                     }
-                    if guest.asked.len() > QUESTION_LEN_MAX {
-                        self.refuse(visitor, "a request is one line of at most 64 KiB");
+                    if connection.asked.len() > QUESTION_LEN_MAX {
+                        self.refuse(id, "a request is one line of at most 64 KiB");
                         return None;
                     }
                 }
@@ -282,47 +283,47 @@ impl Desk {
                 Err(_) => break,
             }
         }
-        if !guest.is_served && !guest.asked.is_empty() {
+        if !connection.is_served && !connection.asked.is_empty() {
             // The end of what it says is the end of the line.
-            events.forget(&guest.fd);
-            return Some(guest.question(guest.asked.len()));
+            events.forget(&connection.fd);
+            return Some(connection.question(connection.asked.len()));
         }
-        // It says no more. Who has asked still reads; looked at further, it would be ready for
+        // It says no more. One that has asked still reads; watched further, it would be ready for
         // ever.
-        if guest.is_served {
-            events.forget(&guest.fd);
+        if connection.is_served {
+            events.forget(&connection.fd);
         } else {
-            self.visitors.remove(&visitor);
+            self.connections.remove(&id);
         }
         None
     }
 
-    fn write(&mut self, visitor: Visitor) {
-        let Some(guest) = self.visitors.get_mut(&visitor) else { return };
-        while guest.written < guest.answer.len() {
-            let rest = &guest.answer[guest.written..];
-            match rustix::net::send(&guest.fd, rest, SendFlags::NOSIGNAL) {
-                Ok(n) => guest.written += n,
+    fn write(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        while connection.written < connection.answer.len() {
+            let rest = &connection.answer[connection.written..];
+            match rustix::net::send(&connection.fd, rest, SendFlags::NOSIGNAL) {
+                Ok(n) => connection.written += n,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Err(_) => break,
             }
         }
-        if !guest.answer.is_empty() {
-            self.visitors.remove(&visitor);
+        if !connection.answer.is_empty() {
+            self.connections.remove(&id);
         }
     }
 
-    fn is_writing(&self, visitor: Visitor) -> bool {
-        self.visitors.get(&visitor).is_some_and(|guest| !guest.answer.is_empty())
+    fn is_writing(&self, id: ConnectionId) -> bool {
+        self.connections.get(&id).is_some_and(|connection| !connection.answer.is_empty())
     }
 
-    /// Those who neither ask nor read are shown out, and others may come in.
+    /// Closes connections that neither ask nor read, and accepts others again.
     pub fn tidy(&mut self, events: &Events, now: Instant) {
-        self.visitors.retain(|_, guest| now < guest.until);
+        self.connections.retain(|_, connection| now < connection.until);
         for kind in std::mem::take(&mut self.resting) {
             if let Some(listener) = self.listener(kind)
-                && events.add(listener, Source::Desk(kind)).is_err()
+                && events.add(listener, Source::Admin(kind)).is_err()
             {
                 self.resting.insert(kind);
             }
@@ -365,41 +366,46 @@ impl Drop for AdminSocket {
 }
 
 impl Master {
-    pub(super) fn serve_desk(&mut self, visitor: Visitor, now: Instant) {
-        match visitor {
+    pub(super) fn serve_admin(&mut self, id: ConnectionId, now: Instant) {
+        match id {
             ADMIN => {
-                self.desk.welcome(ADMIN, &self.events, now);
+                self.admin.accept(ADMIN, &self.events, now);
             }
             STATS => {
-                for visitor in self.desk.welcome(STATS, &self.events, now) {
+                for id in self.admin.accept(STATS, &self.events, now) {
                     let text = self.twemproxy_stats();
-                    self.desk.answer(visitor, text);
-                    self.want_to_write(visitor);
+                    self.admin.answer(id, text);
+                    self.want_to_write(id);
                 }
             }
-            _ if self.desk.is_writing(visitor) => self.desk.write(visitor),
+            _ if self.admin.is_writing(id) => self.admin.write(id),
             _ => {
-                if let Some(question) = self.desk.read(visitor, &self.events) {
-                    self.heed_order(visitor, &question, now);
-                    self.want_to_write(visitor);
+                if let Some(question) = self.admin.read(id, &self.events) {
+                    self.handle_request(id, &question, now);
+                    self.want_to_write(id);
                 }
             }
         }
     }
 
     /// An answer that did not fit the socket goes on when there is room.
-    pub(super) fn want_to_write(&mut self, visitor: Visitor) {
-        if let Some(guest) = self.desk.visitors.get(&visitor) {
-            let wanted = guest.written < guest.answer.len();
-            // Whoever has asked is not listened to any more.
-            self.events.watch(guest.fd.as_fd(), Source::Desk(visitor), !guest.is_served, wanted);
+    pub(super) fn want_to_write(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.admin.connections.get(&id) {
+            let wanted = connection.written < connection.answer.len();
+            // A connection that has asked is not read any more.
+            self.events.watch(
+                connection.fd.as_fd(),
+                Source::Admin(id),
+                !connection.is_served,
+                wanted,
+            );
         }
     }
 
-    fn heed_order(&mut self, visitor: Visitor, question: &str, now: Instant) {
+    fn handle_request(&mut self, id: ConnectionId, question: &str, now: Instant) {
         let words: Vec<String> = question.split_whitespace().map(str::to_string).collect();
         let Some((verb, words)) = words.split_first() else {
-            return self.desk.refuse(visitor, &format!("use one of: {}", verbs()));
+            return self.admin.refuse(id, &format!("use one of: {}", verbs()));
         };
         let known = match verb.as_str() {
             "reload" => &["--allow-remap"][..],
@@ -410,42 +416,42 @@ impl Master {
         let takes_words = matches!(verb.as_str(), "set" | "log-level");
         if let Some(odd) = words.iter().find(|word| !takes_words && !known.contains(&word.as_str()))
         {
-            return self.desk.refuse(visitor, &format!("`{verb}` does not take `{odd}`"));
+            return self.admin.refuse(id, &format!("`{verb}` does not take `{odd}`"));
         }
         let says = |word: &str| words.iter().any(|given| given == word);
         match verb.as_str() {
             "reload" => {
-                self.renew(Some(visitor));
-                self.begin_reload(Some(visitor), says("--allow-remap"), now);
+                self.renew(Some(id));
+                self.begin_reload(Some(id), says("--allow-remap"), now);
             }
-            "set" if words.is_empty() => self.desk.refuse(visitor, "set needs KEY=VALUE"),
-            "set" => self.begin_set(visitor, words, now),
+            "set" if words.is_empty() => self.admin.refuse(id, "set needs KEY=VALUE"),
+            "set" => self.begin_set(id, words, now),
             "log-level" => match words {
                 [level] => {
-                    self.begin_set(visitor, &[format!("log_level={level}")], now);
+                    self.begin_set(id, &[format!("log_level={level}")], now);
                 }
-                _ => self.desk.refuse(visitor, "log-level takes one word"),
+                _ => self.admin.refuse(id, "log-level takes one word"),
             },
             "config" => {
                 let text = self.config_text(says("--diff"), says("--json"));
-                self.desk.answer(visitor, text);
+                self.admin.answer(id, text);
             }
             "stats" => {
                 let text = self.stats_text(says("--json"));
-                self.desk.answer(visitor, text);
+                self.admin.answer(id, text);
             }
             "workers" => {
                 let text = self.workers_text(says("--json"));
-                self.desk.answer(visitor, text);
+                self.admin.answer(id, text);
             }
             "drain" => {
-                self.desk.answer(visitor, "draining".to_string());
+                self.admin.answer(id, "draining".to_string());
                 if self.ending.is_none() {
                     self.end(0, now);
                 }
             }
             "quit" => {
-                self.desk.answer(visitor, "ending now".to_string());
+                self.admin.answer(id, "ending now".to_string());
                 if self.ending.is_none() {
                     self.end(0, now);
                 }
@@ -453,7 +459,7 @@ impl Master {
             }
             odd => {
                 let why = format!("unknown verb `{odd}`; use one of: {}", verbs());
-                self.desk.refuse(visitor, &why);
+                self.admin.refuse(id, &why);
             }
         }
     }
@@ -480,15 +486,15 @@ fn verbs() -> String {
     names.join(", ")
 }
 
-/// The admin socket itself, the stats port, and from here on those who came.
-const ADMIN: Visitor = 0;
-const STATS: Visitor = 1;
-const FIRST: Visitor = 2;
-/// Who may stand at the desk at once, of each kind; the others wait in the sockets' queues.
-const VISITORS_MAX: usize = 32;
-/// How long one may think about what to ask, …
+/// The admin socket itself, the stats port, and from here on connections.
+const ADMIN: ConnectionId = 0;
+const STATS: ConnectionId = 1;
+const FIRST: ConnectionId = 2;
+/// Connections of each listener at once; the others wait in the sockets' queues.
+const CONNECTIONS_MAX: usize = 32;
+/// How long a connection may take to ask, …
 const QUESTION_PATIENCE: Duration = Duration::from_secs(2);
-/// … and wait for the answer and read it.
+/// … and to wait for the answer and read it.
 const PATIENCE: Duration = Duration::from_secs(60);
 const QUESTION_LEN_MAX: usize = 64 * 1024;
 const BACKLOG: i32 = 64;

@@ -10,14 +10,14 @@ use rustix::io::{self, Errno};
 
 use super::super::{LISTENER, token};
 
-/// A listening socket and what its connections get.
+/// A listener: its socket, and what its connections get.
 #[derive(Debug)]
 pub struct Listener {
     /// What finds it again when the listeners change.
     pub id: u32,
     /// `None`: the socket that this id has already.
     pub fd: Option<OwnedFd>,
-    /// The row of its pool.
+    /// The id of its pool.
     pub pool: u32,
     pub tcp: bool,
     pub nodelay: bool,
@@ -38,8 +38,8 @@ pub struct Arrival {
     pub from: Option<IpAddr>,
 }
 
-/// A listener at its place in the kernel's list.
-pub(super) struct Place {
+/// A listening socket, and whether the kernel watches it for us.
+pub(super) struct ListeningSocket {
     pub listener: Listener,
     pub fd: OwnedFd,
     pub state: State,
@@ -47,9 +47,9 @@ pub(super) struct Place {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The kernel says when somebody knocks.
+    /// The kernel says when a client waits.
     Watched,
-    /// It does not: what knocks is for others now.
+    /// It does not: clients that wait are for others now.
     Aside,
     /// It does not, until then: accepting failed.
     Resting(Time),
@@ -57,7 +57,7 @@ pub(super) enum State {
     Leaving,
 }
 
-impl Place {
+impl ListeningSocket {
     pub fn accept(&self) -> io::Result<Arrival> {
         let listener = &self.listener;
         let (fd, from) = match listener.proxy_protocol.is_empty() {
@@ -101,19 +101,20 @@ impl Place {
 }
 
 /// The listeners at which somebody waits now.
-pub(super) fn waiting(places: &[Option<Place>]) -> Vec<usize> {
-    let looked_at = |place: &&Place| matches!(place.state, State::Watched | State::Aside);
-    let open = || places.iter().flatten().filter(looked_at);
+pub(super) fn waiting(sockets: &[Option<ListeningSocket>]) -> Vec<usize> {
+    let looked_at =
+        |socket: &&ListeningSocket| matches!(socket.state, State::Watched | State::Aside);
+    let open = || sockets.iter().flatten().filter(looked_at);
     let mut polled: Vec<PollFd<'_>> =
-        open().map(|place| PollFd::new(&place.fd, PollFlags::IN)).collect();
+        open().map(|socket| PollFd::new(&socket.fd, PollFlags::IN)).collect();
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     if poll(&mut polled, Some(&at_once)).is_err() {
         return Vec::new();
     }
-    let numbers = places
+    let numbers = sockets
         .iter()
         .enumerate()
-        .filter_map(|(at, place)| place.as_ref().filter(|place| looked_at(place)).map(|_| at));
+        .filter_map(|(at, socket)| socket.as_ref().filter(|socket| looked_at(socket)).map(|_| at));
     let ready = polled.iter().map(|polled| !polled.revents().is_empty());
     numbers.zip(ready).filter(|(_, ready)| *ready).map(|(at, _)| at).collect()
 }
