@@ -8,7 +8,8 @@
 //!  seed: the stall between Nagle and delayed ACK.   trace: system calls, instructions.
 //!  balance, idle, cores: connections a worker, the master's work, many workers and CPUs.
 //!  hits: the hit ratio of a full cache.
-//!  php: misses as php-memcached requests them.   resting: memory of idle clients, of a large value.
+//!  php: misses as php-memcached requests them.
+//!  resting: memory of idle clients, of a large value.
 //! ```
 
 mod acts;
