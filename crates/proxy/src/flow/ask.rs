@@ -15,7 +15,7 @@ use crate::desk::VERSION;
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::{Cargo, Link, State};
-use crate::pool::{Health, Stage};
+use crate::pool::Stage;
 use crate::request::RowId;
 use crate::{Proxy, Time, limits};
 
@@ -345,62 +345,6 @@ impl Proxy {
                 }
                 self.desk.leave(id);
             }
-        }
-    }
-
-    /// Returns the link that a client uses for a key.
-    pub(super) fn link_for_key(
-        &mut self,
-        pool: usize,
-        key: &[u8],
-        client: ConnId,
-        now: Time,
-    ) -> Result<ConnId, (Option<u32>, Fault)> {
-        let random = &mut self.random;
-        let server = self.desk.pools[pool].route(key, || random.next());
-        let server = server.ok_or((None, Fault::NoServer))?;
-        self.link_for(pool, server, client, now).map_err(|fault| (Some(server as u32), fault))
-    }
-
-    /// Returns the link that a client uses for a server, if its queue has room. Makes the link if
-    /// there is none.
-    pub(super) fn link_for(
-        &mut self,
-        pool: usize,
-        server: usize,
-        client: ConnId,
-        now: Time,
-    ) -> Result<ConnId, Fault> {
-        let id = self.link_at(pool, server, client, now)?;
-        let link = self.links.find(id).expect("a server knows living links only");
-        if link.has_room(&self.desk.limits) { Ok(id) } else { Err(Fault::QueueFull) }
-    }
-
-    /// As `link_for`, however full the queue is.
-    #[inline(always)]
-    fn link_at(
-        &mut self,
-        pool: usize,
-        server: usize,
-        client: ConnId,
-        now: Time,
-    ) -> Result<ConnId, Fault> {
-        let pool_of = &self.desk.pools[pool];
-        let entry = &pool_of.servers[server];
-        if entry.health != Health::Ready {
-            return Err(Fault::Down);
-        }
-        let lane = match pool_of.lanes.len() {
-            1 => 0,
-            _ => self.desk.clients.find(client).map_or(pool_of.lanes.home, |one| one.lane),
-        };
-        let links = &entry.links[usize::from(lane)];
-        let place = if links.len() == 1 { 0 } else { client.index() % links.len() };
-        match links[place] {
-            None if entry.unable_until > now => Err(Fault::Unable),
-            None if entry.refuses(lane, now) => Err(Fault::LaneRefused),
-            None => Ok(self.connect(pool, server, (lane, place), now)),
-            Some(id) => Ok(id),
         }
     }
 

@@ -2,7 +2,7 @@
 //! that was sent and not answered gets an error that says so. Only a get whose link died may be
 //! sent once more, and only if its client has sent no change since.
 
-use metrics::{Server as Counter, Worker};
+use metrics::Server as Counter;
 
 use super::ask::close;
 use crate::batch::{Batch, Entry};
@@ -15,53 +15,6 @@ use crate::timers::Due;
 use crate::{Action, Closed, Proxy, Time, limits};
 
 impl Proxy {
-    /// Opens the first links to a server, where the operator wants them before the first request.
-    pub(crate) fn preconnect(&mut self, pool: usize, server: usize, now: Time) {
-        let lane = self.desk.pools[pool].lanes.home;
-        let places = self.desk.pools[pool].plan.server_connections;
-        for place in 0..places {
-            if self.desk.pools[pool].servers[server].links[usize::from(lane)][place].is_none() {
-                self.connect(pool, server, (lane, place), now);
-            }
-        }
-    }
-
-    /// Opens a link to a server, in one entry of a connection key.
-    pub(super) fn connect(
-        &mut self,
-        pool: usize,
-        server: usize,
-        (lane, place): (u16, usize),
-        now: Time,
-    ) -> ConnId {
-        let link = Link::new(pool as u32, (server as u32, lane), now);
-        let id = self.links.insert(link);
-        let entry = &mut self.desk.pools[pool].servers[server];
-        let place = &mut entry.links[usize::from(lane)][place];
-        assert!(place.is_none(), "a place holds one link");
-        *place = Some(id);
-        entry.alive += 1;
-        let server = entry.plan.row;
-        self.begin_connect(id, server);
-        id
-    }
-
-    pub(super) fn begin_connect(&mut self, link: ConnId, server: u32) {
-        self.desk.worker.add(Worker::Connects, 1);
-        self.desk.actions.push_back(Action::Connect { link, server });
-        self.arm_link(link);
-    }
-
-    /// Notes when a link's attempt to connect begins.
-    pub(crate) fn connecting(&mut self, id: ConnId, begins: Time) {
-        if let Some(link) = self.links.find_mut(id)
-            && link.state == State::Connecting
-        {
-            link.since = begins;
-            self.arm_link(id);
-        }
-    }
-
     /// Makes sure that a timer checks a link no later than its next deadline.
     pub(crate) fn arm_link(&mut self, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };

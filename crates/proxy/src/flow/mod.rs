@@ -3,13 +3,14 @@
 //!
 //! `accept` lets a client in, `receive` cuts its bytes into requests, `body` collects long ones ·
 //! `way` finds the form in which a server can take a request · `ask` routes and enqueues it,
-//! `split` does so for keys that belong to several servers · `converse` lets the protocol answer
-//! local commands · `greet` runs the handshake on a link · `pair` matches a server's bytes with
-//! requests, `pieces` handles replies that come in several reads · `again` sends a request once
-//! more after a retryable error · `fail` deals with dead links and deadlines, `health` with servers
-//! that are down or ejected, `hold` with silent ones · `install` applies another plan · `leave`
-//! passes clients to another worker · `login` checks clients' credentials · `remove` deletes the
-//! old value when a new one is refused · `stats` renders the counters.
+//! `split` does so for keys that belong to several servers, `open` finds or opens the link ·
+//! `converse` lets the protocol answer local commands · `greet` runs the handshake on a link ·
+//! `pair` matches a server's bytes with requests, `pieces` handles replies that come in several
+//! reads · `again` sends a request once more after a retryable error · `fail` deals with dead links
+//! and deadlines, `health` with servers that are down or ejected, `hold` with silent ones ·
+//! `install` applies another plan · `leave` passes clients to another worker · `login` checks
+//! clients' credentials · `remove` deletes the old value when a new one is refused · `stats`
+//! renders the counters.
 
 mod accept;
 mod again;
@@ -24,6 +25,7 @@ mod hold;
 mod install;
 mod leave;
 mod login;
+mod open;
 mod pair;
 mod pieces;
 mod receive;
