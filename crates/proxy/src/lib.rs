@@ -29,7 +29,6 @@ pub mod bug;
 mod batch;
 mod buffer;
 mod client;
-mod desk;
 pub mod fault;
 mod flow;
 mod id;
@@ -39,6 +38,7 @@ pub mod limits;
 mod link;
 mod lore;
 mod memory;
+mod pipelines;
 pub mod plan;
 mod pool;
 mod random;
@@ -54,9 +54,9 @@ use proto::{Ends, Session, Span};
 
 use batch::Batch;
 use buffer::Source;
-use desk::Desk;
 use id::Slab;
 use link::Link;
+use pipelines::Pipelines;
 use plan::Plan;
 use pool::{Hold, Pool};
 use random::Random;
@@ -173,7 +173,7 @@ pub enum Report {
 /// The data plane of one worker.
 pub struct Proxy {
     links: Slab<Link>,
-    desk: Desk,
+    pipelines: Pipelines,
     timers: Timers,
     random: Random,
     /// Counts loop turns; identifies the turn in which a shared batch was open.
@@ -215,7 +215,7 @@ impl Proxy {
         let pools = plan.pools.into_iter().map(|pool| Pool::new(pool, &sheet)).collect();
         let mut proxy = Proxy {
             links: Slab::new(Side::Link),
-            desk: Desk::new(pools, plan.memory_max, plan.limits, sheet, now),
+            pipelines: Pipelines::new(pools, plan.memory_max, plan.limits, sheet, now),
             timers: Timers::default(),
             random: Random::new(seed),
             turn: 1,
@@ -235,9 +235,9 @@ impl Proxy {
             publish_due: false,
             draining: false,
         };
-        for pool in 0..proxy.desk.pools.len() {
-            if proxy.desk.pools[pool].plan.preconnect {
-                let servers = proxy.desk.pools[pool].servers.len();
+        for pool in 0..proxy.pipelines.pools.len() {
+            if proxy.pipelines.pools[pool].plan.preconnect {
+                let servers = proxy.pipelines.pools[pool].servers.len();
                 (0..servers).for_each(|server| proxy.preconnect(pool, server, now));
             }
         }
@@ -275,7 +275,7 @@ impl Proxy {
     pub fn handle_transmitted(&mut self, conn: ConnId, n: usize, now: Time) {
         self.stir(now);
         if conn.is_client() {
-            self.desk.transmitted(conn, n);
+            self.pipelines.transmitted(conn, n);
         } else {
             self.transmitted_link(conn, n, now);
         }
@@ -306,7 +306,7 @@ impl Proxy {
     pub fn handle_closed(&mut self, conn: ConnId, how: Closed, now: Time) {
         self.stir(now);
         if conn.is_client() {
-            self.desk.client_closed(conn, how);
+            self.pipelines.client_closed(conn, how);
         } else {
             self.link_closed(conn, how, now);
         }
@@ -314,7 +314,7 @@ impl Proxy {
 
     /// Runs the timers that are due. Call this when `poll_timeout` has passed.
     pub fn handle_timeout(&mut self, now: Time) {
-        self.desk.now = now;
+        self.pipelines.now = now;
         // A timer that is set for a time that has come, again and again, would keep us here for
         // ever: a worker that dies is started again.
         let mut left = limits::TIMERS_IN_A_CALL * (self.timers.len() + 1);
@@ -328,20 +328,20 @@ impl Proxy {
     /// Ends a turn, when everything that was ready has been handed over. Open batches are closed so
     /// that the links can be written, and clients that may go on are read again.
     pub fn end_turn(&mut self, now: Time) {
-        self.desk.now = now;
+        self.pipelines.now = now;
         self.end_holds();
         self.resume_clients(now);
         self.close_batches();
         self.sweep();
         self.plan_publishing(now);
-        self.desk.worker.add(Worker::Turns, 1);
+        self.pipelines.worker.add(Worker::Turns, 1);
         self.turn += 1;
         self.turn_since = now;
     }
 
     /// Returns the next order to the driver.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.desk.actions.pop_front()
+        self.pipelines.actions.pop_front()
     }
 
     /// Returns when `handle_timeout` is to be called next.
@@ -352,14 +352,14 @@ impl Proxy {
     /// Returns whether a write after `end_turn` allows something to go on. The next turn then
     /// begins at once, since nothing else may wake the driver.
     pub fn wants_turn(&self) -> bool {
-        self.desk.has_resumable() || !self.waking.is_empty()
+        self.pipelines.has_resumable() || !self.waking.is_empty()
     }
 
     /// Returns the next connection of a side that has new bytes to write. Ask for links only after
     /// `end_turn`: until then their batches are open.
     pub fn poll_transmit(&mut self, side: Side) -> Option<ConnId> {
         match side {
-            Side::Client => self.desk.next_dirty(),
+            Side::Client => self.pipelines.next_dirty(),
             Side::Link => self.next_dirty_link(),
         }
     }
@@ -368,7 +368,7 @@ impl Proxy {
     /// yet.
     pub fn transmit<'a>(&'a self, conn: ConnId, out: &mut Slices<'a>) {
         if conn.is_client() {
-            if let Some(client) = self.desk.clients.find(conn) {
+            if let Some(client) = self.pipelines.clients.find(conn) {
                 client.out.slices(out);
             }
         } else if let Some(link) = self.links.find(conn) {
@@ -377,7 +377,8 @@ impl Proxy {
                 link::State::Greeting if link.hello.is_empty() => {}
                 link::State::Greeting => out.push(&link.hello),
                 link::State::Up => {
-                    let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
+                    let server =
+                        &self.pipelines.pools[link.pool as usize].servers[link.server as usize];
                     match server.silence.hold {
                         Hold::Off => link.out.slices(out),
                         Hold::On | Hold::Ending => link.out.slices_within(link.begun(), out),
@@ -391,7 +392,7 @@ impl Proxy {
     /// request that was read under the old plan keeps its route.
     pub fn install(&mut self, plan: Plan, now: Time) {
         self.stir(now);
-        self.desk.worker.add(Worker::Installs, 1);
+        self.pipelines.worker.add(Worker::Installs, 1);
         self.take_up(plan, now);
     }
 
@@ -405,20 +406,20 @@ impl Proxy {
     pub fn drain(&mut self, now: Time) {
         self.stir(now);
         self.draining = true;
-        for client in self.desk.client_ids() {
-            self.desk.finish(client);
+        for client in self.pipelines.client_ids() {
+            self.pipelines.finish(client);
         }
         self.tell_all_logins();
     }
 
     /// Sets the time before something changes.
     fn stir(&mut self, now: Time) {
-        self.desk.now = now;
+        self.pipelines.now = now;
         self.stirred = true;
     }
 
     /// Returns whether all clients have gone.
     pub fn is_drained(&self) -> bool {
-        self.draining && self.desk.clients.len() == 0
+        self.draining && self.pipelines.clients.len() == 0
     }
 }

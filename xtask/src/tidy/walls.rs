@@ -35,7 +35,7 @@ const HOUSES: &[House] = &[
         rows: &[
             &["lib"],
             &["flow"],
-            &["desk"],
+            &["pipelines"],
             &["link", "pool", "timers", "memory"],
             &["batch", "client", "jury", "lane", "lore"],
             &["request"],
@@ -198,7 +198,10 @@ mod tests {
     fn a_module_uses_only_what_is_below() {
         let tree = tree(&[
             ("crates/proxy/src/flow.rs", "use crate::link;\nuse crate::limits;\n"),
-            ("crates/proxy/src/link/mod.rs", "use crate::desk::Desk;\nuse crate::link::X;\n"),
+            (
+                "crates/proxy/src/link/mod.rs",
+                "use crate::pipelines::Pipelines;\nuse crate::link::X;\n",
+            ),
             ("crates/proxy/src/limits.rs", "use crate::{Time, flow};\n"),
             ("crates/proxy/src/attic.rs", ""),
         ]);

@@ -35,9 +35,9 @@ impl Proxy {
         line: &[u8],
         now: Time,
     ) -> bool {
-        let Some(times) = self.desk.rows[row].question.repeats else { return false };
-        let pool = self.desk.rows[row].pool as usize;
-        let excuse = self.desk.pools[pool].upstream.excuse(line);
+        let Some(times) = self.pipelines.rows[row].question.repeats else { return false };
+        let pool = self.pipelines.rows[row].pool as usize;
+        let excuse = self.pipelines.pools[pool].upstream.excuse(line);
         let excuse = excuse.or(bug!(RepeatExecuted).then_some(Excuse::TryAgain));
         let Some(excuse) = excuse else { return false };
         // After a recovery there is no need to wait.
@@ -45,16 +45,18 @@ impl Proxy {
             Excuse::NoScript => 0,
             _ => limits::REPEAT_FIRST_US << times.min(6),
         };
-        let question = &self.desk.rows[row].question;
-        let deadline = self.desk.rows[row].since.after(self.desk.pools[pool].plan.timeouts.reply);
+        let question = &self.pipelines.rows[row].question;
+        let deadline =
+            self.pipelines.rows[row].since.after(self.pipelines.pools[pool].plan.timeouts.reply);
         // The request would be sent with its client's present connection key.
         let lane = self.links.find(link).map(|link| link.lane);
-        let is_last = self.desk.clients.find(self.desk.rows[row].client).is_some_and(|client| {
-            client.tail == row
-                && client.silent == 0
-                && Some(client.lane) == lane
-                && client.state == ClientState::Open
-        });
+        let is_last =
+            self.pipelines.clients.find(self.pipelines.rows[row].client).is_some_and(|client| {
+                client.tail == row
+                    && client.silent == 0
+                    && Some(client.lane) == lane
+                    && client.state == ClientState::Open
+            });
         let may = (is_last || bug!(RepeatPastOthers))
             && !question.gathers
             && question.quiet == Quiet::Loud
@@ -63,14 +65,14 @@ impl Proxy {
         if !may || !is_remedied {
             return false;
         }
-        let owner = self.desk.rows[row].client;
-        let question = &mut self.desk.rows[row].question;
+        let owner = self.pipelines.rows[row].client;
+        let question = &mut self.pipelines.rows[row].question;
         (question.repeats, question.rests) = (Some(times.saturating_add(1)), true);
-        let counters = self.desk.pools[pool].servers[server as usize].counters;
+        let counters = self.pipelines.pools[pool].servers[server as usize].counters;
         counters.add(counter(excuse), 1);
         question.remedied |= excuse == Excuse::NoScript;
         self.timers.set(now.after(pause), Due::Again { row });
-        self.desk.hold(owner);
+        self.pipelines.hold(owner);
         true
     }
 
@@ -79,11 +81,11 @@ impl Proxy {
         if excuse != Excuse::NoScript {
             return true;
         }
-        let question = &self.desk.rows[row].question;
+        let question = &self.pipelines.rows[row].question;
         if question.remedied {
             return false;
         }
-        let lore = &self.desk.pools[self.desk.rows[row].pool as usize].lore;
+        let lore = &self.pipelines.pools[self.pipelines.rows[row].pool as usize].lore;
         let errands = &self.links.find(link).expect("it has just answered").errands;
         // Many requests of a pipeline may need the same script, so the cheap lookup comes first.
         let (print, is_on_its_way) = (Cell::new(0), Cell::new(false));
@@ -109,11 +111,11 @@ impl Proxy {
         now: Time,
     ) -> bool {
         let link = self.links.find_mut(id).expect("it has just answered");
-        if !link.has_room(&self.desk.limits) || !self.desk.memory.has_room(words.len()) {
+        if !link.has_room(&self.pipelines.limits) || !self.pipelines.memory.has_room(words.len()) {
             return false;
         }
         let before = link.out.len();
-        link.out.open(&mut self.desk.spares);
+        link.out.open(&mut self.pipelines.spares);
         link.out.copy(words);
         let to_client = bug!(ErrandToClient);
         let cargo = if to_client { Cargo::Single(_row, 0) } else { Cargo::Errand(print) };
@@ -122,7 +124,7 @@ impl Proxy {
         }
         link.launch(cargo, ask, before, now);
         let held = link.measure();
-        self.desk.memory.change(&mut link.held, held);
+        self.pipelines.memory.change(&mut link.held, held);
         self.mark_dirty(id);
         self.arm_link(id);
         true
@@ -130,12 +132,12 @@ impl Proxy {
 
     /// Sends a request again when its pause is over.
     pub(super) fn ask_anew(&mut self, row: RowId, now: Time) {
-        let entry = &mut self.desk.rows[row];
+        let entry = &mut self.pipelines.rows[row];
         assert!(entry.question.rests, "it waits for nothing else");
         entry.question.rests = false;
         let owner = entry.client;
-        if self.desk.clients.find(owner).is_none() {
-            return self.desk.part_done(row);
+        if self.pipelines.clients.find(owner).is_none() {
+            return self.pipelines.part_done(row);
         }
         let is_given_up = entry.abandoned && entry.writes;
         let pool = entry.pool as usize;
@@ -149,9 +151,9 @@ impl Proxy {
         if is_given_up {
             // Its client has left, and asks again on another connection.
             let server = self.server_for(owner, &request, &head);
-            let server = server.or_else(|| self.desk.pools[pool].any_place(owner.index()));
+            let server = server.or_else(|| self.pipelines.pools[pool].any_place(owner.index()));
             let server = server.map(|at| at as u32);
-            return self.desk.fail_part((row, 0), server, Fault::Dropped, false);
+            return self.pipelines.fail_part((row, 0), server, Fault::Dropped, false);
         }
         // The keys of a split request belong to one server now.
         if let Class::Split { writes, .. } = request.class {

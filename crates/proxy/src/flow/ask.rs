@@ -11,10 +11,10 @@ use super::receive::Data;
 use super::way::Way;
 use crate::batch::Batch;
 use crate::buffer::Outbox;
-use crate::desk::VERSION;
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::{Cargo, Link, State};
+use crate::pipelines::VERSION;
 use crate::pool::Stage;
 use crate::request::RowId;
 use crate::{Proxy, Time, limits};
@@ -37,9 +37,9 @@ impl Proxy {
         let Class::Fetch { ask, merge, idempotent } = request.class else {
             unreachable!("judged by its class")
         };
-        let client = self.desk.clients.find(id).expect("it has just asked");
-        let merge = merge && self.desk.pools[client.pool as usize].plan.merge_gets;
-        let row = self.desk.enqueue(id, request, head);
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
+        let merge = merge && self.pipelines.pools[client.pool as usize].plan.merge_gets;
+        let row = self.pipelines.enqueue(id, request, head);
         let how = How { ask, merge, idempotent, whole: false, sure: false };
         self.ask_keys(id, (request, head), row, how, now);
     }
@@ -53,31 +53,31 @@ impl Proxy {
         how: How,
         now: Time,
     ) {
-        self.desk.rows[row].question.ask = how.ask;
-        let client = self.desk.clients.find_mut(id).expect("it has just asked");
+        self.pipelines.rows[row].question.ask = how.ask;
+        let client = self.pipelines.clients.find_mut(id).expect("it has just asked");
         let pool = client.pool as usize;
         let gave_up = client.drops(request.quiet);
         if how.merge {
             client.batch_turn = self.turn;
         }
         let keys = std::mem::take(&mut self.keys);
-        self.desk.pools[pool].counters.add(Counter::KeysAsked, keys.len() as u64);
+        self.pipelines.pools[pool].counters.add(Counter::KeysAsked, keys.len() as u64);
         if keys.len() > 1 {
-            self.desk.pools[pool].counters.add(Counter::Fragments, keys.len() as u64);
-            self.desk.rows[row].open_slots(keys.len(), &mut self.desk.spares);
+            self.pipelines.pools[pool].counters.add(Counter::Fragments, keys.len() as u64);
+            self.pipelines.rows[row].open_slots(keys.len(), &mut self.pipelines.spares);
             if request.keep {
-                self.desk.rows[row].question.join(&keys);
+                self.pipelines.rows[row].question.join(&keys);
             }
-            self.desk.account_row(row);
+            self.pipelines.account_row(row);
         }
         // The extra part keeps a fault from completing the request before its last key is sent.
-        self.desk.rows[row].left = keys.len() as u32 + 1;
+        self.pipelines.rows[row].left = keys.len() as u32 + 1;
         for (slot, span) in keys.iter().enumerate() {
             if bug!(DropFragment) && slot > 1 && slot + 1 == keys.len() {
-                self.desk.part_done(row);
+                self.pipelines.part_done(row);
                 continue;
             }
-            let protocol = self.desk.rows[row].question.protocol;
+            let protocol = self.pipelines.rows[row].question.protocol;
             let mut scratch = std::mem::take(&mut self.scratch);
             let key = protocol.key(request, head, *span, &mut scratch);
             let found = match self.link_for_key(pool, key, id, now) {
@@ -91,7 +91,7 @@ impl Proxy {
             match found {
                 Ok(link) if gave_up => {
                     let server = self.links.find(link).map(|link| link.server);
-                    self.desk.fail_key((row, slot as u32), server, Fault::Dropped);
+                    self.pipelines.fail_key((row, slot as u32), server, Fault::Dropped);
                 }
                 Ok(link) => {
                     self.ask_key(link, request, head, key, (row, slot as u32), how, now);
@@ -99,7 +99,7 @@ impl Proxy {
                         self.push_rest(link, (request, head), &keys, slot);
                     }
                 }
-                Err((server, fault)) => self.desk.fail_key((row, slot as u32), server, fault),
+                Err((server, fault)) => self.pipelines.fail_key((row, slot as u32), server, fault),
             }
             self.scratch = scratch;
         }
@@ -110,7 +110,7 @@ impl Proxy {
         if self.keys.capacity() > limits::KEYS_KEEP_MAX {
             self.keys = Vec::new();
         }
-        self.desk.part_done(row);
+        self.pipelines.part_done(row);
     }
 
     /// Adds a key to the right batch of a link.
@@ -127,12 +127,12 @@ impl Proxy {
     ) {
         let How { ask, merge, idempotent, whole, .. } = how;
         let turn = self.turn;
-        let protocol = self.desk.rows[part.0].question.protocol;
+        let protocol = self.pipelines.rows[part.0].question.protocol;
         let spare = &mut self.spare_batches;
         let link = self.links.find_mut(id).expect("the router found it");
         let own_begins = !merge && link.own.is_none();
-        let close_shared = own_begins && self.desk.shares_batch(link, part.0);
-        let pool = &mut self.desk.pools[link.pool as usize];
+        let close_shared = own_begins && self.pipelines.shares_batch(link, part.0);
+        let pool = &mut self.pipelines.pools[link.pool as usize];
         let upstream = pool.upstream;
         if close_shared {
             close(link, pool);
@@ -157,14 +157,14 @@ impl Proxy {
             batch
         });
         if batch.ask != ask && shared(batch) == Some(ask) {
-            let mut prefix = self.desk.spares.take();
+            let mut prefix = self.pipelines.spares.take();
             protocol.open_fetch(request, head, &mut prefix);
             batch.widen(ask, &prefix);
-            self.desk.spares.give(prefix);
+            self.pipelines.spares.give(prefix);
         }
         batch.push(upstream, key, part.0, part.1);
         batch.latest = now;
-        link.out.open(&mut self.desk.spares);
+        link.out.open(&mut self.pipelines.spares);
         self.mark_dirty(id);
     }
 
@@ -178,9 +178,9 @@ impl Proxy {
         (way, writes): (Way, bool),
         now: Time,
     ) {
-        let row = self.desk.enqueue(id, request, head);
-        self.desk.rows[row].writes = writes;
-        self.desk.rows[row].left = 1;
+        let row = self.pipelines.enqueue(id, request, head);
+        self.pipelines.rows[row].writes = writes;
+        self.pipelines.rows[row].left = 1;
         self.go(row, request, head, data, way, now);
     }
 
@@ -194,36 +194,36 @@ impl Proxy {
         way: Way,
         now: Time,
     ) {
-        let (id, pool) = (self.desk.rows[row].client, self.desk.rows[row].pool as usize);
+        let (id, pool) = (self.pipelines.rows[row].client, self.pipelines.rows[row].pool as usize);
         let (ask, server) = match way {
             Way::Go { ask, server: Some(server) } => (ask, Some(server)),
             Way::Go { ask, server: None } => (ask, self.server_for(id, request, head)),
             Way::Fault(server, fault) => {
-                return self.desk.fail_part((row, 0), server, fault, false);
+                return self.pipelines.fail_part((row, 0), server, fault, false);
             }
             // This happens only on a resend: a first attempt is read again, or put back.
             Way::Wait(server) => {
-                return self.desk.fail_part((row, 0), Some(server as u32), Fault::Down, false);
+                return self.pipelines.fail_part((row, 0), Some(server as u32), Fault::Down, false);
             }
             Way::Locate | Way::Spread => unreachable!("it is asked of one server"),
-            Way::Refused(refusal) => return self.desk.refuse(row, refusal),
+            Way::Refused(refusal) => return self.pipelines.refuse(row, refusal),
             Way::Apart(apart) => return self.refuse_apart(row, request, head, apart),
         };
-        self.desk.rows[row].question.ask = ask;
+        self.pipelines.rows[row].question.ask = ask;
         let Some(server) = server else {
-            return self.desk.fail_part((row, 0), None, Fault::NoServer, false);
+            return self.pipelines.fail_part((row, 0), None, Fault::NoServer, false);
         };
         if let Place::Nth(_) | Place::From(_) = request.place {
-            let next = self.desk.pools[pool].place_from(server as u32 + 1);
-            let question = &mut self.desk.rows[row].question;
+            let next = self.pipelines.pools[pool].place_from(server as u32 + 1);
+            let question = &mut self.pipelines.rows[row].question;
             (question.at, question.next) = (server as u32, next);
         }
         match self.link_for(pool, server, id, now) {
             Ok(_) if bug!(ForgetNoreply) && request.quiet == Quiet::Silent => {
-                self.desk.part_done(row);
+                self.pipelines.part_done(row);
             }
             Ok(link) => self.send(link, (row, 0), request, head, data, ask, now),
-            Err(fault) => self.desk.fail_part((row, 0), Some(server as u32), fault, false),
+            Err(fault) => self.pipelines.fail_part((row, 0), Some(server as u32), fault, false),
         }
     }
 
@@ -241,12 +241,12 @@ impl Proxy {
         let Class::Broadcast { ask, writes, reach, .. } = request.class else {
             unreachable!("judged by its class")
         };
-        let client = self.desk.clients.find(id).expect("it has just asked");
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, is_dropped) = (client.pool as usize, client.drops(request.quiet));
         if let Some(why) = self.why_not_of_all(pool, &request.class) {
-            self.desk.pools[pool].counters.add(Counter::Refused, 1);
+            self.pipelines.pools[pool].counters.add(Counter::Refused, 1);
             let answer = Answer::Refused(Refusal::ByName(why));
-            return self.desk.answer(id, request, head, &answer);
+            return self.pipelines.answer(id, request, head, &answer);
         }
         if reach == Reach::Keys {
             return self.ask_of_keys(id, request, head, (ask, writes), now);
@@ -257,30 +257,30 @@ impl Proxy {
         if let Some(Way::Fault(server, fault)) = way {
             return self.refuse_unasked(id, request, head, (server, fault));
         }
-        let servers = &self.desk.pools[pool].servers;
+        let servers = &self.pipelines.pools[pool].servers;
         let is_asked = |at: &usize| servers[*at].stage == Stage::Planned;
         let servers: Vec<usize> = (0..servers.len()).filter(is_asked).collect();
-        let row = self.desk.enqueue(id, request, head);
-        let entry = &mut self.desk.rows[row];
+        let row = self.pipelines.enqueue(id, request, head);
+        let entry = &mut self.pipelines.rows[row];
         (entry.question.ask, entry.question.gathers, entry.writes) = (ask, true, writes);
         if entry.question.protocol.forgets(&entry.question.asked()) {
-            self.desk.pools[pool].lore.forget();
+            self.pipelines.pools[pool].lore.forget();
         }
         entry.left = servers.len() as u32 + 1;
-        entry.open_slots(servers.len(), &mut self.desk.spares);
-        self.desk.account_row(row);
+        entry.open_slots(servers.len(), &mut self.pipelines.spares);
+        self.pipelines.account_row(row);
         for (nth, server) in servers.into_iter().enumerate() {
             let part = (row, nth as u32);
             match self.link_for(pool, server, id, now) {
-                Ok(_) if bug!(FlushOneServer) && nth > 0 => self.desk.part_done(row),
+                Ok(_) if bug!(FlushOneServer) && nth > 0 => self.pipelines.part_done(row),
                 Ok(link) => {
                     let none = Data::Held(Outbox::default());
                     self.send(link, part, request, head, none, ask, now);
                 }
-                Err(fault) => self.desk.fail_part(part, Some(server as u32), fault, false),
+                Err(fault) => self.pipelines.fail_part(part, Some(server as u32), fault, false),
             }
         }
-        self.desk.part_done(row);
+        self.pipelines.part_done(row);
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -296,15 +296,15 @@ impl Proxy {
     ) {
         #[cfg(seeded_bugs)]
         self.remember(row, request, head, ask);
-        let protocol = self.desk.rows[row].question.protocol;
+        let protocol = self.pipelines.rows[row].question.protocol;
         let link = self.links.find_mut(id).expect("the router found it");
-        let close_shared = self.desk.shares_batch(link, row);
-        let pool = &mut self.desk.pools[link.pool as usize];
+        let close_shared = self.pipelines.shares_batch(link, row);
+        let pool = &mut self.pipelines.pools[link.pool as usize];
         if close_shared {
             close(link, pool);
         }
         let before = link.out.len();
-        link.out.open(&mut self.desk.spares);
+        link.out.open(&mut self.pipelines.spares);
         protocol.write_head(request, head, &self.keys, ask, link.out.copied());
         match data {
             // A link that is up is written at the end of this turn. On others the data has to wait.
@@ -312,7 +312,7 @@ impl Proxy {
             Data::Flat(source) => link.out.keep(source),
             Data::Held(mut held) => {
                 link.out.append(&mut held);
-                held.close(&mut self.desk.spares);
+                held.close(&mut self.pipelines.spares);
             }
         }
         protocol.write_tail(request, ask, link.out.copied());
@@ -329,21 +329,21 @@ impl Proxy {
         head: &[u8],
         local: Local,
     ) {
-        let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
-        self.desk.pools[pool].counters.add(Counter::Local, 1);
+        let pool = self.pipelines.clients.find(id).expect("it has just asked").pool as usize;
+        self.pipelines.pools[pool].counters.add(Counter::Local, 1);
         match local {
-            Local::Version => self.desk.answer(id, request, head, &Answer::Version(VERSION)),
-            Local::Nothing => self.desk.answer(id, request, head, &Answer::Ok),
-            Local::NoKeys => self.desk.answer(id, request, head, &Answer::End),
-            Local::Barrier => self.desk.barrier(id, request, head),
+            Local::Version => self.pipelines.answer(id, request, head, &Answer::Version(VERSION)),
+            Local::Nothing => self.pipelines.answer(id, request, head, &Answer::Ok),
+            Local::NoKeys => self.pipelines.answer(id, request, head, &Answer::End),
+            Local::Barrier => self.pipelines.barrier(id, request, head),
             Local::Stats => self.answer_stats(id, request, head),
             Local::Own => self.converse(id, request, head),
             Local::Quit => {
-                self.desk.answer(id, request, head, &Answer::Bye);
-                if let Some(client) = self.desk.clients.find_mut(id) {
+                self.pipelines.answer(id, request, head, &Answer::Bye);
+                if let Some(client) = self.pipelines.clients.find_mut(id) {
                     client.quits = true;
                 }
-                self.desk.leave(id);
+                self.pipelines.leave(id);
             }
         }
     }
@@ -353,14 +353,14 @@ impl Proxy {
         for at in 0..self.dirty_links.len() {
             let id = self.dirty_links[at];
             if let Some(link) = self.links.find_mut(id) {
-                let pool = &mut self.desk.pools[link.pool as usize];
+                let pool = &mut self.pipelines.pools[link.pool as usize];
                 if link.batch.is_some() && link.batch_may_leave() {
-                    link.out.open(&mut self.desk.spares);
+                    link.out.open(&mut self.pipelines.spares);
                     close(link, pool);
                 }
                 Proxy::note_held(link, &pool.servers[link.server as usize]);
                 let held = link.measure();
-                self.desk.memory.change(&mut link.held, held);
+                self.pipelines.memory.change(&mut link.held, held);
                 // Messages that could not be sent yet have a deadline as well, counted from when
                 // they were queued. Most often a timer is already set before it.
                 let queue_end = self.turn_since.after(pool.plan.timeouts.queue);
@@ -374,7 +374,7 @@ impl Proxy {
     pub(super) fn close_own(&mut self, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
         if let Some(batch) = link.own.take() {
-            launch(link, batch, &mut self.desk.pools[link.pool as usize]);
+            launch(link, batch, &mut self.pipelines.pools[link.pool as usize]);
         }
     }
 
@@ -414,7 +414,7 @@ impl Proxy {
     }
 }
 
-impl crate::desk::Desk {
+impl crate::pipelines::Pipelines {
     /// Whether the client of a request has a get in a link's open batch.
     fn shares_batch(&self, link: &Link, row: RowId) -> bool {
         let Some(batch) = link.batch.as_ref().filter(|_| !bug!(MergeAcrossOwnWrite)) else {

@@ -13,25 +13,25 @@ use crate::{Proxy, Time};
 impl Proxy {
     /// Begins the body of a request whose head has come; `left` bytes are to follow.
     pub(super) fn begin_body(&mut self, id: ConnId, request: Request, head: &[u8], left: u64) {
-        let mut kept = self.desk.spares.take();
+        let mut kept = self.pipelines.spares.take();
         kept.extend_from_slice(head);
         let body = Body { request, head: kept, data: Outbox::default(), left, end: End::default() };
-        if let Some(client) = self.desk.clients.find_mut(id) {
+        if let Some(client) = self.pipelines.clients.find_mut(id) {
             client.intake = Intake::Body(Box::new(body));
             // Accounted at once: the next body that begins must find this one's memory taken.
             let held = client.measure();
-            self.desk.memory.change(&mut client.held, held);
+            self.pipelines.memory.change(&mut client.held, held);
         }
     }
 
     /// Takes more of a body. The request is admitted with the last byte.
     pub(super) fn consume_body(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> usize {
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         let Intake::Body(body) = &mut client.intake else { unreachable!("the caller looked") };
         let used = rest.bytes.len().min(usize::try_from(body.left).unwrap_or(usize::MAX));
         let part = rest.part(0, used);
         body.end.feed(part.bytes);
-        body.data.open(&mut self.desk.spares);
+        body.data.open(&mut self.pipelines.spares);
         body.data.keep(part);
         body.left -= used as u64;
         if body.left > 0 {
@@ -56,7 +56,7 @@ impl Proxy {
         } else {
             self.refuse_data(id, &body.request, &body.head);
         }
-        self.desk.spares.give(body.head);
+        self.pipelines.spares.give(body.head);
         used
     }
 
@@ -65,8 +65,8 @@ impl Proxy {
     fn put_back(&mut self, id: ConnId, mut body: Body, server: usize) {
         let mut whole = std::mem::take(&mut body.head);
         body.data.drain_into(&mut whole);
-        body.data.close(&mut self.desk.spares);
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        body.data.close(&mut self.pipelines.spares);
+        let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         client.partial = whole;
         self.await_skills(id, server);
     }

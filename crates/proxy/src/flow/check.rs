@@ -20,25 +20,29 @@ impl Proxy {
         self.check_links();
         self.check_servers();
         self.check_silence();
-        let timers_max = TIMERS_EACH * (self.links.len() + self.desk.pools.len() + 64);
+        let timers_max = TIMERS_EACH * (self.links.len() + self.pipelines.pools.len() + 64);
         assert!(self.timers.len() <= timers_max, "timers do not pile up: {}", self.timers.len());
-        let clients: usize = self.desk.clients.iter().map(|(_, client)| client.held).sum();
+        let clients: usize = self.pipelines.clients.iter().map(|(_, client)| client.held).sum();
         let links: usize = self.links.iter().map(|(_, link)| link.held).sum();
-        let rows: usize = self.desk.rows.iter().map(|row| row.held).sum();
-        assert_eq!(self.desk.memory.held, clients + links + rows, "the memory account adds up");
+        let rows: usize = self.pipelines.rows.iter().map(|row| row.held).sum();
+        assert_eq!(
+            self.pipelines.memory.held,
+            clients + links + rows,
+            "the memory account adds up"
+        );
     }
 
     /// Returns the number of pending requests, of clients and of links. All are zero when nothing
     /// is left behind.
     pub fn census(&self) -> (usize, usize, usize) {
-        (self.desk.rows.len(), self.desk.clients.len(), self.links.len())
+        (self.pipelines.rows.len(), self.pipelines.clients.len(), self.links.len())
     }
 
     /// Whether a client's input waits although the client is read: the client waits, or has just
     /// waited, for the capabilities of a server.
     pub fn is_awaiting(&self, id: ConnId) -> bool {
         let is_unread = |client: &Client| client.resumable || client.paused && !client.deaf;
-        self.desk.clients.find(id).is_some_and(is_unread)
+        self.pipelines.clients.find(id).is_some_and(is_unread)
     }
 
     /// Returns the number of messages in the fullest queue of any link.
@@ -50,7 +54,7 @@ impl Proxy {
     /// heeded; what the world can see of deadlines is not looked at here.
     pub fn check_deadlines(&self, now: Time) {
         for (id, link) in self.links.iter() {
-            let queue = self.desk.pools[link.pool as usize].plan.timeouts.queue;
+            let queue = self.pipelines.pools[link.pool as usize].plan.timeouts.queue;
             let oldest = link.flights.get(link.first_pending()).map(|flight| flight.since);
             let is_over = |since: Time| now >= since.after(queue);
             let at = id.index();
@@ -67,13 +71,13 @@ impl Proxy {
             let gathers = link.state == LinkState::Up && link.batch.is_some();
             assert!(!gathers || !link.batch_may_leave(), "gets gather although they may leave");
         }
-        for (_, client) in self.desk.clients.iter() {
+        for (_, client) in self.pipelines.clients.iter() {
             let has_all = client.outstanding() == 0 && client.out.is_empty();
             let is_held_up = client.awaits.is_some() || client.locating || client.resumable;
             let is_unread = (client.paused || client.deaf) && client.state == ClientState::Open;
             assert!(!(is_unread && has_all) || is_held_up, "a client is paused for nothing");
             if let Some(server) = client.awaits {
-                let server = &self.desk.pools[client.pool as usize].servers[server as usize];
+                let server = &self.pipelines.pools[client.pool as usize].servers[server as usize];
                 assert!(server.awaited, "a client waits for a server, and it is not known");
                 assert!(server.alive > 0, "a client waits for a server that is not asked");
             }
@@ -81,11 +85,11 @@ impl Proxy {
     }
 
     fn check_pipelines(&self) {
-        for (id, client) in self.desk.clients.iter() {
+        for (id, client) in self.pipelines.clients.iter() {
             let (mut depth, mut loud) = (0, 0);
             let mut row = client.head;
             while row != NONE {
-                let entry = &self.desk.rows[row];
+                let entry = &self.pipelines.rows[row];
                 assert_eq!(entry.client, id, "a pipeline holds its own client's requests");
                 let quiet = entry.question.quiet;
                 assert_ne!(quiet, Quiet::Silent, "a silent request stands in no pipeline");
@@ -105,16 +109,16 @@ impl Proxy {
             let outstanding = (client.depth + client.silent) as usize;
             assert!(outstanding <= self.pipeline_ever, "the pipeline has a bound");
         }
-        for row in self.desk.rows.iter() {
+        for row in self.pipelines.rows.iter() {
             assert_eq!(row.held, row.measure(), "a row's account is exact");
         }
     }
 
     fn check_servers(&self) {
         let alive: usize =
-            self.desk.pools.iter().flat_map(|pool| &pool.servers).map(|one| one.alive).sum();
+            self.pipelines.pools.iter().flat_map(|pool| &pool.servers).map(|one| one.alive).sum();
         assert_eq!(alive, self.links.len(), "each link is its server's");
-        for server in self.desk.pools.iter().flat_map(|pool| &pool.servers) {
+        for server in self.pipelines.pools.iter().flat_map(|pool| &pool.servers) {
             let known = server.links.iter().flatten().flatten().chain(&server.probe);
             known.for_each(|id| {
                 assert!(self.links.find(*id).is_some(), "a server knows living links only")
@@ -128,7 +132,7 @@ impl Proxy {
 
     /// Checks each server's silence record against its links.
     fn check_silence(&self) {
-        for (at, pool) in self.desk.pools.iter().enumerate() {
+        for (at, pool) in self.pipelines.pools.iter().enumerate() {
             for (place, server) in pool.servers.iter().enumerate() {
                 let links = self.links.iter().map(|(_, link)| link);
                 let its =
@@ -164,9 +168,9 @@ impl Proxy {
             let in_fetch = |body: &Body| body.entry.is_some() && body.unit == Unit::Key;
             parts += usize::from(link.body.as_ref().is_some_and(in_fetch));
         }
-        let owed: usize = self.desk.rows.iter().map(|row| row.left as usize).sum();
-        parts += self.desk.clients.iter().filter(|(_, one)| one.barrier != NONE).count();
-        parts += self.desk.rows.iter().filter(|row| row.question.rests).count();
+        let owed: usize = self.pipelines.rows.iter().map(|row| row.left as usize).sum();
+        parts += self.pipelines.clients.iter().filter(|(_, one)| one.barrier != NONE).count();
+        parts += self.pipelines.rows.iter().filter(|row| row.question.rests).count();
         assert_eq!(parts, owed, "each outstanding part is in exactly one queue");
     }
 }

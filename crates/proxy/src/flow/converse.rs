@@ -6,17 +6,17 @@ use proto::{
 };
 
 use super::way::Way;
-use crate::desk::View;
 use crate::id::ConnId;
+use crate::pipelines::View;
 use crate::{Action, Proxy, Time, limits};
 
 impl Proxy {
     /// Answers a local command.
     pub(super) fn converse(&mut self, id: ConnId, request: &Request, head: &[u8]) {
-        let client = self.desk.clients.find_mut(id).expect("it has just asked");
+        let client = self.pipelines.clients.find_mut(id).expect("it has just asked");
         if client.session.id == 0 {
             self.named += 1;
-            client.session.id = self.named << WORKER_BITS | self.desk.sheet.slot() as u64;
+            client.session.id = self.named << WORKER_BITS | self.pipelines.sheet.slot() as u64;
         }
         let (protocol, pool) = (client.protocol, client.pool as usize);
         let before = client.session.clone();
@@ -27,13 +27,13 @@ impl Proxy {
             // The client turned off this one answer, unless the protocol now decides otherwise.
             session.muted = Muted::Now;
         }
-        let pool = &self.desk.pools[pool];
-        let uptime = self.desk.now.since(self.desk.started);
-        let ours = View { pool, sheet: self.desk.sheet, uptime };
-        let client = self.desk.clients.find(id).expect("it has just asked");
+        let pool = &self.pipelines.pools[pool];
+        let uptime = self.pipelines.now.since(self.pipelines.started);
+        let ours = View { pool, sheet: self.pipelines.sheet, uptime };
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
         let facts = Facts {
             ends: client.ends.as_deref(),
-            age_s: self.desk.now.since(client.since) / 1_000_000,
+            age_s: self.pipelines.now.since(client.since) / 1_000_000,
             ..ours.facts()
         };
         let turn = protocol.converse(request, head, &mut session, &facts, &mut words);
@@ -42,24 +42,24 @@ impl Proxy {
             session.muted = Muted::No;
         }
         if turn == Turn::Leave
-            && let Some(client) = self.desk.clients.find_mut(id)
+            && let Some(client) = self.pipelines.clients.find_mut(id)
         {
             client.quits = true;
         }
         let request = Request { quiet: Quiet::Loud, ..*request };
         let is_taken = self.take_session(id, session, before);
         if !is_taken {
-            self.desk.answer(id, &request, head, &Answer::Failed(TOO_MANY_LANES));
+            self.pipelines.answer(id, &request, head, &Answer::Failed(TOO_MANY_LANES));
         } else if !is_muted {
-            self.desk.tell(id, &request, &words);
+            self.pipelines.tell(id, &request, &words);
         }
         if words.capacity() <= limits::BUFFER_KEEP_MAX {
             self.scratch = words;
         }
-        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        let Some(client) = self.pipelines.clients.find_mut(id) else { return };
         match turn {
             Turn::Stay => {}
-            Turn::Leave => self.desk.leave(id),
+            Turn::Leave => self.pipelines.leave(id),
             Turn::LogOut => client.logged_in = false,
         }
     }
@@ -72,7 +72,7 @@ impl Proxy {
         head: &[u8],
         now: Time,
     ) -> Option<Way> {
-        let client = self.desk.clients.find(id).expect("it has just asked");
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
         let Class::Local(Local::Own) = request.class else { return None };
         if client.ends.is_none() && protocol.tells_ends(request) {
@@ -82,7 +82,7 @@ impl Proxy {
         if !needs_skills {
             return None;
         }
-        let entry = &self.desk.pools[pool];
+        let entry = &self.pipelines.pools[pool];
         // A server that cannot be asked now is not waited for, unless there is no other.
         let server = match entry.unknown() {
             Some(server) => server,
@@ -99,11 +99,11 @@ impl Proxy {
     /// waits until all earlier ones have been answered. False: there are too many connection keys,
     /// and the session stays as it was `before`.
     fn take_session(&mut self, id: ConnId, session: Session, before: Session) -> bool {
-        let client = self.desk.clients.find_mut(id).expect("it has just asked");
+        let client = self.pipelines.clients.find_mut(id).expect("it has just asked");
         let (pool, from) = (client.pool as usize, client.lane);
         let moved = session.lane != before.lane;
         let place = if moved { self.lane_for(pool, session.lane) } else { Some(from) };
-        let client = self.desk.clients.find_mut(id).expect("it has just asked");
+        let client = self.pipelines.clients.find_mut(id).expect("it has just asked");
         let Some(place) = place else {
             client.session = before;
             return false;
@@ -111,12 +111,12 @@ impl Proxy {
         client.session = session;
         if moved && !bug!(KeepLane) {
             client.lane = place;
-            let lanes = &mut self.desk.pools[pool].lanes;
+            let lanes = &mut self.pipelines.pools[pool].lanes;
             lanes.leave(from);
             lanes.enter(place);
         }
         if moved && !bug!(OvertakeLane) {
-            self.desk.hold(id);
+            self.pipelines.hold(id);
         }
         true
     }
@@ -124,31 +124,31 @@ impl Proxy {
     /// Returns the index of a connection key, which is added if it is new. If there is no room for
     /// it, links of connection keys that no client uses are closed.
     pub(crate) fn lane_for(&mut self, pool: usize, lane: Lane) -> Option<u16> {
-        if let Some(place) = self.desk.pools[pool].lane(lane) {
+        if let Some(place) = self.pipelines.pools[pool].lane(lane) {
             return Some(place);
         }
-        for place in self.desk.pools[pool].lanes.left() {
-            let servers = self.desk.pools[pool].servers.iter();
+        for place in self.pipelines.pools[pool].lanes.left() {
+            let servers = self.pipelines.pools[pool].servers.iter();
             let links = servers.flat_map(|one| &one.links[usize::from(place)]).flatten();
             let links: Vec<ConnId> = links.copied().collect();
             links.into_iter().for_each(|id| self.retire_link(id));
         }
-        self.desk.pools[pool].lane(lane)
+        self.pipelines.pools[pool].lane(lane)
     }
 
     /// Pauses a client until the driver has given the addresses of its connection. Few clients ask
     /// for them, so they are looked up only then. Uses none of the request's bytes.
     pub(super) fn await_ends(&mut self, id: ConnId) -> usize {
-        let client = self.desk.clients.find_mut(id).expect("it has just asked");
+        let client = self.pipelines.clients.find_mut(id).expect("it has just asked");
         (client.paused, client.locating) = (true, true);
-        self.desk.actions.push_back(Action::Locate(id));
+        self.pipelines.actions.push_back(Action::Locate(id));
         0
     }
 
     pub(crate) fn locate(&mut self, id: ConnId, ends: Ends) {
-        if let Some(client) = self.desk.clients.find_mut(id) {
+        if let Some(client) = self.pipelines.clients.find_mut(id) {
             (client.ends, client.locating) = (Some(Box::new(ends)), false);
-            self.desk.spoke(id);
+            self.pipelines.spoke(id);
         }
     }
 }

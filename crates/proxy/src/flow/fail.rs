@@ -18,7 +18,7 @@ impl Proxy {
     /// Makes sure that a timer checks a link no later than its next deadline.
     pub(crate) fn arm_link(&mut self, id: ConnId) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let timeouts = &self.desk.pools[link.pool as usize].plan.timeouts;
+        let timeouts = &self.pipelines.pools[link.pool as usize].plan.timeouts;
         let Some(deadline) = link.deadline(timeouts) else { return };
         if link.armed.is_none_or(|armed| deadline < armed) {
             link.armed = Some(deadline);
@@ -51,7 +51,7 @@ impl Proxy {
             return;
         }
         link.armed = None;
-        let timeouts = self.desk.pools[link.pool as usize].plan.timeouts;
+        let timeouts = self.pipelines.pools[link.pool as usize].plan.timeouts;
         let stands = link.state == State::Up;
         let (connecting, greeting) =
             (link.state == State::Connecting, link.state == State::Greeting);
@@ -104,7 +104,7 @@ impl Proxy {
         if bug!(SpinTimer) {
             return;
         }
-        let pool = &mut self.desk.pools[link.pool as usize];
+        let pool = &mut self.pipelines.pools[link.pool as usize];
         let server = &pool.servers[link.server as usize];
         match server.silence.hold {
             Hold::On => return self.expire_batch(id, queue, Fault::Held, now),
@@ -126,8 +126,8 @@ impl Proxy {
     fn expire_batch(&mut self, id: ConnId, queue: u64, fault: Fault, now: Time) {
         let link = self.links.find_mut(id).expect("the caller found it");
         let (server, batch) = (link.server, link.batch.take().expect("the caller looked"));
-        let upstream = self.desk.pools[link.pool as usize].upstream;
-        let rows = &self.desk.rows;
+        let upstream = self.pipelines.pools[link.pool as usize].upstream;
+        let rows = &self.pipelines.rows;
         let is_late = |entry: &Entry| now >= rows[entry.row].since.after(queue);
         let (kept, late) = batch.part(upstream, is_late);
         link.batch = kept.map(|mut kept| {
@@ -149,7 +149,7 @@ impl Proxy {
             Closed::Eof | Closed::Reset => Fault::ConnectFailed,
         };
         if stands && how == Closed::Eof {
-            let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
+            let server = &self.pipelines.pools[link.pool as usize].servers[link.server as usize];
             server.counters.add(Counter::LinkEnded, 1);
         }
         if fault == Fault::LinkLost {
@@ -160,7 +160,7 @@ impl Proxy {
 
     /// Closes a link from our side.
     pub(super) fn close_link(&mut self, id: ConnId, fault: Fault, now: Time) {
-        self.desk.actions.push_back(Action::Close(id));
+        self.pipelines.actions.push_back(Action::Close(id));
         self.bury_link(id, fault, now);
     }
 
@@ -168,9 +168,9 @@ impl Proxy {
     fn bury_link(&mut self, id: ConnId, fault: Fault, now: Time) {
         let mut link = self.links.remove(id).expect("the caller found it");
         self.stirred = true;
-        self.desk.memory.change(&mut link.held, 0);
+        self.pipelines.memory.change(&mut link.held, 0);
         let (pool, server) = (link.pool as usize, link.server as usize);
-        let entry = &mut self.desk.pools[pool].servers[server];
+        let entry = &mut self.pipelines.pools[pool].servers[server];
         let probing = entry.probe == Some(id);
         entry.forget(id);
         if let Some(counter) = fault.row().counter {
@@ -199,7 +199,7 @@ impl Proxy {
         if let Some(Body { entry: Some(entry), streams: true, .. }) = &body
             && !bug!(NeverCutOff)
         {
-            self.desk.cut_off(entry.row);
+            self.pipelines.cut_off(entry.row);
         }
         // A value that had begun to arrive is outstanding again.
         if let Some(Body { entry: Some(_), unit: Unit::Key, .. }) = body
@@ -267,8 +267,8 @@ impl Proxy {
         match flight.cargo {
             Cargo::Fetch(batch) => self.fail_batch(batch, server, fault, sent),
             Cargo::Single(row, slot) => {
-                let executed = sent && self.desk.rows[row].writes;
-                self.desk.fail_part((row, slot), Some(server), fault, executed);
+                let executed = sent && self.pipelines.rows[row].writes;
+                self.pipelines.fail_part((row, slot), Some(server), fault, executed);
             }
             Cargo::Errand(_) => {}
         }
@@ -276,8 +276,8 @@ impl Proxy {
 
     pub(super) fn fail_batch(&mut self, batch: Box<Batch>, server: u32, fault: Fault, sent: bool) {
         for entry in batch.outstanding() {
-            let executed = sent && self.desk.rows[entry.row].writes;
-            self.desk.fail_part((entry.row, entry.slot), Some(server), fault, executed);
+            let executed = sent && self.pipelines.rows[entry.row].writes;
+            self.pipelines.fail_part((entry.row, entry.slot), Some(server), fault, executed);
         }
         self.recycle(batch);
     }
@@ -293,16 +293,16 @@ impl Proxy {
         for (batch, may) in again {
             let prefix = batch.prefix().to_vec();
             for (entry, may) in batch.outstanding().zip(may) {
-                let owner = self.desk.rows[entry.row].client;
-                let pool = self.desk.rows[entry.row].pool as usize;
+                let owner = self.pipelines.rows[entry.row].client;
+                let pool = self.pipelines.rows[entry.row].pool as usize;
                 let key = batch.key(*entry);
                 let link = if may { self.link_for_key(pool, key, owner, now).ok() } else { None };
                 let Some(link) = link else {
-                    self.desk.fail_key((entry.row, entry.slot), Some(server), fault);
+                    self.pipelines.fail_key((entry.row, entry.slot), Some(server), fault);
                     continue;
                 };
-                self.desk.rows[entry.row].asked_again = true;
-                let entry_of = &mut self.desk.pools[pool].servers[server as usize];
+                self.pipelines.rows[entry.row].asked_again = true;
+                let entry_of = &mut self.pipelines.pools[pool].servers[server as usize];
                 entry_of.counters.add(Counter::AskedAgain, 1);
                 self.ask_once_more(link, &batch, &prefix, (entry.row, entry.slot), key, now);
             }
@@ -320,7 +320,7 @@ impl Proxy {
         now: Time,
     ) {
         let link = self.links.find_mut(id).expect("the router found it");
-        let pool = &mut self.desk.pools[link.pool as usize];
+        let pool = &mut self.pipelines.pools[link.pool as usize];
         let mut one = Batch::blank();
         one.open(batch.ask, batch.idempotent, self.turn, now);
         one.whole = batch.whole;
@@ -334,7 +334,7 @@ impl Proxy {
 
     /// As `may_ask_again`, for a read that is kept until it is answered.
     fn may_read_again(&self, id: RowId, lane: u16) -> bool {
-        let row = &self.desk.rows[id];
+        let row = &self.pipelines.rows[id];
         let is_read = !row.writes && !row.question.gathers && row.question.repeats.is_some();
         is_read && self.may_ask_again(id, lane)
     }
@@ -342,9 +342,9 @@ impl Proxy {
     /// Sends reads whose link died once more.
     fn read_again(&mut self, reads: Vec<RowId>, server: u32, now: Time) {
         for id in reads {
-            let row = &mut self.desk.rows[id];
+            let row = &mut self.pipelines.rows[id];
             (row.asked_again, row.question.rests) = (true, true);
-            let pool = &self.desk.pools[row.pool as usize];
+            let pool = &self.pipelines.pools[row.pool as usize];
             pool.servers[server as usize].counters.add(Counter::AskedAgain, 1);
             self.ask_anew(id, now);
         }
@@ -354,8 +354,8 @@ impl Proxy {
     /// must be there with the same connection key, and that client must have sent no change after
     /// it: the second attempt must not see a state that the first could not have seen.
     fn may_ask_again(&self, id: RowId, lane: u16) -> bool {
-        let row = &self.desk.rows[id];
-        let client = self.desk.clients.find(row.client);
+        let row = &self.pipelines.rows[id];
+        let client = self.pipelines.clients.find(row.client);
         let is_there = client.is_some_and(|client| client.lane == lane || bug!(AskInOtherLane));
         is_there && !row.asked_again && !self.has_changed_since(id)
     }
@@ -363,20 +363,20 @@ impl Proxy {
     /// Whether the client of a request has sent a change that is outstanding and may stand behind
     /// the request in a queue.
     pub(super) fn has_changed_since(&self, id: RowId) -> bool {
-        let row = &self.desk.rows[id];
+        let row = &self.pipelines.rows[id];
         // A client that has left sees nothing, and the entries behind its own may belong to others
         // by now.
-        let client = self.desk.clients.find(row.client).filter(|_| !bug!(AskAgainPastWrite));
+        let client = self.pipelines.clients.find(row.client).filter(|_| !bug!(AskAgainPastWrite));
         let Some(client) = client else { return false };
         if client.silent > 0 {
             return true;
         }
         let mut later = row.next;
         while later != NONE {
-            if self.desk.rows[later].writes {
+            if self.pipelines.rows[later].writes {
                 return true;
             }
-            later = self.desk.rows[later].next;
+            later = self.pipelines.rows[later].next;
         }
         false
     }

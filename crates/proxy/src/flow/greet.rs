@@ -18,7 +18,7 @@ impl Proxy {
         let Some(link) = self.links.find_mut(id) else { return };
         link.set_state(State::Greeting);
         link.since = now;
-        let pool = &mut self.desk.pools[link.pool as usize];
+        let pool = &mut self.pipelines.pools[link.pool as usize];
         let login = pool.plan.server_login.as_ref();
         pool.upstream.hello(login, pool.lanes.of(link.lane), &mut link.hello);
         link.login = login.is_some();
@@ -37,8 +37,8 @@ impl Proxy {
     pub(super) fn greet_again(&mut self, id: ConnId) {
         let link = self.links.find_mut(id).expect("the caller found it");
         link.set_state(State::Greeting);
-        link.since = self.desk.now;
-        let pool = &self.desk.pools[link.pool as usize];
+        link.since = self.pipelines.now;
+        let pool = &self.pipelines.pools[link.pool as usize];
         pool.upstream.hello(None, pool.lanes.of(link.lane), &mut link.hello);
         link.login = false;
         self.arm_link(id);
@@ -56,7 +56,7 @@ impl Proxy {
             return Err("a reply before its request was sent");
         }
         link.partial.extend_from_slice(source.bytes);
-        let pool = &self.desk.pools[link.pool as usize];
+        let pool = &self.pipelines.pools[link.pool as usize];
         let lane = pool.lanes.of(link.lane);
         let (len, skills) = match pool.upstream.hear(link.login, lane, &link.partial) {
             Parsed::Complete(Heard::Welcome { len, skills }) => (len, skills),
@@ -75,12 +75,12 @@ impl Proxy {
         if len < link.partial.len() {
             return Err("a reply that was not asked for");
         }
-        self.desk.spares.give(std::mem::take(&mut link.partial));
+        self.pipelines.spares.give(std::mem::take(&mut link.partial));
         link.set_state(State::Up);
         (link.since, link.up_at) = (now, now);
         let upstream = pool.upstream;
         let (pool, server) = (link.pool as usize, link.server as usize);
-        let entry = &mut self.desk.pools[pool].servers[server];
+        let entry = &mut self.pipelines.pools[pool].servers[server];
         let skills = if entry.proof == Proof::Disproved { Skills::default() } else { skills };
         let before = entry.skills.replace(skills);
         let what = upstream.lacks(skills).filter(|_| entry.proof != Proof::Disproved);
@@ -88,7 +88,7 @@ impl Proxy {
             && before.is_none_or(|before| upstream.lacks(before).is_none())
         {
             let event = Event::Lacks { server: entry.plan.row, what };
-            self.desk.actions.push_back(Action::Log(event));
+            self.pipelines.actions.push_back(Action::Log(event));
         }
         if entry.probe == Some(id) {
             link.proven = true;
@@ -111,7 +111,7 @@ impl Proxy {
     /// Closes unused links of a server that has lost a capability. The messages that wait on them
     /// were written for a server that had it.
     fn close_unfit(&mut self, pool: usize, server: usize, skills: Skills, now: Time) {
-        let upstream = self.desk.pools[pool].upstream;
+        let upstream = self.pipelines.pools[pool].upstream;
         for id in self.links_of(pool, server) {
             let link = self.links.find_mut(id).expect("it has just been listed");
             let is_unfit = |flight: &Flight| !skills.include(upstream.needs(flight.ask));
@@ -125,8 +125,8 @@ impl Proxy {
 
     /// Notes a server's answer: it has the capability that the request needed, if any.
     pub(super) fn prove(&mut self, pool: usize, server: usize, ask: Ask) {
-        let upstream = self.desk.pools[pool].upstream;
-        let entry = &mut self.desk.pools[pool].servers[server];
+        let upstream = self.pipelines.pools[pool].upstream;
+        let entry = &mut self.pipelines.pools[pool].servers[server];
         if entry.proof != Proof::Proven && !Skills::default().include(upstream.needs(ask)) {
             entry.proof = Proof::Proven;
         }
@@ -137,7 +137,7 @@ impl Proxy {
     /// server does not have it.
     pub(super) fn doubt(&mut self, id: ConnId) {
         let link = self.links.find(id).expect("the caller found it");
-        let pool = &mut self.desk.pools[link.pool as usize];
+        let pool = &mut self.pipelines.pools[link.pool as usize];
         let upstream = pool.upstream;
         let entry = &mut pool.servers[link.server as usize];
         let Proof::Open(times) = entry.proof else { return };
@@ -150,7 +150,7 @@ impl Proxy {
             entry.proof = Proof::Disproved;
             entry.skills = Some(Skills::default());
             let event = Event::Unskilled { server: entry.plan.row };
-            self.desk.actions.push_back(Action::Log(event));
+            self.pipelines.actions.push_back(Action::Log(event));
         }
     }
 }

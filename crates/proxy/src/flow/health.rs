@@ -13,39 +13,40 @@ impl Proxy {
     /// Notes that a server failed: no request reaches it until a probe does.
     pub(super) fn server_failed(&mut self, pool: usize, server: usize, fault: Fault, now: Time) {
         let why = fault.row().words;
-        let entry = &mut self.desk.pools[pool].servers[server];
+        let entry = &mut self.pipelines.pools[pool].servers[server];
         let row = entry.plan.row;
         let counts = entry.note_failure(now);
         let was = std::mem::replace(&mut entry.health, Health::Down);
         let failures = entry.failures;
         if was == Health::Ready && !entry.ejected {
-            self.desk.actions.push_back(Action::Log(Event::ServerDown { server: row, why }));
+            self.pipelines.actions.push_back(Action::Log(Event::ServerDown { server: row, why }));
         }
         if counts {
             let report = Report::Failed { server: row, failures, why };
-            self.desk.actions.push_back(Action::Report(report));
+            self.pipelines.actions.push_back(Action::Report(report));
         }
         self.await_probe(pool, server, now);
     }
 
     /// Schedules a probe of a server, unless one is due already.
     pub(super) fn await_probe(&mut self, pool: usize, server: usize, now: Time) {
-        if self.desk.pools[pool].servers[server].probe_at.is_some() {
+        if self.pipelines.pools[pool].servers[server].probe_at.is_some() {
             return;
         }
         let jitter = self.random.next();
-        let at = now.after(self.desk.pools[pool].probe_pause(server, jitter, now));
+        let at = now.after(self.pipelines.pools[pool].probe_pause(server, jitter, now));
         // Without a socket the probe has to wait, as requests do.
-        let at = at.max(self.desk.pools[pool].servers[server].unable_until);
-        self.desk.pools[pool].servers[server].probe_at = Some(at);
+        let at = at.max(self.pipelines.pools[pool].servers[server].unable_until);
+        self.pipelines.pools[pool].servers[server].probe_at = Some(at);
         self.timers.set(at, Due::Probe { pool: pool as u32, server: server as u32 });
     }
 
     /// Probes a server.
     pub(super) fn probe(&mut self, pool: usize, server: usize, set: Time, now: Time) {
         // Another server may have the index by now, or a later timer may have replaced this one.
-        let home = self.desk.pools.get(pool).map_or(0, |pool| pool.lanes.home);
-        let entry = self.desk.pools.get_mut(pool).and_then(|pool| pool.servers.get_mut(server));
+        let home = self.pipelines.pools.get(pool).map_or(0, |pool| pool.lanes.home);
+        let entry =
+            self.pipelines.pools.get_mut(pool).and_then(|pool| pool.servers.get_mut(server));
         let Some(entry) = entry.filter(|entry| entry.probe_at == Some(set)) else { return };
         entry.probe_at = None;
         let wanted = entry.health == Health::Down || entry.ejected;
@@ -64,7 +65,7 @@ impl Proxy {
     pub(super) fn probe_answered(&mut self, id: ConnId, now: Time) {
         let link = self.links.find(id).expect("the caller found it");
         let (pool, server) = (link.pool as usize, link.server as usize);
-        let entry = &mut self.desk.pools[pool].servers[server];
+        let entry = &mut self.pipelines.pools[pool].servers[server];
         let (row, ejected) = (entry.plan.row, entry.ejected);
         (entry.probe, entry.back_at) = (None, now);
         // Its failures are forgotten when it answers a request: many a sick server answers a probe.
@@ -75,37 +76,37 @@ impl Proxy {
             None => self.close_quietly(id),
         }
         let report = Report::Answered { server: row, probe: true };
-        self.desk.actions.push_back(Action::Report(report));
+        self.pipelines.actions.push_back(Action::Report(report));
         if ejected && !bug!(ProbeOnce) {
             // It is probed until it is back in the ring, in case a report was lost.
             self.await_probe(pool, server, now);
         } else if was == Health::Down && !ejected {
-            self.desk.actions.push_back(Action::Log(Event::ServerBack { server: row }));
+            self.pipelines.actions.push_back(Action::Log(Event::ServerBack { server: row }));
         }
     }
 
     /// Notes that a server that had failed answered a request.
     #[cold]
     pub(super) fn request_answered(&mut self, pool: usize, server: usize) {
-        let entry = &mut self.desk.pools[pool].servers[server];
+        let entry = &mut self.pipelines.pools[pool].servers[server];
         entry.failures = 0;
         if !bug!(KeepPause) {
             entry.end_failing();
         }
         if entry.stage == Stage::Planned {
             let report = Report::Answered { server: entry.plan.row, probe: false };
-            self.desk.actions.push_back(Action::Report(report));
+            self.pipelines.actions.push_back(Action::Report(report));
         }
     }
 
     /// Applies the decision that a server leaves the ring, or comes back.
     pub(crate) fn eject(&mut self, row: u32, ejected: bool, now: Time) {
-        let pools = self.desk.pools.iter().enumerate();
+        let pools = self.pipelines.pools.iter().enumerate();
         let found = pools.filter(|(_, pool)| pool.stage != Stage::Vacant);
         let found = found.filter_map(|(at, pool)| Some((at, pool.place_of(row)?))).next();
         // A new plan may have removed the server meanwhile.
         let Some((pool, server)) = found else { return };
-        let entry = &mut self.desk.pools[pool].servers[server];
+        let entry = &mut self.pipelines.pools[pool].servers[server];
         if entry.ejected == ejected || entry.stage != Stage::Planned {
             return;
         }
@@ -113,10 +114,10 @@ impl Proxy {
         // Some worker saw the server come back, and that is good enough for all.
         entry.forgive();
         if !bug!(KeepRing) {
-            self.desk.pools[pool].turn_ring(false);
+            self.pipelines.pools[pool].turn_ring(false);
         }
         if ejected {
-            self.desk.pools[pool].servers[server].health = Health::Down;
+            self.pipelines.pools[pool].servers[server].health = Health::Down;
             self.await_probe(pool, server, now);
         }
     }
@@ -124,7 +125,7 @@ impl Proxy {
     /// Notes that we could not make a socket: nothing is known of the server, and the next attempt
     /// has to wait.
     pub(super) fn connect_unable(&mut self, pool: usize, server: usize, probing: bool, now: Time) {
-        self.desk.pools[pool].servers[server].note_unable(now);
+        self.pipelines.pools[pool].servers[server].note_unable(now);
         if probing {
             self.await_probe(pool, server, now);
         }

@@ -44,8 +44,8 @@ impl Proxy {
         if !owes {
             return self.owes_less(pool, server);
         }
-        let hold_after = self.desk.pools[pool].plan.hold_after;
-        let silence = &mut self.desk.pools[pool].servers[server].silence;
+        let hold_after = self.pipelines.pools[pool].plan.hold_after;
+        let silence = &mut self.pipelines.pools[pool].servers[server].silence;
         silence.owing += 1;
         if silence.owing == 1 {
             silence.asked = now;
@@ -59,7 +59,7 @@ impl Proxy {
     /// When no other is left, there is nothing to wait for: the next message or handshake finds
     /// out.
     pub(super) fn owes_less(&mut self, pool: usize, server: usize) {
-        let silence = &mut self.desk.pools[pool].servers[server].silence;
+        let silence = &mut self.pipelines.pools[pool].servers[server].silence;
         silence.owing -= 1;
         if silence.owing == 0 {
             self.end_hold(pool, server);
@@ -68,7 +68,7 @@ impl Proxy {
 
     /// Notes that bytes came from a server.
     pub(super) fn note_heard(&mut self, pool: usize, server: usize, now: Time) {
-        let silence = &mut self.desk.pools[pool].servers[server].silence;
+        let silence = &mut self.pipelines.pools[pool].servers[server].silence;
         silence.heard = now;
         silence.suspect = false;
         if silence.hold == Hold::On && !bug!(HoldForEver) {
@@ -79,7 +79,7 @@ impl Proxy {
     /// Handles a link that came up: messages that have waited for it for long were held back.
     pub(super) fn note_up(&mut self, id: ConnId, now: Time) {
         let link = self.links.find_mut(id).expect("the caller found it");
-        let pool = &mut self.desk.pools[link.pool as usize];
+        let pool = &mut self.pipelines.pools[link.pool as usize];
         let Some(patience) = pool.plan.hold_after else { return };
         let late = |flight: &&mut Flight| now >= flight.since.after(patience) && !flight.held;
         let count = link.flights.iter_mut().filter(late).map(|flight| flight.held = true).count();
@@ -107,7 +107,7 @@ impl Proxy {
     /// Whether a link has something that may be sent now.
     pub(super) fn may_write(&mut self, id: ConnId) -> bool {
         let link = self.links.find(id).expect("the caller found it");
-        let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
+        let server = &self.pipelines.pools[link.pool as usize].servers[link.server as usize];
         let is_sent = server.silence.hold == Hold::Off;
         match link.state {
             State::Connecting => false,
@@ -125,19 +125,19 @@ impl Proxy {
     /// Whether a server that owes nothing must answer a handshake before anything is sent: no byte
     /// has come from it of late, and this worker or another found it silent.
     pub(super) fn is_suspect(&self, link: &Link) -> bool {
-        let pool = &self.desk.pools[link.pool as usize];
+        let pool = &self.pipelines.pools[link.pool as usize];
         let Some(patience) = pool.plan.hold_after else { return false };
         let server = &pool.servers[link.server as usize];
-        if self.desk.now < server.silence.heard.after(patience) || bug!(SendToSilent) {
+        if self.pipelines.now < server.silence.heard.after(patience) || bug!(SendToSilent) {
             return false;
         }
-        server.silence.suspect || self.desk.sheet.total(server.plan.row, Counter::HeldNow) > 0
+        server.silence.suspect || self.pipelines.sheet.total(server.plan.row, Counter::HeldNow) > 0
     }
 
     /// Checks whether a server has been silent for too long, or still is.
     pub(super) fn silence_timer(&mut self, pool: usize, server: usize, set: Time, now: Time) {
         // Another server may have the index by now, or a later timer may have replaced this one.
-        let Some(entry) = self.desk.pools.get_mut(pool) else { return };
+        let Some(entry) = self.pipelines.pools.get_mut(pool) else { return };
         let hold_after = entry.plan.hold_after;
         let silence = entry.servers.get_mut(server).map(|one| &mut one.silence);
         let Some(silence) = silence.filter(|one| one.look_at == Some(set)) else { return };
@@ -160,7 +160,7 @@ impl Proxy {
     pub(crate) fn end_holds(&mut self) {
         while let Some((pool, server)) = self.waking.pop() {
             let (pool, server) = (pool as usize, server as usize);
-            let hold = &mut self.desk.pools[pool].servers[server].silence.hold;
+            let hold = &mut self.pipelines.pools[pool].servers[server].silence.hold;
             if *hold != Hold::Ending {
                 // It has fallen silent again.
                 continue;
@@ -181,23 +181,23 @@ impl Proxy {
         let server = match self.keys.is_empty() {
             // The request may go to any server, or to all: this is the server that its client
             // waited for.
-            true => self.desk.clients.find(id).map(|client| client.awaited as usize),
+            true => self.pipelines.clients.find(id).map(|client| client.awaited as usize),
             false => self.server_for(id, request, head),
         };
-        let row = self.desk.enqueue(id, request, head);
-        self.desk.rows[row].left = 1;
+        let row = self.pipelines.enqueue(id, request, head);
+        self.pipelines.rows[row].left = 1;
         if let Some(server) = server {
-            let pool = self.desk.rows[row].pool as usize;
-            let counters = self.desk.pools[pool].servers[server].counters;
+            let pool = self.pipelines.rows[row].pool as usize;
+            let counters = self.pipelines.pools[pool].servers[server].counters;
             counters.add(Counter::Held, 1);
             counters.add(Counter::Dropped, 1);
         }
         let fault = if server.is_some() { Fault::Dropped } else { Fault::NoServer };
-        self.desk.fail_part((row, 0), server.map(|at| at as u32), fault, false);
+        self.pipelines.fail_part((row, 0), server.map(|at| at as u32), fault, false);
     }
 
     fn look_at_silence(&mut self, pool: usize, server: usize, at: Time) {
-        self.desk.pools[pool].servers[server].silence.look_at = Some(at);
+        self.pipelines.pools[pool].servers[server].silence.look_at = Some(at);
         self.timers.set(at, Due::Silence { pool: pool as u32, server: server as u32 });
     }
 
@@ -205,13 +205,13 @@ impl Proxy {
         if bug!(NeverHold) {
             return;
         }
-        let entry = &mut self.desk.pools[pool].servers[server];
+        let entry = &mut self.pipelines.pools[pool].servers[server];
         entry.silence.hold = Hold::On;
         entry.silence.suspect = true;
         entry.counters.set(Counter::HeldNow, 1);
         for id in self.links_of(pool, server) {
             let link = self.links.find_mut(id).expect("it has just been listed");
-            Proxy::note_held(link, &self.desk.pools[pool].servers[server]);
+            Proxy::note_held(link, &self.pipelines.pools[pool].servers[server]);
             // A link that owes nothing repeats the handshake, to see whether the server is there.
             self.mark_dirty(id);
         }
@@ -219,15 +219,15 @@ impl Proxy {
     }
 
     fn end_hold(&mut self, pool: usize, server: usize) {
-        if self.desk.pools[pool].servers[server].silence.hold != Hold::On {
+        if self.pipelines.pools[pool].servers[server].silence.hold != Hold::On {
             return;
         }
         // Messages queued in this turn were held as well.
         for id in self.links_of(pool, server) {
             let link = self.links.find_mut(id).expect("it has just been listed");
-            Proxy::note_held(link, &self.desk.pools[pool].servers[server]);
+            Proxy::note_held(link, &self.pipelines.pools[pool].servers[server]);
         }
-        let entry = &mut self.desk.pools[pool].servers[server];
+        let entry = &mut self.pipelines.pools[pool].servers[server];
         entry.silence.hold = Hold::Ending;
         entry.counters.set(Counter::HeldNow, 0);
         self.waking.push((pool as u32, server as u32));
@@ -243,10 +243,10 @@ impl Proxy {
         if bug!(KeepAbandoned) {
             return;
         }
-        let (now, hold_after) = (self.desk.now, self.desk.pools[pool].plan.hold_after);
+        let (now, hold_after) = (self.pipelines.now, self.pipelines.pools[pool].plan.hold_after);
         for id in self.links_of(pool, server) {
             let link = self.links.find_mut(id).expect("it has just been listed");
-            let rows = &self.desk.rows;
+            let rows = &self.pipelines.rows;
             let is_it = |row: RowId| rows[row].abandoned || bug!(DropWaitedFor);
             let all = |batch: &Batch| batch.outstanding().all(|entry| is_it(entry.row));
             let dropped = link.withdraw_where(|flight| match &flight.cargo {
@@ -262,7 +262,7 @@ impl Proxy {
                 continue;
             }
             self.stirred = true;
-            let counters = self.desk.pools[pool].servers[server].counters;
+            let counters = self.pipelines.pools[pool].servers[server].counters;
             counters.add(Counter::Dropped, count as u64);
             for flight in dropped {
                 self.fail_flight(flight, server as u32, Fault::Dropped, false);

@@ -21,13 +21,13 @@ impl Proxy {
     pub(crate) fn take_up(&mut self, plan: Plan, now: Time) {
         self.clients_max = plan.clients_max;
         self.clients_room = plan.clients_room;
-        self.desk.memory.max = plan.memory_max;
-        self.desk.limits = plan.limits;
+        self.pipelines.memory.max = plan.memory_max;
+        self.pipelines.limits = plan.limits;
         self.pipeline_ever = self.pipeline_ever.max(plan.limits.pipeline);
-        for at in 0..self.desk.pools.len() {
-            let row = self.desk.pools[at].plan.row;
+        for at in 0..self.pipelines.pools.len() {
+            let row = self.pipelines.pools[at].plan.row;
             let stays = plan.pools.iter().any(|pool| pool.row == row);
-            if !stays && self.desk.pools[at].stage == Stage::Planned {
+            if !stays && self.pipelines.pools[at].stage == Stage::Planned {
                 self.retire_pool(at, now);
             }
         }
@@ -41,14 +41,14 @@ impl Proxy {
 
     /// Whether the data plane still needs the id of a pool or server.
     pub fn uses_row(&self, row: u32) -> bool {
-        let pools = self.desk.pools.iter().filter(|pool| pool.stage != Stage::Vacant);
+        let pools = self.pipelines.pools.iter().filter(|pool| pool.stage != Stage::Vacant);
         pools.into_iter().any(|pool| pool.plan.row == row || pool.place_of(row).is_some())
     }
 
     /// Returns the ids of pools and servers that have left the plan and are still needed.
     pub fn retired_rows_in_use(&self) -> Vec<u32> {
         let mut rows = Vec::new();
-        for pool in self.desk.pools.iter().filter(|pool| pool.stage != Stage::Vacant) {
+        for pool in self.pipelines.pools.iter().filter(|pool| pool.stage != Stage::Vacant) {
             let gone = pool.stage == Stage::Retired;
             rows.extend(gone.then_some(pool.plan.row));
             let servers = pool.servers.iter().filter(|one| one.stage != Stage::Vacant);
@@ -61,7 +61,7 @@ impl Proxy {
     /// Returns the index of the pool with this id, unless it is vacant.
     pub(crate) fn pool_place(&self, row: u32) -> Option<usize> {
         let is_it = |pool: &Pool| pool.plan.row == row && pool.stage != Stage::Vacant;
-        self.desk.pools.iter().position(is_it)
+        self.pipelines.pools.iter().position(is_it)
     }
 
     /// Frees retired pools and servers that are not needed any more, at the end of a turn.
@@ -73,8 +73,8 @@ impl Proxy {
 
     fn add_pool(&mut self, plan: PoolPlan, now: Time) {
         let preconnect = plan.preconnect;
-        let pool = Pool::new(plan, &self.desk.sheet);
-        let pools = &mut self.desk.pools;
+        let pool = Pool::new(plan, &self.pipelines.sheet);
+        let pools = &mut self.pipelines.pools;
         let at = match pools.iter().position(|one| one.stage == Stage::Vacant) {
             Some(at) => {
                 pools[at] = pool;
@@ -86,7 +86,8 @@ impl Proxy {
             }
         };
         if preconnect {
-            (0..self.desk.pools[at].servers.len()).for_each(|one| self.preconnect(at, one, now));
+            (0..self.pipelines.pools[at].servers.len())
+                .for_each(|one| self.preconnect(at, one, now));
         }
     }
 
@@ -94,38 +95,38 @@ impl Proxy {
     /// answers.
     fn retire_pool(&mut self, at: usize, now: Time) {
         self.retired = true;
-        let pool = &mut self.desk.pools[at];
+        let pool = &mut self.pipelines.pools[at];
         pool.stage = Stage::Retired;
         pool.retire_at = now.after(limits::RETIRE_US);
         self.timers.set(pool.retire_at, Due::Retire { row: pool.plan.row });
         for id in self.clients_of(at) {
-            self.desk.finish(id);
+            self.pipelines.finish(id);
         }
     }
 
     /// Closes the clients of a retired pool, which have had long enough to take their answers.
     pub(super) fn end_retirement(&mut self, row: u32, set: Time) {
         let Some(at) = self.pool_place(row) else { return };
-        if self.desk.pools[at].retire_at != set {
+        if self.pipelines.pools[at].retire_at != set {
             return;
         }
         for id in self.clients_of(at) {
-            let client = self.desk.clients.find(id).expect("it has just been listed");
+            let client = self.pipelines.clients.find(id).expect("it has just been listed");
             if client.state != State::Open {
-                self.desk.actions.push_back(Action::Close(id));
-                self.desk.drop_client(id);
+                self.pipelines.actions.push_back(Action::Close(id));
+                self.pipelines.drop_client(id);
             }
         }
     }
 
     fn clients_of(&self, pool: usize) -> Vec<ConnId> {
-        let clients = self.desk.clients.iter().filter(|(_, one)| one.pool as usize == pool);
+        let clients = self.pipelines.clients.iter().filter(|(_, one)| one.pool as usize == pool);
         clients.map(|(id, _)| id).collect()
     }
 
     /// Changes a pool that is in both plans, or had retired and is back.
     fn change_pool(&mut self, at: usize, plan: PoolPlan, now: Time) {
-        let pool = &mut self.desk.pools[at];
+        let pool = &mut self.pipelines.pools[at];
         let is_same = pool.plan.protocol.name() == plan.protocol.name();
         assert!(is_same, "a pool with another protocol has another row");
         let servers = plan.servers.clone();
@@ -135,23 +136,23 @@ impl Proxy {
             pool.servers.iter_mut().for_each(Server::begin_anew);
         }
         for place in 0..pool.servers.len() {
-            let server = &self.desk.pools[at].servers[place];
+            let server = &self.pipelines.pools[at].servers[place];
             let stays = servers.iter().any(|one| one.row == server.plan.row);
             if !stays && server.stage == Stage::Planned {
                 self.retire_server(at, place);
             }
         }
         self.change_links(at);
-        self.desk.pools[at].settle_home();
-        let mut renamed = old.distribution != self.desk.pools[at].plan.distribution;
+        self.pipelines.pools[at].settle_home();
+        let mut renamed = old.distribution != self.pipelines.pools[at].plan.distribution;
         let mut fresh = Vec::new();
         for server in servers {
-            match self.desk.pools[at].place_of(server.row) {
+            match self.pipelines.pools[at].place_of(server.row) {
                 Some(place) => renamed |= self.change_server(at, place, server, &mut fresh),
                 None => fresh.push(self.add_server(at, server)),
             }
         }
-        let pool = &mut self.desk.pools[at];
+        let pool = &mut self.pipelines.pools[at];
         if !bug!(OldRing) {
             pool.turn_ring(renamed);
         }
@@ -172,7 +173,7 @@ impl Proxy {
         plan: ServerPlan,
         fresh: &mut Vec<usize>,
     ) -> bool {
-        let server = &mut self.desk.pools[pool].servers[place];
+        let server = &mut self.pipelines.pools[pool].servers[place];
         let renamed = server.plan.name != plan.name || server.plan.weight != plan.weight;
         server.plan = plan;
         if server.proof == Proof::Disproved {
@@ -191,9 +192,9 @@ impl Proxy {
     }
 
     fn add_server(&mut self, pool: usize, plan: ServerPlan) -> usize {
-        let pool = &mut self.desk.pools[pool];
+        let pool = &mut self.pipelines.pools[pool];
         let links = (pool.lanes.len(), pool.plan.server_connections);
-        let server = Server::new(plan, links, &self.desk.sheet);
+        let server = Server::new(plan, links, &self.pipelines.sheet);
         match pool.servers.iter().position(|one| one.stage == Stage::Vacant) {
             Some(place) => {
                 pool.servers[place] = server;
@@ -209,7 +210,7 @@ impl Proxy {
     /// Retires a server: it gets nothing new, and its outstanding requests are still answered.
     fn retire_server(&mut self, pool: usize, place: usize) {
         self.retired = true;
-        let server = &mut self.desk.pools[pool].servers[place];
+        let server = &mut self.pipelines.pools[pool].servers[place];
         server.stage = Stage::Retired;
         server.probe_at = None;
         let (probe, links) = (server.probe, server.links.clone());
@@ -224,7 +225,7 @@ impl Proxy {
         link.retiring = true;
         #[cfg(seeded_bugs)]
         if bug!(DropQueue) {
-            let now = self.desk.now;
+            let now = self.pipelines.now;
             return self.close_link(id, crate::fault::Fault::LinkLost, now);
         }
         self.end_retiring(id);
@@ -241,9 +242,9 @@ impl Proxy {
     /// Closes an idle link.
     pub(super) fn close_quietly(&mut self, id: ConnId) {
         let mut link = self.links.remove(id).expect("the caller found it");
-        self.desk.memory.change(&mut link.held, 0);
-        self.desk.actions.push_back(Action::Close(id));
-        self.desk.pools[link.pool as usize].servers[link.server as usize].forget(id);
+        self.pipelines.memory.change(&mut link.held, 0);
+        self.pipelines.actions.push_back(Action::Close(id));
+        self.pipelines.pools[link.pool as usize].servers[link.server as usize].forget(id);
         self.stirred = true;
         assert!(!link.owes, "a link that carries nothing is owed nothing");
         self.end_awaiting(link.pool as usize, link.server as usize);
@@ -253,7 +254,7 @@ impl Proxy {
     /// So a client that waits for answers is not read until it has them: otherwise its next request
     /// could overtake one before it.
     fn change_links(&mut self, at: usize) {
-        let pool = &mut self.desk.pools[at];
+        let pool = &mut self.pipelines.pools[at];
         let count = pool.plan.server_connections;
         let mut extra = Vec::new();
         let mut changed = false;
@@ -268,21 +269,21 @@ impl Proxy {
         }
         extra.into_iter().for_each(|id| self.retire_link(id));
         if changed && !bug!(SwitchLane) {
-            self.clients_of(at).into_iter().for_each(|id| self.desk.hold(id));
+            self.clients_of(at).into_iter().for_each(|id| self.pipelines.hold(id));
         }
     }
 
     /// Sets timers for deadlines that have come nearer.
     fn hurry(&mut self, at: usize, old: &PoolPlan, now: Time) {
-        let plan = &self.desk.pools[at].plan;
+        let plan = &self.pipelines.pools[at].plan;
         let retry_sooner = plan.server_retry_timeout < old.server_retry_timeout;
         if plan.timeouts != old.timeouts && !bug!(ForgetRearm) {
             let links = self.links.iter().filter(|(_, link)| link.pool as usize == at);
             let links: Vec<ConnId> = links.map(|(id, _)| id).collect();
             links.into_iter().for_each(|id| self.arm_link(id));
         }
-        for place in 0..self.desk.pools[at].servers.len() {
-            let server = &mut self.desk.pools[at].servers[place];
+        for place in 0..self.pipelines.pools[at].servers.len() {
+            let server = &mut self.pipelines.pools[at].servers[place];
             if retry_sooner && server.ejected && server.probe_at.take().is_some() {
                 self.await_probe(at, place, now);
             }
@@ -292,15 +293,15 @@ impl Proxy {
     /// Forgets retired pools and servers that nothing needs. Their ids may then be given to others.
     fn vacate(&mut self) {
         self.retired = false;
-        for at in 0..self.desk.pools.len() {
-            let pool = &self.desk.pools[at];
+        for at in 0..self.pipelines.pools.len() {
+            let pool = &self.pipelines.pools[at];
             let is_over = pool.stage == Stage::Retired && pool.clients == 0;
             for place in 0..pool.servers.len() {
-                if is_over && self.desk.pools[at].servers[place].stage == Stage::Planned {
+                if is_over && self.pipelines.pools[at].servers[place].stage == Stage::Planned {
                     self.retire_server(at, place);
                 }
             }
-            let pool = &mut self.desk.pools[at];
+            let pool = &mut self.pipelines.pools[at];
             for server in pool.servers.iter_mut().filter(|one| one.stage == Stage::Retired) {
                 if server.alive > 0 {
                     continue;

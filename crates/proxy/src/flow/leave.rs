@@ -9,15 +9,15 @@ impl Proxy {
     /// Forgets up to `max` clients that have nothing outstanding, and returns them. No `Close` is
     /// ordered for them: the caller passes their connections to another worker.
     pub fn hand_over(&mut self, max: usize) -> Vec<(ConnId, Passed)> {
-        let clients = self.desk.clients.iter().filter(|(_, client)| {
+        let clients = self.pipelines.clients.iter().filter(|(_, client)| {
             let is_reading = client.state == State::Open && !client.paused && !client.held_back;
             is_reading && client.is_settled() && !client.is_mid_request()
         });
-        let rows = &self.desk.pools;
+        let rows = &self.pipelines.pools;
         let passed = |client: &Client| client.passed(rows[client.pool as usize].plan.row);
         let leaving: Vec<(ConnId, Passed)> =
             clients.take(max).map(|(id, client)| (id, passed(client))).collect();
-        leaving.iter().for_each(|(id, _)| self.desk.drop_client(*id));
+        leaving.iter().for_each(|(id, _)| self.pipelines.drop_client(*id));
         leaving
     }
 }

@@ -18,7 +18,7 @@ impl Proxy {
         now: Time,
     ) -> Result<ConnId, (Option<u32>, Fault)> {
         let random = &mut self.random;
-        let server = self.desk.pools[pool].route(key, || random.next());
+        let server = self.pipelines.pools[pool].route(key, || random.next());
         let server = server.ok_or((None, Fault::NoServer))?;
         self.link_for(pool, server, client, now).map_err(|fault| (Some(server as u32), fault))
     }
@@ -34,7 +34,7 @@ impl Proxy {
     ) -> Result<ConnId, Fault> {
         let id = self.link_at(pool, server, client, now)?;
         let link = self.links.find(id).expect("a server knows living links only");
-        if link.has_room(&self.desk.limits) { Ok(id) } else { Err(Fault::QueueFull) }
+        if link.has_room(&self.pipelines.limits) { Ok(id) } else { Err(Fault::QueueFull) }
     }
 
     /// As `link_for`, however full the queue is.
@@ -46,14 +46,14 @@ impl Proxy {
         client: ConnId,
         now: Time,
     ) -> Result<ConnId, Fault> {
-        let pool_of = &self.desk.pools[pool];
+        let pool_of = &self.pipelines.pools[pool];
         let entry = &pool_of.servers[server];
         if entry.health != Health::Ready {
             return Err(Fault::Down);
         }
         let lane = match pool_of.lanes.len() {
             1 => 0,
-            _ => self.desk.clients.find(client).map_or(pool_of.lanes.home, |one| one.lane),
+            _ => self.pipelines.clients.find(client).map_or(pool_of.lanes.home, |one| one.lane),
         };
         let links = &entry.links[usize::from(lane)];
         let place = if links.len() == 1 { 0 } else { client.index() % links.len() };
@@ -67,10 +67,11 @@ impl Proxy {
 
     /// Opens the first links to a server, where the operator wants them before the first request.
     pub(crate) fn preconnect(&mut self, pool: usize, server: usize, now: Time) {
-        let lane = self.desk.pools[pool].lanes.home;
-        let places = self.desk.pools[pool].plan.server_connections;
+        let lane = self.pipelines.pools[pool].lanes.home;
+        let places = self.pipelines.pools[pool].plan.server_connections;
         for place in 0..places {
-            if self.desk.pools[pool].servers[server].links[usize::from(lane)][place].is_none() {
+            if self.pipelines.pools[pool].servers[server].links[usize::from(lane)][place].is_none()
+            {
                 self.connect(pool, server, (lane, place), now);
             }
         }
@@ -86,7 +87,7 @@ impl Proxy {
     ) -> ConnId {
         let link = Link::new(pool as u32, (server as u32, lane), now);
         let id = self.links.insert(link);
-        let entry = &mut self.desk.pools[pool].servers[server];
+        let entry = &mut self.pipelines.pools[pool].servers[server];
         let place = &mut entry.links[usize::from(lane)][place];
         assert!(place.is_none(), "a place holds one link");
         *place = Some(id);
@@ -97,8 +98,8 @@ impl Proxy {
     }
 
     pub(super) fn begin_connect(&mut self, link: ConnId, server: u32) {
-        self.desk.worker.add(Worker::Connects, 1);
-        self.desk.actions.push_back(Action::Connect { link, server });
+        self.pipelines.worker.add(Worker::Connects, 1);
+        self.pipelines.actions.push_back(Action::Connect { link, server });
         self.arm_link(link);
     }
 

@@ -10,10 +10,10 @@ use proto::{Item, ItemKind, Parsed, Progress, Upstream};
 use super::pieces::begin_body;
 use crate::batch::{Batch, Entry};
 use crate::buffer::{Source, has_trailer};
-use crate::desk::Value;
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::{Cargo, Flight, State, Unit};
+use crate::pipelines::Value;
 use crate::plan::QuickAck;
 use crate::request::{NONE, Rows};
 use crate::{Action, Event, Proxy, Time, limits};
@@ -40,9 +40,9 @@ impl Proxy {
             Ok(()) => self.after_receive(id, source.bytes.len()),
             Err(why) => {
                 let Some(link) = self.links.find(id) else { return };
-                let server = self.desk.pools[link.pool as usize].row_of(link.server);
+                let server = self.pipelines.pools[link.pool as usize].row_of(link.server);
                 let event = Event::Poisoned { server, why };
-                self.desk.actions.push_back(Action::Log(event));
+                self.pipelines.actions.push_back(Action::Log(event));
                 self.close_link(id, Fault::Poisoned, now);
             }
         }
@@ -70,14 +70,14 @@ impl Proxy {
                 return Ok(());
             }
             at -= kept;
-            self.desk.spares.give(joined);
+            self.pipelines.spares.give(joined);
         }
         at += self.pair(id, source.part(at, source.bytes.len()), now)?;
         let rest = &source.bytes[at..];
         if !rest.is_empty()
             && let Some(link) = self.links.find_mut(id)
         {
-            link.partial = self.desk.spares.take();
+            link.partial = self.pipelines.spares.take();
             link.partial.extend_from_slice(rest);
         }
         Ok(())
@@ -112,7 +112,7 @@ impl Proxy {
         if flight.end > link.sent {
             return Err("a reply before its request was sent");
         }
-        let upstream = self.desk.pools[link.pool as usize].upstream;
+        let upstream = self.pipelines.pools[link.pool as usize].upstream;
         let asked = flight.ask;
         let item = match upstream.parse_reply(asked, &mut link.progress, rest.bytes) {
             Parsed::Incomplete => return Ok(Step::Incomplete),
@@ -132,14 +132,15 @@ impl Proxy {
             self.end_reply(id, item.kind, line, now);
             return Ok(Step::Used(line.len()));
         }
-        let (entry, unit) = whose(flight, &item, rest.bytes, &self.desk.rows, upstream)?;
-        let is_told = unit != Unit::Errand && self.desk.rows[entry.row].question.is_told(asked);
+        let (entry, unit) = whose(flight, &item, rest.bytes, &self.pipelines.rows, upstream)?;
+        let is_told =
+            unit != Unit::Errand && self.pipelines.rows[entry.row].question.is_told(asked);
         if is_told && unit == Unit::Single {
-            self.desk.note_found(entry.row, &item, &rest.bytes[..item.head as usize]);
+            self.pipelines.note_found(entry.row, &item, &rest.bytes[..item.head as usize]);
         }
         let len = usize::try_from(item.len()).map_err(|_| "a value larger than any memory")?;
         if len > rest.bytes.len() || item.kind == ItemKind::Part {
-            begin_body(link, &mut self.desk, (item, asked), rest, (entry, unit));
+            begin_body(link, &mut self.pipelines, (item, asked), rest, (entry, unit));
             return Ok(Step::Used(item.head as usize));
         }
         if !has_trailer(&rest.bytes[..len], item.trailer) {
@@ -173,19 +174,19 @@ impl Proxy {
         let link = self.links.find(id).expect("the caller found it");
         let server = link.server;
         match unit {
-            Unit::Key => self.desk.hit(server, entry, value),
+            Unit::Key => self.pipelines.hit(server, entry, value),
             Unit::Single => {
                 self.end_flight(id, ItemKind::Status, now);
-                match self.desk.rows[entry.row].question.gathers {
-                    true => self.desk.gathered((entry.row, entry.slot), server, value),
-                    false => self.desk.status(entry.row, server, value, has_body),
+                match self.pipelines.rows[entry.row].question.gathers {
+                    true => self.pipelines.gathered((entry.row, entry.slot), server, value),
+                    false => self.pipelines.status(entry.row, server, value, has_body),
                 }
             }
             Unit::Batch => {
                 let flight = self.end_flight(id, ItemKind::Status, now);
                 let Cargo::Fetch(batch) = flight.cargo else { unreachable!("the caller looked") };
-                self.desk.gathered((entry.row, entry.slot), server, value);
-                self.desk.gathered_with(&batch);
+                self.pipelines.gathered((entry.row, entry.slot), server, value);
+                self.pipelines.gathered_with(&batch);
                 self.recycle(batch);
             }
             Unit::Errand => drop(self.end_flight(id, ItemKind::Status, now)),
@@ -194,7 +195,7 @@ impl Proxy {
 
     /// The one reply to several keys has settled the first of them: settles the others.
     fn settle_others(&mut self, batch: &Batch) {
-        batch.entries.iter().skip(1).for_each(|entry| self.desk.part_done(entry.row));
+        batch.entries.iter().skip(1).for_each(|entry| self.pipelines.part_done(entry.row));
     }
 
     /// Fails a request whose answer could not be kept.
@@ -206,10 +207,10 @@ impl Proxy {
             Cargo::Fetch(batch) => (batch.entries[0].row, batch.entries[0].slot),
             Cargo::Errand(_) => return,
         };
-        let wrote = self.desk.rows[row].writes;
-        match self.desk.clients.find(self.desk.rows[row].client).is_none() {
-            true => self.desk.part_done(row),
-            false => self.desk.fail_part((row, slot), Some(server), Fault::OutOfMemory, wrote),
+        let wrote = self.pipelines.rows[row].writes;
+        match self.pipelines.clients.find(self.pipelines.rows[row].client).is_none() {
+            true => self.pipelines.part_done(row),
+            false => self.pipelines.fail_part((row, slot), Some(server), Fault::OutOfMemory, wrote),
         }
         if let Cargo::Fetch(batch) = flight.cargo {
             self.settle_others(&batch);
@@ -224,20 +225,20 @@ impl Proxy {
         match (flight.cargo, kind) {
             (Cargo::Fetch(batch), ItemKind::Error) if batch.whole => {
                 let part = (batch.entries[0].row, batch.entries[0].slot);
-                self.desk.server_error(part, server, line);
+                self.pipelines.server_error(part, server, line);
                 self.settle_others(&batch);
                 self.recycle(batch);
             }
             (Cargo::Fetch(batch), ItemKind::Error) => self.ask_alone(id, batch, line, now),
             (Cargo::Fetch(batch), _) => {
                 for entry in batch.outstanding() {
-                    self.desk.miss(*entry);
+                    self.pipelines.miss(*entry);
                 }
                 self.recycle(batch);
             }
             (Cargo::Single(row, slot), _) => {
                 if !self.excused(row, (id, server), line, now) {
-                    self.desk.server_error((row, slot), server, line);
+                    self.pipelines.server_error((row, slot), server, line);
                 }
             }
             (Cargo::Errand(_), _) => {}
@@ -251,7 +252,7 @@ impl Proxy {
         link.land(flight.end, now);
         let batch_waits = link.batch.is_some();
         let (pool, server) = (link.pool as usize, link.server);
-        let entry = &mut self.desk.pools[pool].servers[server as usize];
+        let entry = &mut self.pipelines.pools[pool].servers[server as usize];
         entry.counters.add(Counter::Replies, 1);
         entry.latency.record(now.since(flight.since));
         let failed_before = entry.failures > 0;
@@ -280,17 +281,17 @@ impl Proxy {
             // A read that changes something is never sent twice.
             let again = Proxy::is_idempotent(&batch) && !self.has_changed_since(entry.row);
             let link = self.links.find(id).expect("the caller found it");
-            if alone || !again || !link.has_room(&self.desk.limits) {
-                self.desk.server_error((entry.row, entry.slot), link.server, line);
+            if alone || !again || !link.has_room(&self.pipelines.limits) {
+                self.pipelines.server_error((entry.row, entry.slot), link.server, line);
                 continue;
             }
             let link = self.links.find_mut(id).expect("the caller found it");
-            let pool = &mut self.desk.pools[link.pool as usize];
+            let pool = &mut self.pipelines.pools[link.pool as usize];
             let mut one = self.spare_batches.pop().unwrap_or_else(Batch::blank);
             one.open(batch.ask, batch.idempotent, self.turn, now);
             one.text.extend_from_slice(batch.prefix());
             one.push(pool.upstream, batch.key(*entry), entry.row, entry.slot);
-            link.out.open(&mut self.desk.spares);
+            link.out.open(&mut self.pipelines.spares);
             link.launch_batch(one, pool.upstream);
             let counters = &mut pool.servers[link.server as usize].counters;
             counters.add(Counter::AskedAlone, 1);
@@ -304,8 +305,8 @@ impl Proxy {
     fn after_receive(&mut self, id: ConnId, received: usize) {
         let Some(link) = self.links.find_mut(id) else { return };
         let held = link.measure();
-        self.desk.memory.change(&mut link.held, held);
-        let pool = &mut self.desk.pools[link.pool as usize];
+        self.pipelines.memory.change(&mut link.held, held);
+        let pool = &mut self.pipelines.pools[link.pool as usize];
         let counters = pool.servers[link.server as usize].counters;
         counters.add(Counter::ReplyBytes, received as u64);
         let flush = match pool.plan.server_quickack {
@@ -315,7 +316,7 @@ impl Proxy {
         };
         if flush {
             counters.add(Counter::AcksFlushed, 1);
-            self.desk.actions.push_back(Action::FlushAck(id));
+            self.pipelines.actions.push_back(Action::FlushAck(id));
         }
         if link.retiring {
             self.end_retiring(id);
@@ -325,7 +326,7 @@ impl Proxy {
     /// Notes that the kernel took bytes of a link.
     pub(crate) fn transmitted_link(&mut self, id: ConnId, n: usize, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let server = &self.desk.pools[link.pool as usize].servers[link.server as usize];
+        let server = &self.pipelines.pools[link.pool as usize].servers[link.server as usize];
         server.counters.add(Counter::MessageBytes, n as u64);
         if link.state == State::Greeting {
             link.hello.drain(..n);
@@ -337,12 +338,12 @@ impl Proxy {
         }
         link.advance(n, now);
         if link.out.is_empty() {
-            link.out.close(&mut self.desk.spares);
+            link.out.close(&mut self.pipelines.spares);
         } else {
             link.out.settle();
         }
         let held = link.measure();
-        self.desk.memory.change(&mut link.held, held);
+        self.pipelines.memory.change(&mut link.held, held);
         self.note_owing(id, now);
         self.arm_link(id);
     }

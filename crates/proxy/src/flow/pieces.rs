@@ -13,16 +13,16 @@ use super::pair::Step;
 use crate::batch::Entry;
 use crate::buffer::{Outbox, Source};
 use crate::client::End;
-use crate::desk::{Desk, Value};
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::{Body, Link, Unit};
+use crate::pipelines::{Pipelines, Value};
 use crate::{Proxy, Time};
 
 /// Begins a body, or a reply in pieces.
 pub(super) fn begin_body(
     link: &mut Link,
-    desk: &mut Desk,
+    pipelines: &mut Pipelines,
     (item, asked): (Item, Ask),
     rest: Source<'_>,
     (entry, unit): (Entry, Unit),
@@ -38,9 +38,11 @@ pub(super) fn begin_body(
         left: item.body + item.trailer.len() as u64,
         end: End::default(),
     };
-    let is_there = unit != Unit::Errand && desk.clients.find(desk.rows[entry.row].client).is_some();
-    if is_there && desk.memory.has_room(item.len() as usize) {
-        (body.shown, body.streams) = desk.begin_value(entry, (&item, asked), head, &mut body.data);
+    let is_there =
+        unit != Unit::Errand && pipelines.clients.find(pipelines.rows[entry.row].client).is_some();
+    if is_there && pipelines.memory.has_room(item.len() as usize) {
+        (body.shown, body.streams) =
+            pipelines.begin_value(entry, (&item, asked), head, &mut body.data);
     } else {
         body.entry = None;
         // A message with one reply is settled at the end of that reply; until then it stays
@@ -48,9 +50,9 @@ pub(super) fn begin_body(
         match (unit, is_there) {
             (Unit::Key, true) => {
                 let part = (entry.row, entry.slot);
-                desk.fail_key(part, Some(link.server), Fault::OutOfMemory);
+                pipelines.fail_key(part, Some(link.server), Fault::OutOfMemory);
             }
-            (Unit::Key, false) => desk.part_done(entry.row),
+            (Unit::Key, false) => pipelines.part_done(entry.row),
             _ => {}
         }
     }
@@ -77,16 +79,17 @@ impl Proxy {
         body.shown = Shown::Body { trailer: item.trailer };
         if let Some(entry) = body.entry {
             let len = usize::try_from(item.len()).map_err(|_| "a value larger than any memory")?;
-            let is_there = self.desk.clients.find(self.desk.rows[entry.row].client).is_some();
-            if !is_there || !self.desk.memory.has_room(len) {
+            let is_there =
+                self.pipelines.clients.find(self.pipelines.rows[entry.row].client).is_some();
+            if !is_there || !self.pipelines.memory.has_room(len) {
                 if body.streams && is_there {
-                    self.desk.cut_off(entry.row);
+                    self.pipelines.cut_off(entry.row);
                 }
                 body.entry = None;
                 body.data.clear();
-            } else if !body.streams && self.desk.may_stream(entry, body.data.len() + len) {
+            } else if !body.streams && self.pipelines.may_stream(entry, body.data.len() + len) {
                 body.streams = true;
-                self.desk.begin_stream(entry.row, &mut body.data);
+                self.pipelines.begin_stream(entry.row, &mut body.data);
             }
         }
         self.take_in(id, rest.part(0, item.head as usize));
@@ -124,9 +127,9 @@ impl Proxy {
         let link = self.links.find_mut(id).expect("the caller found it");
         let body = link.body.as_mut().expect("the caller looked");
         match body.entry {
-            Some(entry) if body.streams => self.desk.stream(entry.row, part),
+            Some(entry) if body.streams => self.pipelines.stream(entry.row, part),
             Some(_) => {
-                body.data.open(&mut self.desk.spares);
+                body.data.open(&mut self.pipelines.spares);
                 body.data.keep(part);
             }
             None => {}
@@ -149,7 +152,7 @@ impl Proxy {
         else {
             // The account must be right even if the reply never ends.
             let held = link.measure();
-            return self.desk.memory.change(&mut link.held, held);
+            return self.pipelines.memory.change(&mut link.held, held);
         };
         let Body { entry, unit, streams, data, .. } = body;
         let value = if streams { Value::Streamed } else { Value::Held(Box::new(data)) };

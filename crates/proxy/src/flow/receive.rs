@@ -42,11 +42,11 @@ fn mute(client: &mut Client, request: &mut Request) {
 
 impl Proxy {
     pub(crate) fn receive_client(&mut self, id: ConnId, source: Source<'_>, now: Time) {
-        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        let Some(client) = self.pipelines.clients.find_mut(id) else { return };
         if client.state != State::Open {
             return;
         }
-        let counters = self.desk.pools[client.pool as usize].counters;
+        let counters = self.pipelines.pools[client.pool as usize].counters;
         counters.add(Counter::ReceivedBytes, source.bytes.len() as u64);
         if client.partial.is_empty() {
             let used = self.consume(id, source, now);
@@ -64,16 +64,16 @@ impl Proxy {
     /// Reads clients that were paused and may go on: first their buffered input, then their
     /// sockets.
     pub(crate) fn resume_clients(&mut self, now: Time) {
-        while let Some(id) = self.desk.next_resumable() {
+        while let Some(id) = self.pipelines.next_resumable() {
             self.consume_partial(id, now);
-            let client = self.desk.clients.find_mut(id);
+            let client = self.pipelines.clients.find_mut(id);
             let Some(client) = client.filter(|client| !client.paused) else { continue };
             client.is_late = false;
             match client.state {
-                State::Ending => self.desk.leave(id),
+                State::Ending => self.pipelines.leave(id),
                 State::Open if client.deaf => {
                     client.deaf = false;
-                    self.desk.actions.push_back(Action::Resume(id));
+                    self.pipelines.actions.push_back(Action::Resume(id));
                 }
                 State::Open | State::Leaving => {}
             }
@@ -82,22 +82,22 @@ impl Proxy {
 
     /// Stops reading a paused client once more than `most` bytes of its input wait.
     fn stop_reading(&mut self, id: ConnId, most: usize) {
-        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        let Some(client) = self.pipelines.clients.find_mut(id) else { return };
         if client.partial.len() > most && !client.deaf {
             client.deaf = true;
-            self.desk.actions.push_back(Action::Pause(id));
+            self.pipelines.actions.push_back(Action::Pause(id));
         }
-        self.desk.spoke(id);
+        self.pipelines.spoke(id);
     }
 
     /// Reads requests from the buffered bytes.
     fn consume_partial(&mut self, id: ConnId, now: Time) {
-        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        let Some(client) = self.pipelines.clients.find_mut(id) else { return };
         let mut joined = std::mem::take(&mut client.partial);
         let used = self.consume(id, Source::plain(&joined), now);
-        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        let Some(client) = self.pipelines.clients.find_mut(id) else { return };
         if client.state == State::Leaving || used == joined.len() {
-            self.desk.spares.give(joined);
+            self.pipelines.spares.give(joined);
         } else if client.partial.is_empty() {
             joined.drain(..used);
             client.partial = joined;
@@ -110,10 +110,10 @@ impl Proxy {
 
     /// Keeps the bytes of an unfinished request.
     fn keep_rest(&mut self, id: ConnId, rest: &[u8]) {
-        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        let Some(client) = self.pipelines.clients.find_mut(id) else { return };
         if !rest.is_empty() && client.state == State::Open {
             if client.partial.is_empty() {
-                client.partial = self.desk.spares.take();
+                client.partial = self.pipelines.spares.take();
             }
             client.partial.extend_from_slice(rest);
         }
@@ -122,26 +122,26 @@ impl Proxy {
 
     /// Closes a client whose head grows past its bound or past the memory limit.
     fn limit_partial(&mut self, id: ConnId) {
-        let Some(client) = self.desk.clients.find(id) else { return };
+        let Some(client) = self.pipelines.clients.find(id) else { return };
         let len = client.partial.len();
         if len == 0 {
-            return self.desk.spoke(id);
+            return self.pipelines.spoke(id);
         }
         let (most, answer) = match self.must_log_in(id) {
             true => (limits::LOGIN_LEN_MAX, Answer::LoginFirst),
             false => {
                 let answer = Answer::Refused(Refusal::Bad("line too long"));
-                (self.desk.limits.request_head, answer)
+                (self.pipelines.limits.request_head, answer)
             }
         };
         let small = len <= limits::BUFFER_KEEP_MAX.min(most);
-        if client.paused || small || (len <= most && self.desk.memory.has_room(len)) {
-            return self.desk.spoke(id);
+        if client.paused || small || (len <= most && self.pipelines.memory.has_room(len)) {
+            return self.pipelines.spoke(id);
         }
-        if self.desk.clients.find(id).is_some_and(|client| client.session.muted == Muted::No) {
-            self.desk.say(id, &answer);
+        if self.pipelines.clients.find(id).is_some_and(|client| client.session.muted == Muted::No) {
+            self.pipelines.say(id, &answer);
         }
-        self.desk.leave(id);
+        self.pipelines.leave(id);
     }
 
     /// Reads as many requests as there are; returns how many bytes they took.
@@ -149,7 +149,7 @@ impl Proxy {
         let len = source.bytes.len();
         let mut at = 0;
         while at < len {
-            let Some(client) = self.desk.clients.find_mut(id) else { return len };
+            let Some(client) = self.pipelines.clients.find_mut(id) else { return len };
             if client.state == State::Leaving {
                 return len;
             }
@@ -179,7 +179,7 @@ impl Proxy {
 
     /// Reads one request, or as much of it as is there. Returns 0 when its head is incomplete.
     fn consume_head(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> usize {
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         let pool = client.pool as usize;
         if !client.spoke {
             client.spoke = true;
@@ -302,7 +302,7 @@ impl Proxy {
     /// on.
     #[cold]
     fn read_later(&mut self, id: ConnId, used: usize, muted: Muted) -> usize {
-        let client = self.desk.clients.find_mut(id).expect("it waits");
+        let client = self.pipelines.clients.find_mut(id).expect("it waits");
         client.session.muted = muted;
         used
     }
@@ -311,10 +311,10 @@ impl Proxy {
     /// client never ends the transaction, and the next user of its connection would be refused for
     /// ever.
     fn end_void(&mut self, id: ConnId, waits: bool) {
-        let Some(client) = self.desk.clients.find_mut(id).filter(|_| waits) else { return };
+        let Some(client) = self.pipelines.clients.find_mut(id).filter(|_| waits) else { return };
         if client.session.void {
             client.quits = true;
-            self.desk.leave(id);
+            self.pipelines.leave(id);
         }
     }
 
@@ -328,7 +328,7 @@ impl Proxy {
         answer: &Answer<'_>,
     ) -> usize {
         self.pass_over(id, request);
-        self.desk.answer(id, request, head, answer);
+        self.pipelines.answer(id, request, head, answer);
         self.pause_if_full(id);
         head.len()
     }
@@ -356,25 +356,25 @@ impl Proxy {
         head: &[u8],
         (server, fault): (Option<u32>, Fault),
     ) {
-        let row = self.desk.enqueue(id, request, head);
-        let entry = &mut self.desk.rows[row];
+        let row = self.pipelines.enqueue(id, request, head);
+        let entry = &mut self.pipelines.rows[row];
         entry.left = 1;
         // Its latency counts as that of a change.
         entry.writes = matches!(
             request.class,
             Class::Split { writes: true, .. } | Class::Broadcast { writes: true, .. }
         );
-        self.desk.fail_part((row, 0), server, fault, false);
+        self.pipelines.fail_part((row, 0), server, fault, false);
     }
 
     /// Joins consecutive quiet reads of one key into one read, with one pending request and one
     /// answer.
     fn join(&mut self, id: ConnId, request: &mut Request, input: &[u8]) {
-        let client = self.desk.clients.find(id).expect("the caller found it");
-        let merges = self.desk.pools[client.pool as usize].plan.merge_gets;
+        let client = self.pipelines.clients.find(id).expect("the caller found it");
+        let merges = self.pipelines.pools[client.pool as usize].plan.merge_gets;
         let Class::Fetch { merge: true, .. } = request.class else { return };
         // With less memory, the joined read might have to be refused whole.
-        let has_room = self.desk.memory.has_room(input.len() + limits::JOINED_MAX * KEY_HELD);
+        let has_room = self.pipelines.memory.has_room(input.len() + limits::JOINED_MAX * KEY_HELD);
         if merges && has_room {
             client.protocol.join(request, input, &mut self.keys, limits::JOINED_MAX);
         }
@@ -392,7 +392,7 @@ impl Proxy {
             return Some(no_room.answer());
         }
         let keys_held = request.head as usize + self.keys.len() * KEY_HELD;
-        if self.keys.len() > 1 && !self.desk.memory.has_room(keys_held) {
+        if self.keys.len() > 1 && !self.pipelines.memory.has_room(keys_held) {
             return Some(Answer::Failed("out of memory for so many keys"));
         }
         None
@@ -414,10 +414,10 @@ impl Proxy {
         {
             return self.refuse_data(id, request, head);
         }
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         // A joined read counts as many requests.
         let asked = if request.keep { self.keys.len().max(1) } else { 1 };
-        self.desk.pools[client.pool as usize].counters.add(Counter::Requests, asked as u64);
+        self.pipelines.pools[client.pool as usize].counters.add(Counter::Requests, asked as u64);
         let is_dropped = client.drops(request.quiet);
         match request.class {
             Class::Single { .. } if is_dropped => {
@@ -427,7 +427,7 @@ impl Proxy {
             Class::Single { writes } => {
                 if request.stores {
                     let pool = client.pool as usize;
-                    self.desk.pools[pool].counters.add(Counter::Stores, 1);
+                    self.pipelines.pools[pool].counters.add(Counter::Stores, 1);
                 }
                 let way = way.expect("a single request has a way");
                 self.ask_single(id, request, head, data, (way, writes), now);
@@ -446,26 +446,26 @@ impl Proxy {
     /// Refuses a request whose data block does not end where its head says.
     pub(super) fn refuse_data(&mut self, id: ConnId, request: &Request, head: &[u8]) {
         let answer = Answer::Refused(Refusal::Bad("bad data chunk"));
-        self.desk.answer(id, request, head, &answer);
+        self.pipelines.answer(id, request, head, &answer);
         self.pause_if_full(id);
     }
 
     pub(super) fn pause_if_full(&mut self, id: ConnId) {
-        let limits = self.desk.memory.narrow(self.desk.limits);
-        let Some(client) = self.desk.clients.find_mut(id) else { return };
+        let limits = self.pipelines.memory.narrow(self.pipelines.limits);
+        let Some(client) = self.pipelines.clients.find_mut(id) else { return };
         if client.state != State::Leaving && !client.paused && client.must_pause(&limits) {
             client.paused = true;
             client.deaf = true;
-            self.desk.pools[client.pool as usize].counters.add(Counter::Paused, 1);
-            self.desk.actions.push_back(Action::Pause(id));
+            self.pipelines.pools[client.pool as usize].counters.add(Counter::Paused, 1);
+            self.pipelines.actions.push_back(Action::Pause(id));
         }
     }
 
     /// Applies the QUICKACK rule: when the received bytes cannot be answered yet, the sender may be
     /// waiting for our ACK before it sends the rest, and our kernel would delay that ACK for 40 ms.
     fn acknowledge(&mut self, id: ConnId) {
-        let Some(client) = self.desk.clients.find(id) else { return };
-        let pool = &mut self.desk.pools[client.pool as usize];
+        let Some(client) = self.pipelines.clients.find(id) else { return };
+        let pool = &mut self.pipelines.pools[client.pool as usize];
         let flush = match pool.plan.quickack {
             QuickAck::Partial => {
                 let forgotten = bug!(ForgetAck);
@@ -477,7 +477,7 @@ impl Proxy {
         };
         if flush {
             pool.counters.add(Counter::AcksFlushed, 1);
-            self.desk.actions.push_back(Action::FlushAck(id));
+            self.pipelines.actions.push_back(Action::FlushAck(id));
         }
     }
 }

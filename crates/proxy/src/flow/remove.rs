@@ -43,37 +43,37 @@ impl Proxy {
         now: Time,
     ) -> Removal {
         let Class::Single { writes: true } = request.class else { return Removal::Nothing };
-        let client = self.desk.clients.find(id).expect("it has just asked");
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (protocol, gave_up) = (client.protocol, client.gave_up());
         let Some(no_room) = self.no_room(client.pool as usize, request) else {
             return Removal::Nothing;
         };
-        let mut words = self.desk.spares.take();
+        let mut words = self.pipelines.spares.take();
         if !protocol.removal(request, head, &mut words) || bug!(ForgetRemoval) {
-            self.desk.spares.give(words);
+            self.pipelines.spares.give(words);
             return Removal::Nothing;
         }
         let parsed = protocol.parse_request(&words, &mut Resume::default(), &mut self.keys);
         let Parsed::Complete(removal) = parsed else { unreachable!("the protocol has written it") };
         let way = self.way(id, &removal, &words, now).expect("a request about one key has a way");
         if let Way::Wait(server) = way {
-            self.desk.spares.give(words);
+            self.pipelines.spares.give(words);
             return Removal::Waits(server);
         }
         self.pass_over(id, request);
         // The request is answered in its own form, not in that of the removal.
-        let row = self.desk.enqueue(id, &Request { keep: true, ..*request }, head);
-        let entry = &mut self.desk.rows[row];
+        let row = self.pipelines.enqueue(id, &Request { keep: true, ..*request }, head);
+        let entry = &mut self.pipelines.rows[row];
         (entry.writes, entry.left) = (true, 1);
         entry.question.no_room = Some(no_room);
         match gave_up && request.quiet != Quiet::Silent {
             true => {
                 let server = self.server_for(id, &removal, &words).map(|at| at as u32);
-                self.desk.fail_part((row, 0), server, Fault::Dropped, false);
+                self.pipelines.fail_part((row, 0), server, Fault::Dropped, false);
             }
             false => self.go(row, &removal, &words, Data::Held(Outbox::default()), way, now),
         }
-        self.desk.spares.give(words);
+        self.pipelines.spares.give(words);
         self.pause_if_full(id);
         Removal::Asked
     }
@@ -83,20 +83,20 @@ impl Proxy {
         if request.body == 0 {
             return None;
         }
-        if request.body > self.desk.pools[pool].plan.item_size_max as u64 {
+        if request.body > self.pipelines.pools[pool].plan.item_size_max as u64 {
             return Some(NoRoom::TooLarge);
         }
-        let has_room = self.desk.memory.has_room(request.body as usize);
+        let has_room = self.pipelines.memory.has_room(request.body as usize);
         (!has_room).then_some(NoRoom::NoMemory)
     }
 
     /// Skips the data of a request that is refused.
     pub(super) fn pass_over(&mut self, id: ConnId, request: &Request) {
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         let (pool, tail) = (client.pool as usize, request.len() - u64::from(request.head));
         if tail > 0 {
             client.intake = Intake::Swallow(tail);
         }
-        self.desk.pools[pool].counters.add(Counter::Refused, 1);
+        self.pipelines.pools[pool].counters.add(Counter::Refused, 1);
     }
 }

@@ -37,7 +37,7 @@ impl Proxy {
         bug::recall(row);
         let wins = bug!(WinTwice) && request.marks == Marks::Makes;
         if (bug!(ResendUpdate) || wins) && request.trailer.is_empty() {
-            let protocol = self.desk.rows[row].question.protocol;
+            let protocol = self.pipelines.rows[row].question.protocol;
             let mut text = Vec::new();
             protocol.write_head(request, head, &self.keys, ask, &mut text);
             bug::remember(row, text);
@@ -48,7 +48,8 @@ impl Proxy {
     pub(super) fn resend(&mut self, flight: &Flight, server: u32) -> bool {
         let Cargo::Single(row, _) = flight.cargo else { return false };
         let Some(text) = bug::recall(row) else { return false };
-        let (client, pool) = (self.desk.rows[row].client, self.desk.rows[row].pool as usize);
+        let (client, pool) =
+            (self.pipelines.rows[row].client, self.pipelines.rows[row].pool as usize);
         let found = self.link_for(pool, server as usize, client, flight.since);
         let Ok(id) = found else { return false };
         let link = self.links.find_mut(id).expect("the router found it");

@@ -30,7 +30,7 @@ impl Proxy {
         let Class::Split { writes, .. } = request.class else {
             unreachable!("judged by its class")
         };
-        let client = self.desk.clients.find(id).expect("it has just asked");
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
         match self.meet(id, request, head) {
             Ok(None) => Way::Fault(None, Fault::NoServer),
@@ -39,7 +39,7 @@ impl Proxy {
                 Carry::Refused(refusal) => Way::Refused(refusal),
                 Carry::Unknown => unreachable!("the skills were told"),
             },
-            Err(apart) if self.desk.pools[pool].plan.multi_key == MultiKey::Refuse => {
+            Err(apart) if self.pipelines.pools[pool].plan.multi_key == MultiKey::Refuse => {
                 Way::Apart(apart)
             }
             Err(_) if writes => self.way_of_parts(id, request, head, now),
@@ -59,12 +59,12 @@ impl Proxy {
         let Class::Split { ask, each, writes, idempotent } = request.class else {
             unreachable!("judged by its class")
         };
-        let client = self.desk.clients.find(id).expect("it has just asked");
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
         if client.drops(request.quiet) && matches!(way, Way::Go { .. } | Way::Refused(_)) {
             return self.drop_unasked(id, request, head);
         }
-        let row = self.desk.enqueue(id, request, head);
-        let entry = &mut self.desk.rows[row];
+        let row = self.pipelines.enqueue(id, request, head);
+        let entry = &mut self.pipelines.rows[row];
         entry.writes = writes;
         if let Way::Spread = way {
             (entry.question.gathers, entry.question.each) = (true, each);
@@ -106,13 +106,13 @@ impl Proxy {
         else {
             return None;
         };
-        let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
+        let pool = self.pipelines.clients.find(id).expect("it has just asked").pool as usize;
         if self.why_not_of_all(pool, &request.class).is_some() {
             return None;
         }
         let mut waits = None;
-        for server in 0..self.desk.pools[pool].servers.len() {
-            if self.desk.pools[pool].servers[server].stage != Stage::Planned {
+        for server in 0..self.pipelines.pools[pool].servers.len() {
+            if self.pipelines.pools[pool].servers[server].stage != Stage::Planned {
                 continue;
             }
             match self.reaches(id, server, 1, now) {
@@ -137,10 +137,10 @@ impl Proxy {
         if bug!(SendToSome) {
             return Ok(true);
         }
-        let pool = self.desk.clients.find(id).expect("it has just asked").pool as usize;
+        let pool = self.pipelines.clients.find(id).expect("it has just asked").pool as usize;
         let id = self.link_for(pool, server, id, now)?;
         let link = self.links.find(id).expect("the router found it");
-        if !link.has_room_for(messages, &self.desk.limits) {
+        if !link.has_room_for(messages, &self.pipelines.limits) {
             return Err(Fault::QueueFull);
         }
         let stands = link.state == State::Up;
@@ -156,7 +156,7 @@ impl Proxy {
     /// Returns the route of a change to several servers. A client that has left after waiting for
     /// long has given up, and its change waits no more.
     fn spread_or_wait(&self, id: ConnId, request: &Request, waits: Option<usize>) -> Way {
-        let client = self.desk.clients.find(id).expect("it has just asked");
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
         match waits {
             Some(server) if !client.drops(request.quiet) => Way::Wait(server),
             _ => Way::Spread,
@@ -172,7 +172,8 @@ impl Proxy {
         (ask, writes): (Ask, bool),
         now: Time,
     ) {
-        let has_left = self.desk.clients.find(id).is_some_and(|client| client.drops(request.quiet));
+        let has_left =
+            self.pipelines.clients.find(id).is_some_and(|client| client.drops(request.quiet));
         let way = match self.meet(id, request, head) {
             Ok(None) => Way::Fault(None, Fault::NoServer),
             Ok(_) if has_left => return self.drop_unasked(id, request, head),
@@ -194,7 +195,7 @@ impl Proxy {
         let link = self.links.find_mut(link).expect("the router found it");
         let batch = link.own.as_mut().expect("a key has just been added");
         let row = batch.entries.last().expect("a key has just been added").row;
-        let protocol = self.desk.rows[row].question.protocol;
+        let protocol = self.pipelines.rows[row].question.protocol;
         let nth = if bug!(ShiftRests) { (nth + 1) % keys.len() } else { nth };
         protocol.push_rest(request, head, keys, nth, &mut batch.text);
     }

@@ -25,7 +25,7 @@ pub struct ServerView<'a> {
 impl Proxy {
     /// Lists every server, in the order of the plan.
     pub fn servers(&self) -> impl Iterator<Item = ServerView<'_>> {
-        let pools = self.desk.pools.iter().filter(|pool| pool.stage == Stage::Planned);
+        let pools = self.pipelines.pools.iter().filter(|pool| pool.stage == Stage::Planned);
         pools.flat_map(|pool| {
             let servers = pool.servers.iter().filter(|one| one.stage == Stage::Planned);
             servers.map(|server| ServerView {
@@ -39,12 +39,12 @@ impl Proxy {
 
     /// Returns the bytes held in buffers now.
     pub fn memory_held(&self) -> usize {
-        self.desk.memory.held
+        self.pipelines.memory.held
     }
 
     /// Returns for how many seconds it has run.
     pub fn uptime(&self, now: Time) -> u64 {
-        now.since(self.desk.started) / 1_000_000
+        now.since(self.pipelines.started) / 1_000_000
     }
 
     /// Schedules the next writing of the gauges, if anything has changed since the last.
@@ -57,14 +57,15 @@ impl Proxy {
 
     /// Writes the gauges to the metrics registry.
     pub(crate) fn publish(&mut self) {
-        self.desk.rows.rest();
-        self.desk.spares.rest();
+        self.pipelines.rows.rest();
+        self.pipelines.spares.rest();
         self.stirred = false;
-        for server in self.desk.pools.iter_mut().flat_map(|pool| &mut pool.servers) {
+        for server in self.pipelines.pools.iter_mut().flat_map(|pool| &mut pool.servers) {
             server.now = Now::default();
         }
         for (_, link) in self.links.iter() {
-            let server = &mut self.desk.pools[link.pool as usize].servers[link.server as usize];
+            let server =
+                &mut self.pipelines.pools[link.pool as usize].servers[link.server as usize];
             let pending = link.flights.len() - link.first_pending();
             server.now.links += u64::from(link.state == State::Up);
             server.now.pending += pending as u64;
@@ -72,24 +73,24 @@ impl Proxy {
             server.now.inflight += (link.flights.len() - pending) as u64;
             server.now.inflight_bytes += link.sent - link.done;
         }
-        let servers = self.desk.pools.iter().flat_map(|pool| &pool.servers);
+        let servers = self.pipelines.pools.iter().flat_map(|pool| &pool.servers);
         // The id of a vacant place may belong to another server by now.
         servers.filter(|one| one.stage != Stage::Vacant).for_each(Server::publish);
-        let worker = self.desk.worker;
+        let worker = self.pipelines.worker;
         worker.set(Worker::LinksNow, self.links.len() as u64);
-        worker.set(Worker::RequestsNow, self.desk.rows.len() as u64);
-        worker.set(Worker::HeldNow, self.desk.memory.held as u64);
+        worker.set(Worker::RequestsNow, self.pipelines.rows.len() as u64);
+        worker.set(Worker::HeldNow, self.pipelines.memory.held as u64);
     }
 
     pub(super) fn answer_stats(&mut self, id: ConnId, request: &Request, head: &[u8]) {
         self.publish();
-        let book = self.desk.sheet.book();
+        let book = self.pipelines.sheet.book();
         let mut lines = vec![
             ("version".to_string(), env!("CARGO_PKG_VERSION").to_string()),
             ("curr_connections".to_string(), book.total(0, Worker::ClientsNow).to_string()),
             ("bytes_held".to_string(), book.total(0, Worker::HeldNow).to_string()),
         ];
-        for pool in self.desk.pools.iter().filter(|pool| pool.stage == Stage::Planned) {
+        for pool in self.pipelines.pools.iter().filter(|pool| pool.stage == Stage::Planned) {
             totals::<PoolCounter>(&book, pool.plan.row, &word(&pool.plan.name), &mut lines);
         }
         for view in self.servers() {
@@ -100,7 +101,7 @@ impl Proxy {
         let mut answers: Vec<Answer<'_>> =
             lines.iter().map(|(name, value)| Answer::Stat(name, value)).collect();
         answers.push(Answer::End);
-        self.desk.answer_all(id, request, head, &answers);
+        self.pipelines.answer_all(id, request, head, &answers);
     }
 }
 

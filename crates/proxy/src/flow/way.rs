@@ -72,7 +72,7 @@ impl Proxy {
         if self.keys.len() > 1 || request.place != Place::Keys {
             return Some(self.way_of_many(id, request, head));
         }
-        let client = self.desk.clients.find(id).expect("it has just asked");
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
         Some(match protocol.carry(request, head, None) {
             Carry::Ask(ask) => Way::Go { ask, server: None },
@@ -96,20 +96,20 @@ impl Proxy {
 
     /// Whether a client's pool has this database.
     fn has_space(&self, id: ConnId, space: u32) -> bool {
-        let client = self.desk.clients.find(id).expect("it has just asked");
-        space < self.desk.pools[client.pool as usize].plan.spaces
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
+        space < self.pipelines.pools[client.pool as usize].plan.spaces
     }
 
     /// Returns the route of a request whose keys must be on one server, or which has none.
     fn way_of_many(&mut self, id: ConnId, request: &Request, head: &[u8]) -> Way {
-        let client = self.desk.clients.find(id).expect("it has just asked");
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
         let ask = match protocol.carry(request, head, Some(Skills::default())) {
             Carry::Ask(ask) => ask,
             Carry::Refused(refusal) => return Way::Refused(refusal),
             Carry::Unknown => unreachable!("the skills were told"),
         };
-        let entry = &self.desk.pools[pool];
+        let entry = &self.pipelines.pools[pool];
         let server = match request.place {
             Place::Keys => match self.meet(id, request, head) {
                 Ok(server) => server,
@@ -139,7 +139,7 @@ impl Proxy {
     /// Returns why a request for every server is refused in this pool, if it is.
     pub(super) fn why_not_of_all(&self, pool: usize, class: &Class) -> Option<&'static str> {
         let Class::Broadcast { ask, gated, reach, .. } = *class else { return None };
-        let entry = &self.desk.pools[pool];
+        let entry = &self.pipelines.pools[pool];
         let plan = &entry.plan;
         let name = plan.protocol.commands()[usize::from(ask.command)].name;
         if gated && !plan.allow.iter().any(|allowed| allowed == name) {
@@ -156,8 +156,8 @@ impl Proxy {
         head: &[u8],
     ) -> Result<Option<usize>, Apart> {
         let first = self.server_of(id, request, head, self.keys[0]);
-        let client = self.desk.clients.find(id).expect("it has just asked");
-        let plan = &self.desk.pools[client.pool as usize].plan;
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
+        let plan = &self.pipelines.pools[client.pool as usize].plan;
         // With the random distribution, all keys of a request go to the same random server.
         let goes_anywhere = plan.distribution == Distribution::Random;
         for at in 1..if goes_anywhere { 0 } else { self.keys.len() } {
@@ -187,8 +187,8 @@ impl Proxy {
 
     /// Looks up an unknown command among those that the operator has named.
     pub(super) fn adopt(&mut self, id: ConnId, request: &mut Request, input: &[u8]) {
-        let Some(client) = self.desk.clients.find(id) else { return };
-        let extras = &self.desk.pools[client.pool as usize].plan.extras;
+        let Some(client) = self.pipelines.clients.find(id) else { return };
+        let extras = &self.pipelines.pools[client.pool as usize].plan.extras;
         if !extras.is_empty() && request.class == Class::Refuse(Refusal::Unknown) {
             client.protocol.adopt(request, input, &mut self.keys, extras);
         }
@@ -201,10 +201,10 @@ impl Proxy {
         head: &[u8],
         key: Span,
     ) -> Option<usize> {
-        let client = self.desk.clients.find(id).expect("it has just asked");
+        let client = self.pipelines.clients.find(id).expect("it has just asked");
         let key = client.protocol.key(request, head, key, &mut self.scratch);
         let random = &mut self.random;
-        self.desk.pools[client.pool as usize].route(key, || random.next())
+        self.pipelines.pools[client.pool as usize].route(key, || random.next())
     }
 
     /// Refuses a request whose keys belong to different servers; nothing was sent.
@@ -215,7 +215,7 @@ impl Proxy {
         head: &[u8],
         apart: Apart,
     ) {
-        let entry = &mut self.desk.rows[row];
+        let entry = &mut self.pipelines.rows[row];
         let protocol = entry.question.protocol;
         let mut decoded = [Vec::new(), Vec::new()];
         let [one, other] = &mut decoded;
@@ -223,12 +223,12 @@ impl Proxy {
             protocol.key(request, head, apart.keys[0], one),
             protocol.key(request, head, apart.keys[1], other),
         ];
-        let pool = &self.desk.pools[entry.pool as usize];
+        let pool = &self.pipelines.pools[entry.pool as usize];
         let servers = apart.servers.map(|at| pool.servers[at].plan.label.as_str());
         let apart = Answer::Apart { keys, servers, tag: pool.plan.hash_tag };
         entry.question.answer(&apart, &mut entry.error);
         pool.counters.add(Counter::Refused, 1);
-        self.desk.settle_error(row);
+        self.pipelines.settle_error(row);
     }
 
     /// Returns the capabilities of a server. If they are unknown, a link to it is opened for the
@@ -240,7 +240,7 @@ impl Proxy {
         client: ConnId,
         now: Time,
     ) -> Result<Option<Skills>, Fault> {
-        let skills = self.desk.pools[pool].servers[server].skills;
+        let skills = self.pipelines.pools[pool].servers[server].skills;
         if skills.is_none() {
             self.link_for(pool, server, client, now)?;
         }
@@ -250,16 +250,16 @@ impl Proxy {
     /// Pauses a client until the capabilities of a server are known, or a link to it is up. Its
     /// next request and all that follows wait. Uses none of the request's bytes.
     pub(super) fn await_skills(&mut self, id: ConnId, server: usize) -> usize {
-        let client = self.desk.clients.find_mut(id).expect("the caller found it");
+        let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         (client.awaits, client.awaited) = (Some(server as u32), server as u32);
         // A client that has left began to wait before it left.
         if !client.has_left || client.awaits_since == Time(0) {
-            client.awaits_since = self.desk.now;
+            client.awaits_since = self.pipelines.now;
         }
         // Its socket is still read: a client that leaves must be noticed before its request is
         // sent.
         client.paused = true;
-        let pool = &mut self.desk.pools[client.pool as usize];
+        let pool = &mut self.pipelines.pools[client.pool as usize];
         pool.servers[server].awaited = true;
         pool.counters.add(Counter::Paused, 1);
         0
@@ -267,12 +267,12 @@ impl Proxy {
 
     /// Lets clients go on that waited for a link's handshake, or for its end.
     pub(super) fn end_awaiting(&mut self, pool: usize, server: usize) {
-        if !std::mem::take(&mut self.desk.pools[pool].servers[server].awaited) {
+        if !std::mem::take(&mut self.pipelines.pools[pool].servers[server].awaited) {
             return;
         }
-        let hold_after = self.desk.pools[pool].plan.hold_after;
-        for id in self.desk.client_ids() {
-            if let Some(client) = self.desk.clients.find_mut(id)
+        let hold_after = self.pipelines.pools[pool].plan.hold_after;
+        for id in self.pipelines.client_ids() {
+            if let Some(client) = self.pipelines.clients.find_mut(id)
                 && client.pool as usize == pool
                 && client.awaits == Some(server as u32)
             {
@@ -280,9 +280,9 @@ impl Proxy {
                     continue;
                 }
                 client.awaits = None;
-                let waited = self.desk.now.since(client.awaits_since);
+                let waited = self.pipelines.now.since(client.awaits_since);
                 client.is_late |= hold_after.is_some_and(|patience| waited >= patience);
-                self.desk.spoke(id);
+                self.pipelines.spoke(id);
             }
         }
     }
@@ -291,19 +291,19 @@ impl Proxy {
     /// is sent in the form that does. A read that would not be merged anyway always takes that
     /// form.
     pub(super) fn heed_marks(&mut self, pool: usize, request: &mut Request) {
-        let entry = &mut self.desk.pools[pool];
+        let entry = &mut self.pipelines.pools[pool];
         match request.marks {
             Marks::None => {}
             Marks::Makes => {
                 let row = entry.plan.row;
-                if !entry.marked && self.desk.sheet.total(row, Counter::Marks) == 0 {
-                    self.desk.actions.push_back(Action::Log(Event::Marked { pool: row }));
+                if !entry.marked && self.pipelines.sheet.total(row, Counter::Marks) == 0 {
+                    self.pipelines.actions.push_back(Action::Log(Event::Marked { pool: row }));
                 }
                 entry.marked = true;
                 entry.counters.add(Counter::Marks, 1);
             }
             Marks::Shows => {
-                if !entry.marked && self.desk.sheet.total(entry.plan.row, Counter::Marks) > 0 {
+                if !entry.marked && self.pipelines.sheet.total(entry.plan.row, Counter::Marks) > 0 {
                     entry.marked = true;
                 }
                 let as_it_is = entry.marked || !entry.plan.merge_gets;

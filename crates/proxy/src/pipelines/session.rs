@@ -3,13 +3,13 @@
 use metrics::{Pool as Counter, Worker};
 use proto::Quiet;
 
-use super::Desk;
+use super::Pipelines;
 use crate::client::State as ClientState;
 use crate::id::ConnId;
 use crate::request::{NONE, RowId, State};
 use crate::{Action, Closed};
 
-impl Desk {
+impl Pipelines {
     /// Checks a client that has changed: it may have to be written, read again or closed. A client
     /// that is to be written already and waits for nothing is accounted for when it is written.
     pub(crate) fn spoke(&mut self, id: ConnId) {

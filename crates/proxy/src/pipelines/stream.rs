@@ -3,14 +3,14 @@
 use metrics::Pool as Counter;
 use proto::{Ask, Item, Shown};
 
-use super::Desk;
+use super::Pipelines;
 use crate::batch::Entry;
 use crate::buffer::{Outbox, Source};
 use crate::client::{Client, State as ClientState};
 use crate::limits;
 use crate::request::{NONE, RowId};
 
-impl Desk {
+impl Pipelines {
     /// Takes the head of a value whose body is still to come: to the client at once, if it keeps up
     /// and awaits nothing else, and otherwise into `data`. Returns whether the client gets a
     /// stream.

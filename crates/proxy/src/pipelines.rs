@@ -31,7 +31,7 @@ pub(crate) use ours::{VERSION, View};
 pub(crate) use value::Value;
 
 /// Clients, their requests, and the orders to the driver for them.
-pub(crate) struct Desk {
+pub(crate) struct Pipelines {
     pub(crate) pools: Vec<Pool>,
     pub(crate) clients: Slab<Client>,
     pub(crate) rows: Rows,
@@ -51,15 +51,15 @@ pub(crate) struct Desk {
     resumable: Vec<ConnId>,
 }
 
-impl Desk {
+impl Pipelines {
     pub(crate) fn new(
         pools: Vec<Pool>,
         memory_max: usize,
         limits: Limits,
         sheet: Sheet,
         now: Time,
-    ) -> Desk {
-        Desk {
+    ) -> Pipelines {
+        Pipelines {
             pools,
             clients: Slab::new(Side::Client),
             rows: Rows::default(),

@@ -5,14 +5,14 @@ use metrics::Sheet;
 use proto::Answer;
 
 use super::ours::View;
-use super::{Desk, Value};
+use super::{Pipelines, Value};
 use crate::batch::Batch;
 use crate::buffer::Outbox;
 use crate::fault::Fault;
 use crate::pool::Pool;
 use crate::request::{Kind, Origin, Row, RowId};
 
-impl Desk {
+impl Pipelines {
     /// Keeps a server's whole reply, to be merged with those of others into one answer.
     pub(crate) fn gathered(&mut self, (id, slot): (RowId, u32), server: u32, value: Value<'_>) {
         let row = &mut self.rows[id];

@@ -3,7 +3,7 @@
 use metrics::Pool as Counter;
 use proto::{Item, Shown};
 
-use super::Desk;
+use super::Pipelines;
 use crate::buffer::{Outbox, Source};
 use crate::request::{Question, RowId};
 
@@ -20,7 +20,7 @@ pub(crate) enum Value<'a> {
     Streamed,
 }
 
-impl Desk {
+impl Pipelines {
     /// Counts the hit or miss of a read that is answered by one item.
     pub(crate) fn note_found(&mut self, id: RowId, item: &Item, head: &[u8]) {
         let row = &self.rows[id];
