@@ -238,8 +238,8 @@ impl<'a> Scene<'a> {
         let count = self.plan.pools[0].servers.len();
         let server = self.dice.below(count);
         if self.dice.one_in(3) {
-            let row = self.plan.pools[0].servers[server].row;
-            return self.proxy.set_ejected(row, self.dice.one_in(2), self.now);
+            let number = self.plan.pools[0].servers[server].id;
+            return self.proxy.set_ejected(number, self.dice.one_in(2), self.now);
         }
         let mut plan = self.plan.clone();
         let pool = &mut plan.pools[0];
@@ -334,8 +334,8 @@ impl<'a> Scene<'a> {
             self.carry_out();
             self.proxy.check();
         }
-        let (rows, clients, _) = self.proxy.census();
-        assert_eq!((rows, clients), (0, 0), "requests and clients that nobody waits for");
+        let (ids, clients, _) = self.proxy.census();
+        assert_eq!((ids, clients), (0, 0), "requests and clients that nobody waits for");
     }
 }
 

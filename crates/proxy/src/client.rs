@@ -190,11 +190,11 @@ impl Client {
     }
 
     /// Returns the state that another worker needs to take the client over.
-    pub(crate) fn passed(&self, pool_row: u32) -> Passed {
+    pub(crate) fn passed(&self, pool_id: u32) -> Passed {
         let is_it = |one: &&dyn Protocol| one.name() == self.protocol.name();
         let place = proto::PROTOCOLS.iter().position(is_it);
         Passed {
-            pool: pool_row,
+            pool: pool_id,
             protocol: place.filter(|_| self.spoke).map(|place| place as u8),
             logged_in: self.logged_in,
             strikes: self.strikes,

@@ -70,12 +70,12 @@ impl Jury {
         for pool in &plan.pools {
             let ejects = pool.on_failure == OnFailure::Eject;
             for server in &pool.servers {
-                let old = before.get(&server.row).filter(|case| case.pool == pool.row);
-                let case = Case { pool: pool.row, failures: BTreeMap::new(), out: None };
+                let old = before.get(&server.id).filter(|case| case.pool == pool.id);
+                let case = Case { pool: pool.id, failures: BTreeMap::new(), out: None };
                 let case = old.cloned().unwrap_or(case);
                 match case.out {
-                    Some(_) if !ejects => verdicts.push(Verdict::Return(server.row)),
-                    _ if ejects => drop(self.cases.insert(server.row, case)),
+                    Some(_) if !ejects => verdicts.push(Verdict::Return(server.id)),
+                    _ if ejects => drop(self.cases.insert(server.id, case)),
                     _ => {}
                 }
             }
@@ -84,8 +84,8 @@ impl Jury {
                     failure_limit: pool.server_failure_limit,
                     ejected_max: pool.ejected_max(),
                 };
-                self.pools.insert(pool.row, rules);
-                self.let_back(pool.row, rules.ejected_max, &mut verdicts);
+                self.pools.insert(pool.id, rules);
+                self.let_back(pool.id, rules.ejected_max, &mut verdicts);
             }
         }
         verdicts
@@ -144,7 +144,7 @@ impl Jury {
 
     /// Lists the ids of all servers that are out.
     pub fn out(&self) -> impl Iterator<Item = u32> {
-        self.cases.iter().filter(|(_, case)| case.out.is_some()).map(|(row, _)| *row)
+        self.cases.iter().filter(|(_, case)| case.out.is_some()).map(|(id, _)| *id)
     }
 
     fn count_out(&self, pool: u32) -> usize {
@@ -157,10 +157,10 @@ impl Jury {
         while self.count_out(pool) > ejected_max {
             let of_pool = self.cases.iter_mut().filter(|(_, case)| case.pool == pool);
             let last = of_pool.max_by_key(|(_, case)| case.out);
-            let (row, case) = last.expect("somebody is out");
+            let (id, case) = last.expect("somebody is out");
             case.out = None;
             case.failures.clear();
-            verdicts.push(Verdict::Return(*row));
+            verdicts.push(Verdict::Return(*id));
         }
     }
 }
@@ -219,8 +219,8 @@ mod tests {
     fn half_the_pool_stays_and_a_single_server_may_go() {
         for (servers, most) in [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2)] {
             let mut jury = Jury::new(&plan(&[servers, 1]));
-            for row in 2..2 + servers as u32 {
-                jury.failed(0, row, 9);
+            for id in 2..2 + servers as u32 {
+                jury.failed(0, id, 9);
             }
             assert_eq!(jury.out().count(), most, "of {servers}");
             let other = 3 + servers as u32;

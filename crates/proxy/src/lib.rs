@@ -246,9 +246,9 @@ impl Proxy {
 
     /// Takes a client that arrived at the listener of the pool with this id. `Err` holds the bytes
     /// to send before the driver closes the connection.
-    pub fn handle_accept(&mut self, pool_row: u32, now: Time) -> Result<ConnId, Vec<u8>> {
+    pub fn handle_accept(&mut self, pool_id: u32, now: Time) -> Result<ConnId, Vec<u8>> {
         self.stir(now);
-        self.accept(pool_row, true)
+        self.accept(pool_id, true)
     }
 
     /// Takes a client that another worker has handed over.
@@ -397,9 +397,9 @@ impl Proxy {
     }
 
     /// Applies the decision, made for all workers, that a server leaves the ring or comes back.
-    pub fn set_ejected(&mut self, server_row: u32, ejected: bool, now: Time) {
+    pub fn set_ejected(&mut self, server_id: u32, ejected: bool, now: Time) {
         self.stir(now);
-        self.eject(server_row, ejected, now);
+        self.eject(server_id, ejected, now);
     }
 
     /// Stops reading requests. Each client is closed when it has its answers.

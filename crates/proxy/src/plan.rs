@@ -29,7 +29,7 @@ pub struct Plan {
 pub struct PoolPlan {
     /// The pool's id in the metrics registry and for the driver. A pool with the same id in the
     /// next plan is the same pool.
-    pub row: u32,
+    pub id: u32,
     pub name: String,
     pub protocol: &'static dyn Protocol,
     pub hash: Hash,
@@ -86,7 +86,7 @@ pub struct PoolPlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerPlan {
     /// The server's id in the metrics registry and for the driver.
-    pub row: u32,
+    pub id: u32,
     /// The name that the ring hashes: the server's own, or twemproxy's default for its address.
     pub name: String,
     /// The name shown to people: the one given, or the address.
@@ -160,18 +160,18 @@ impl Plan {
     /// Gives everything its first id: a pool, its servers, the next pool. Id 0 belongs to the
     /// worker.
     pub fn number(&mut self) {
-        let mut rows = 1..;
-        let mut next = || rows.next().expect("there are more numbers than servers");
+        let mut ids = 1..;
+        let mut next = || ids.next().expect("there are more numbers than servers");
         for pool in &mut self.pools {
-            pool.row = next();
-            pool.servers.iter_mut().for_each(|server| server.row = next());
+            pool.id = next();
+            pool.servers.iter_mut().for_each(|server| server.id = next());
         }
     }
 
     /// Returns how many ids the metrics registry must have.
     pub fn rows(&self) -> usize {
         let of_pool =
-            |pool: &PoolPlan| pool.servers.iter().map(|server| server.row).fold(pool.row, u32::max);
+            |pool: &PoolPlan| pool.servers.iter().map(|server| server.id).fold(pool.id, u32::max);
         self.pools.iter().map(of_pool).max().unwrap_or(0) as usize + 1
     }
 }
@@ -179,7 +179,7 @@ impl Plan {
 impl ServerPlan {
     /// Makes a server that has no id yet.
     pub fn new(name: &str, label: &str, weight: u32) -> ServerPlan {
-        ServerPlan { row: 0, name: name.to_string(), label: label.to_string(), weight }
+        ServerPlan { id: 0, name: name.to_string(), label: label.to_string(), weight }
     }
 }
 
@@ -187,7 +187,7 @@ impl PoolPlan {
     /// Makes a pool with twemproxy's defaults where it has them, and ours elsewhere.
     pub fn new(name: &str, protocol: &'static dyn Protocol, servers: Vec<ServerPlan>) -> PoolPlan {
         PoolPlan {
-            row: 0,
+            id: 0,
             name: name.to_string(),
             protocol,
             hash: Hash::Fnv64a,
@@ -248,12 +248,12 @@ mod tests {
             PoolPlan::new("pool", proto::PROTOCOLS[0], servers)
         };
         let mut plan = Plan::new(vec![pool(2), pool(0), pool(3)]);
-        assert_eq!(plan.pools.iter().map(|pool| pool.row).collect::<Vec<_>>(), [1, 4, 5]);
+        assert_eq!(plan.pools.iter().map(|pool| pool.id).collect::<Vec<_>>(), [1, 4, 5]);
         assert_eq!(plan.rows(), 9);
         // Ids are kept over reloads, so the highest need not be the last.
-        plan.pools[0].servers[0].row = 40;
+        plan.pools[0].servers[0].id = 40;
         assert_eq!(plan.rows(), 41);
-        plan.pools[1].row = 50;
+        plan.pools[1].id = 50;
         assert_eq!(plan.rows(), 51);
     }
 }

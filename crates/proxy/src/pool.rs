@@ -177,7 +177,7 @@ pub(crate) struct Now {
 
 impl Pool {
     pub(crate) fn new(plan: PoolPlan, sheet: &Sheet) -> Pool {
-        assert_ne!(plan.row, 0, "a plan is numbered before it is played");
+        assert_ne!(plan.id, 0, "a plan is numbered before it is played");
         let lanes = Lanes::new(home(&plan));
         let server =
             |one: &ServerPlan| Server::new(one.clone(), (1, plan.server_connections), sheet);
@@ -195,9 +195,9 @@ impl Pool {
             refused_told: None,
             logins_due: None,
             logins_failed: 0,
-            counters: sheet.counters(plan.row),
-            reads: sheet.recorder(plan.row, Latency::Reads),
-            updates: sheet.recorder(plan.row, Latency::Updates),
+            counters: sheet.counters(plan.id),
+            reads: sheet.recorder(plan.id, Latency::Reads),
+            updates: sheet.recorder(plan.id, Latency::Updates),
             upstream: plan.protocol.upstream(),
             marked: false,
             plan,
@@ -289,12 +289,12 @@ impl Pool {
 
     /// Returns the id by which the driver and the operator know a server.
     pub(crate) fn row_of(&self, server: u32) -> u32 {
-        self.servers[server as usize].plan.row
+        self.servers[server as usize].plan.id
     }
 
     /// Returns the index of the server with this id, unless it is vacant.
     pub(crate) fn place_of(&self, row: u32) -> Option<usize> {
-        let is_it = |one: &Server| one.plan.row == row && one.stage != Stage::Vacant;
+        let is_it = |one: &Server| one.plan.id == row && one.stage != Stage::Vacant;
         self.servers.iter().position(is_it)
     }
 
@@ -334,7 +334,7 @@ impl Pool {
 impl Server {
     /// Makes a server. `links` holds the number of connection keys, and of links for each.
     pub(crate) fn new(plan: ServerPlan, links: (usize, usize), sheet: &Sheet) -> Server {
-        assert_ne!(plan.row, 0, "a plan is numbered before it is played");
+        assert_ne!(plan.id, 0, "a plan is numbered before it is played");
         Server {
             stage: Stage::Planned,
             health: Health::Ready,
@@ -355,8 +355,8 @@ impl Server {
             unable_pause: limits::BACKOFF_FIRST_US,
             refused: Vec::new(),
             silence: Silence::default(),
-            counters: sheet.counters(plan.row),
-            latency: sheet.recorder(plan.row, Latency::REPLIES),
+            counters: sheet.counters(plan.id),
+            latency: sheet.recorder(plan.id, Latency::REPLIES),
             now: Now::default(),
             plan,
         }
@@ -462,7 +462,7 @@ fn home(plan: &PoolPlan) -> Lane {
 
 fn members(servers: &[Server]) -> Vec<Option<u32>> {
     let is_in = |one: &Server| one.stage == Stage::Planned && !one.ejected;
-    servers.iter().map(|one| is_in(one).then_some(one.plan.row)).collect()
+    servers.iter().map(|one| is_in(one).then_some(one.plan.id)).collect()
 }
 
 fn ring(distribution: Distribution, servers: &[Server], members: &[Option<u32>]) -> Ring {

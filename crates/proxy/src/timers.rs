@@ -18,11 +18,11 @@ pub(crate) enum Due {
     /// server.
     Silence { pool: u32, server: u32 },
     /// A request is sent again after a retryable error.
-    Again { row: u32 },
+    Again { id: u32 },
     /// The clients of a pool that has left the plan have had their time; by pool id.
-    Retire { row: u32 },
+    Retire { id: u32 },
     /// Failed logins to a pool are to be reported; by pool id.
-    Logins { row: u32 },
+    Logins { id: u32 },
     /// Gauges are to be written to the metrics registry.
     Publish,
 }

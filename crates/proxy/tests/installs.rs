@@ -11,7 +11,7 @@ fn a_pool_that_comes_with_links_to_its_servers_asks_for_them_at_once() {
     let (mut stage, _) = Stage::of_one();
     stage.install(|plan| {
         let mut pool = PoolPlan::new("next", PROTOCOLS[0], vec![ServerPlan::new("n0", "n0", 1)]);
-        (pool.row, pool.servers[0].row, pool.preconnect) = (S0 + 1, S0 + 2, true);
+        (pool.id, pool.servers[0].id, pool.preconnect) = (S0 + 1, S0 + 2, true);
         plan.pools.push(pool);
     });
     assert_eq!(stage.connects.iter().map(|(_, server)| *server).collect::<Vec<_>>(), [2]);

@@ -18,12 +18,12 @@ fn two() -> Stage {
     Stage::new(&["s0", "s1"], |pool| pool.distribution = Distribution::Modula)
 }
 
-fn server(row: u32, name: &str) -> ServerPlan {
-    ServerPlan { row, ..ServerPlan::new(name, name, 1) }
+fn server(id: u32, name: &str) -> ServerPlan {
+    ServerPlan { id, ..ServerPlan::new(name, name, 1) }
 }
 
-fn remove(row: u32) -> impl FnOnce(&mut Plan) {
-    move |plan| plan.pools[0].servers.retain(|one| one.row != row)
+fn remove(id: u32) -> impl FnOnce(&mut Plan) {
+    move |plan| plan.pools[0].servers.retain(|one| one.id != id)
 }
 
 #[test]
@@ -198,17 +198,17 @@ fn a_client_that_does_not_take_its_answers_holds_a_pool_that_is_gone_for_ten_sec
 fn pools_come_and_go_and_places_are_used_again() {
     let (mut stage, link) = Stage::of_one();
     let client = stage.client();
-    let second = |name: &str, row: u32| {
-        let mut pool = PoolPlan::new(name, proto::PROTOCOLS[0], vec![server(row + 1, "t0")]);
-        pool.row = row;
+    let second = |name: &str, id: u32| {
+        let mut pool = PoolPlan::new(name, proto::PROTOCOLS[0], vec![server(id + 1, "t0")]);
+        pool.id = id;
         pool
     };
-    for row in [5, 7, 5] {
-        stage.install(|plan| plan.pools.push(second("second", row)));
-        let other = stage.accept_at(row).expect("there is room");
+    for id in [5, 7, 5] {
+        stage.install(|plan| plan.pools.push(second("second", id)));
+        let other = stage.accept_at(id).expect("there is room");
         stage.says(other, "get x\r\n");
         let (far, server) = stage.connects.pop().expect("it is asked");
-        assert_eq!(server, (row + 1 - S0) as usize);
+        assert_eq!(server, (id + 1 - S0) as usize);
         stage.comes_up(far);
         assert_eq!(stage.turn(far), "get x\r\n");
         stage.says(far, "END\r\n");
@@ -217,7 +217,7 @@ fn pools_come_and_go_and_places_are_used_again() {
         stage.end_turn();
         assert_eq!(stage.closed, [other, far]);
         stage.closed.clear();
-        assert!(!stage.uses(row) && !stage.uses(row + 1));
+        assert!(!stage.uses(id) && !stage.uses(id + 1));
     }
     stage.says(client, "get x\r\n");
     assert_eq!(stage.turn(link), "get x\r\n", "the first pool did not notice");

@@ -51,7 +51,7 @@ fn a_server_that_is_back_in_the_plan_can_do_what_its_standing_link_has_learnt() 
     let link = stage.connect(1);
     assert_eq!(stage.turn(link), append);
     stage.install(|plan| drop(plan.pools[0].servers.pop()));
-    let back = ServerPlan { row: S0 + 1, ..ServerPlan::new("s1", "s1", 1) };
+    let back = ServerPlan { id: S0 + 1, ..ServerPlan::new("s1", "s1", 1) };
     stage.install(|plan| plan.pools[0].servers.push(back));
     stage.says(client, &append);
     assert_eq!(stage.turn(link), append);

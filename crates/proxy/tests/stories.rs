@@ -717,8 +717,8 @@ fn times_are_measured_from_the_parse_to_the_release() {
     stage.passes(100);
     stage.says(link, "DELETED\r\n");
     let book = stage.book;
-    let times = |row, which| {
-        let one = book.histogram(row, which);
+    let times = |id, which| {
+        let one = book.histogram(id, which);
         (one.count(), one.min(), one.max())
     };
     assert_eq!(times(POOL, Latency::Reads), (1, 500, 500));

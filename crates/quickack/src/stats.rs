@@ -130,28 +130,28 @@ pub fn take(book: &Book, plan: &Plan, facts: Facts, health: &dyn Fn(u32) -> Heal
 fn take_pool(book: &Book, plan: &PoolPlan, health: &dyn Fn(u32) -> Health) -> PoolStats {
     let latencies = [Latency::Reads, Latency::Updates].iter().zip(metrics::LATENCIES);
     let times =
-        |(which, row): (&Latency, &Metric)| Times::of(row.name, &book.histogram(plan.row, *which));
+        |(which, row): (&Latency, &Metric)| Times::of(row.name, &book.histogram(plan.id, *which));
     PoolStats {
         name: plan.name.clone(),
-        counts: Counts::total(book, plan.row),
+        counts: Counts::total(book, plan.id),
         latencies: latencies.map(times).collect(),
         servers: plan.servers.iter().map(|server| take_server(book, server, health)).collect(),
     }
 }
 
 fn take_server(book: &Book, plan: &ServerPlan, health: &dyn Fn(u32) -> Health) -> ServerStats {
-    let health = health(plan.row);
+    let health = health(plan.id);
     let value = |counter| match (counter, health) {
         (Server::EjectedAt, Health::Ejected { since_us }) => since_us,
         (Server::EjectedAt, _) => 0,
-        _ => book.total(plan.row, counter),
+        _ => book.total(plan.id, counter),
     };
     ServerStats {
         label: plan.label.clone(),
         name: plan.name.clone(),
         health,
         counts: Counts::of(value),
-        replies: Times::of("replies", &book.histogram(plan.row, Latency::REPLIES)),
+        replies: Times::of("replies", &book.histogram(plan.id, Latency::REPLIES)),
     }
 }
 

@@ -50,11 +50,11 @@ impl World {
         self.quiesce();
         self.proxy.check();
         assert_eq!(self.clients.iter().flatten().count(), 0, "a client is never closed");
-        let (rows, clients, _) = self.proxy.census();
-        assert_eq!((rows, clients), (0, 0), "rows and clients left behind");
+        let (ids, clients, _) = self.proxy.census();
+        assert_eq!((ids, clients), (0, 0), "rows and clients left behind");
         self.proxy.end_turn(self.now);
         self.carry_out();
-        assert_eq!(self.proxy.retired_rows_in_use(), [], "what has left the plan is still needed");
+        assert_eq!(self.proxy.retired_ids_in_use(), [], "what has left the plan is still needed");
         self.check_rows();
     }
 
@@ -156,7 +156,7 @@ impl World {
         for _ in 0..ROUNDS_MAX {
             let pools = self.pools.iter().filter(|pool| pool.is_planned);
             let mut servers =
-                pools.flat_map(|pool| pool.servers.iter().filter(|one| pool.has(one.row)));
+                pools.flat_map(|pool| pool.servers.iter().filter(|one| pool.has(one.id)));
             if !servers.any(|server| server.is_down) {
                 return;
             }
@@ -219,7 +219,7 @@ impl World {
 
     /// Returns the number of a pool's requests that waited too long to be sent.
     pub fn queue_timeouts(&self, pool: usize) -> u64 {
-        let count = |one: &Server| self.counters.total(one.row, metrics::Server::QueueTimeout);
+        let count = |one: &Server| self.counters.total(one.id, metrics::Server::QueueTimeout);
         self.pools[pool].servers.iter().map(count).sum()
     }
 
@@ -277,7 +277,7 @@ impl World {
             found.sort_unstable();
             let model = &self.pools[pool];
             let servers = model.servers.iter().enumerate();
-            let planned = servers.filter(|(_, one)| model.is_planned && model.has(one.row));
+            let planned = servers.filter(|(_, one)| model.is_planned && model.has(one.id));
             let mut held: Vec<Vec<u8>> = planned
                 .flat_map(|(at, one)| one.redis.iter().map(move |redis| (at, redis)))
                 .flat_map(|(at, redis)| redis.keys(space, &model.keys, at))
@@ -368,7 +368,7 @@ impl World {
         self.proxy.drain(self.now);
         self.carry_out();
         if let Some(pool) = self.pools.iter().find(|pool| pool.is_planned) {
-            let refused = self.proxy.handle_accept(pool.plan.row, self.now);
+            let refused = self.proxy.handle_accept(pool.plan.id, self.now);
             assert!(refused.is_err(), "a client is accepted while draining");
         }
     }

@@ -332,16 +332,17 @@ impl Judge<'_> {
             return self.explain_each(expect, keys, text.strip_prefix(DISAGREE).unwrap_or(text));
         }
         let (label, words) = text.split_once(": ").expect("a server and a fault");
-        let row = FAULTS.iter().find(|row| row.words == words || row.words_sent == words);
-        let row = row.unwrap_or_else(|| panic!("{line:?} is in no table"));
+        let number =
+            FAULTS.iter().find(|number| number.words == words || number.words_sent == words);
+        let number = number.unwrap_or_else(|| panic!("{line:?} is in no table"));
         let is_overload =
-            matches!(row.fault, Fault::OutOfMemory | Fault::QueueFull | Fault::Dropped);
+            matches!(number.fault, Fault::OutOfMemory | Fault::QueueFull | Fault::Dropped);
         // The handshake of a server that was restarted long ago may arrive only now.
-        let is_unfit = matches!(row.fault, Fault::LinkLost | Fault::LaneRefused)
+        let is_unfit = matches!(number.fault, Fault::LinkLost | Fault::LaneRefused)
             && self.pool.servers.iter().any(|one| one.label == label && one.ever_lacked);
         assert!(!self.is_calm || is_overload || is_unfit, "{line:?} without any fault");
-        self.summary.faults[row.fault as usize] += 1;
-        if row.fault == Fault::NoServer {
+        self.summary.faults[number.fault as usize] += 1;
+        if number.fault == Fault::NoServer {
             assert_eq!(label, self.plan.name);
             let was_empty = self.pool.rings.was_empty(expect.arrived);
             assert!(was_empty, "{line:?}, but one is in the ring");
@@ -351,9 +352,9 @@ impl Judge<'_> {
         let server = server.unwrap_or_else(|| panic!("{line:?} names no server"));
         let owns = |key: &u8| self.owners(expect, usize::from(*key)).any(|at| at == server);
         assert!(keys.is_empty() || keys.iter().any(owns), "{line:?} is not the key's server");
-        let happened = self.happened(row.fault, server, expect);
+        let happened = self.happened(number.fault, server, expect);
         assert!(happened, "{line:?}, but that did not happen since {}", expect.arrived);
-        if row.words == row.words_sent || row.words == words {
+        if number.words == number.words_sent || number.words == words {
             Explained::NeverDone
         } else {
             Explained::Unknown

@@ -43,7 +43,7 @@ impl World {
         self.conns.iter().flatten().for_each(|conn| self.check_conn(conn));
         for (at, pool) in self.pools.iter().enumerate().filter(|(_, pool)| pool.is_planned) {
             for (place, server) in pool.servers.iter().enumerate() {
-                if server.is_down && pool.has(server.row) && !self.is_probed(at, place) {
+                if server.is_down && pool.has(server.id) && !self.is_probed(at, place) {
                     let (since, by) = (server.unasked_since, server.probe_by);
                     assert!(self.now < by, "a server that is down is not asked since {since:?}");
                 }
@@ -110,7 +110,7 @@ impl World {
         for pool in &self.pools {
             let Some(patience) = pool.plan.hold_after else { continue };
             for server in &pool.servers {
-                let counters = self.counters.sheet(0).counters(server.row);
+                let counters = self.counters.sheet(0).counters(server.id);
                 let is_held = counters.value(metrics::Server::HeldNow) == 1;
                 let silent = server.silence.since;
                 let may_be = silent.is_some_and(|since| self.now >= since.after(patience));
@@ -170,7 +170,7 @@ impl World {
     fn is_wanted(&self, conn: &Conn, vacant: u32) -> bool {
         let pool = &self.pools[conn.pool];
         match pool.is_planned {
-            true => pool.has(pool.servers[conn.server].row),
+            true => pool.has(pool.servers[conn.server].id),
             false => vacant & 1 << conn.pool == 0,
         }
     }

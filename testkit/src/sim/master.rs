@@ -82,15 +82,15 @@ impl World {
 
     fn take_up(&mut self, verdict: Verdict) {
         say!(self, "master: {verdict:?}");
-        let (row, ejected) = match verdict {
-            Verdict::Eject(row) => (row, true),
-            Verdict::Return(row) => (row, false),
+        let (number, ejected) = match verdict {
+            Verdict::Eject(number) => (number, true),
+            Verdict::Return(number) => (number, false),
         };
-        let (pool, at) = self.place(row);
+        let (pool, at) = self.place(number);
         let was = std::mem::replace(&mut self.pools[pool].servers[at].is_ejected, ejected);
         self.summary.ejections += u64::from(ejected);
         self.turn_ring(pool);
-        self.proxy.set_ejected(row, ejected, self.now);
+        self.proxy.set_ejected(number, ejected, self.now);
         // A server that returns is healthy, and a server that leaves gets another pause. A repeated
         // decision changes nothing.
         if was != ejected {
@@ -114,9 +114,9 @@ impl World {
     /// Reads the proxy's view of its servers' health.
     pub fn look_at_health(&mut self) {
         let down: Vec<(u32, bool)> =
-            self.proxy.servers().map(|view| (view.row, view.health != "ready")).collect();
-        for (row, is_down) in down {
-            let (pool, at) = self.place(row);
+            self.proxy.servers().map(|view| (view.id, view.health != "ready")).collect();
+        for (number, is_down) in down {
+            let (pool, at) = self.place(number);
             let server = &mut self.pools[pool].servers[at];
             if server.is_down && !is_down {
                 server.trouble.back = self.book.event();
@@ -132,7 +132,7 @@ impl World {
 
     /// Reports a fault that only another worker has met.
     pub fn hearsay(&mut self, pool: usize, server: usize) {
-        let server = self.pools[pool].servers[server].row;
+        let server = self.pools[pool].servers[server].id;
         if self.random.permille(150) {
             let verdict = self.jury.failed(1, server, 9);
             self.await_verdicts(verdict);
@@ -159,8 +159,8 @@ impl World {
         // A decision about a removed server no longer counts when the server returns.
         let jury = &self.jury;
         self.verdicts.retain(|(_, verdict)| match verdict {
-            Verdict::Eject(row) => jury.is_out(*row),
-            Verdict::Return(row) => plan_has(&plan.pools, *row),
+            Verdict::Eject(number) => jury.is_out(*number),
+            Verdict::Return(number) => plan_has(&plan.pools, *number),
         });
         self.await_verdicts(returns);
         self.carry_out();
@@ -187,13 +187,13 @@ impl World {
     /// Checks that ids of the plan are in use, and that others are as long as the proxy reports
     /// them.
     pub fn check_rows(&self) {
-        let retired = self.proxy.retired_rows_in_use();
+        let retired = self.proxy.retired_ids_in_use();
         for model in &self.pools {
-            assert!(!model.is_planned || self.proxy.uses_row(model.plan.row));
+            assert!(!model.is_planned || self.proxy.uses_id(model.plan.id));
             for server in &model.servers {
-                let is_planned = model.is_planned && model.has(server.row);
-                let is_retired = retired.contains(&server.row);
-                assert_eq!(self.proxy.uses_row(server.row), is_planned || is_retired);
+                let is_planned = model.is_planned && model.has(server.id);
+                let is_retired = retired.contains(&server.id);
+                assert_eq!(self.proxy.uses_id(server.id), is_planned || is_retired);
                 assert!(!(is_planned && is_retired), "a server of the plan has retired");
             }
         }
@@ -214,9 +214,9 @@ impl World {
         let event = self.book.event();
         let model = &mut self.pools[pool];
         for at in 0..model.servers.len() {
-            let row = model.servers[at].row;
-            let was_there = was_planned && old.servers.iter().any(|one| one.row == row);
-            if was_there && model.has(row) {
+            let number = model.servers[at].id;
+            let was_there = was_planned && old.servers.iter().any(|one| one.id == number);
+            if was_there && model.has(number) {
                 continue;
             }
             // A server that leaves or joins has no history.
@@ -294,7 +294,7 @@ impl World {
     fn add_server(&mut self, pool: usize) -> bool {
         let model = &mut self.pools[pool];
         let mut absent = self.scene.universe[pool].clone();
-        absent.retain(|one| !model.has(one.row));
+        absent.retain(|one| !model.has(one.id));
         if absent.is_empty() {
             return false;
         }
@@ -340,6 +340,6 @@ impl World {
     }
 }
 
-fn plan_has(pools: &[PoolPlan], row: u32) -> bool {
-    pools.iter().flat_map(|pool| &pool.servers).any(|server| server.row == row)
+fn plan_has(pools: &[PoolPlan], number: u32) -> bool {
+    pools.iter().flat_map(|pool| &pool.servers).any(|server| server.id == number)
 }

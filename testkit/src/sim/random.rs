@@ -42,13 +42,13 @@ impl Random {
     }
 
     /// Returns one of the rows, with a probability proportional to its share.
-    pub fn weighted<T: Copy>(&mut self, rows: &[(usize, T)]) -> T {
-        let sum = rows.iter().map(|row| row.0).sum();
+    pub fn weighted<T: Copy>(&mut self, ids: &[(usize, T)]) -> T {
+        let sum = ids.iter().map(|number| number.0).sum();
         let mut at = self.below(sum);
-        for (share, row) in rows {
+        for (share, number) in ids {
             match at.checked_sub(*share) {
                 Some(rest) => at = rest,
-                None => return *row,
+                None => return *number,
             }
         }
         unreachable!("the shares sum up to their sum")

@@ -27,7 +27,7 @@ pub struct Rings {
 
 impl View {
     pub fn new(plan: &PoolPlan, servers: &[Server], keys: &[Key]) -> View {
-        let planned = |server: &Server| plan.servers.iter().find(|one| one.row == server.row);
+        let planned = |server: &Server| plan.servers.iter().find(|one| one.id == server.id);
         let weight = |server: &Server| planned(server).map_or(1, |one| one.weight);
         let node = |one: &Server| Node { name: one.name.clone(), weight: weight(one) };
         let nodes: Vec<Node> = servers.iter().map(node).collect();

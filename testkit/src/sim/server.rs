@@ -19,7 +19,7 @@ use super::scene::Key;
 use super::silence::{Silence, check_abandoned};
 
 pub struct Server {
-    pub row: u32,
+    pub id: u32,
     /// The name that the ring hashes.
     pub name: String,
     pub label: String,
@@ -121,7 +121,7 @@ impl Server {
 
     pub fn new(plan: &ServerPlan, keys: usize) -> Server {
         Server {
-            row: plan.row,
+            number: plan.id,
             name: plan.name.clone(),
             label: plan.label.clone(),
             store: Store::new(keys),

@@ -93,8 +93,8 @@ impl World {
     }
 
     fn tell_rumour(&self, pool: usize, server: usize, value: u64) {
-        let row = self.pools[pool].servers[server].row;
-        self.counters.sheet(1).counters(row).set(metrics::Server::HeldNow, value);
+        let number = self.pools[pool].servers[server].id;
+        self.counters.sheet(1).counters(number).set(metrics::Server::HeldNow, value);
     }
 
     /// Checks the bytes of `conn`'s input from `before` on: a silent server may get only the rest

@@ -56,6 +56,6 @@ impl Summary {
 
     /// Returns the faults by name, each with the number of answers that named it.
     pub fn by_fault(&self) -> impl Iterator<Item = (String, u64)> {
-        FAULTS.iter().zip(self.faults).map(|(row, count)| (format!("{:?}", row.fault), count))
+        FAULTS.iter().zip(self.faults).map(|(number, count)| (format!("{:?}", number.fault), count))
     }
 }

@@ -43,7 +43,7 @@ impl World {
         let plan = &self.scene.plan;
         let model = &self.pools[pool].plan;
         if self.is_draining {
-            let refused = self.proxy.handle_accept(model.row, self.now);
+            let refused = self.proxy.handle_accept(model.id, self.now);
             assert!(refused.is_err(), "a client is accepted while draining");
             return;
         }
@@ -51,7 +51,7 @@ impl World {
         let own = self.clients.iter().flatten().filter(|one| one.pool == pool).count();
         let most = plan.clients_max.min(plan.clients_room);
         let is_full = all >= most || own >= model.client_connections;
-        match self.proxy.handle_accept(model.row, self.now) {
+        match self.proxy.handle_accept(model.id, self.now) {
             Ok(id) => {
                 assert!(!is_full, "one client too many is accepted");
                 self.welcome(id, pool);

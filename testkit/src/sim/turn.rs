@@ -62,8 +62,8 @@ impl World {
         }
     }
 
-    fn connect(&mut self, id: ConnId, row: u32) {
-        let (pool, server) = self.place(row);
+    fn connect(&mut self, id: ConnId, number: u32) {
+        let (pool, server) = self.place(number);
         let mut conn = Conn::new(id, (pool, server), self.now);
         let model = &mut self.pools[pool].servers[server];
         model.progress = self.now;
@@ -118,8 +118,8 @@ impl World {
         self.note_hold_before(conn.pool, conn.server);
         self.note_silence((conn.pool, conn.server), false);
         let model = &mut self.pools[conn.pool];
-        let row = model.servers[conn.server].row;
-        let may_retire = !model.is_planned || !model.has(row) || model.has_shrunk;
+        let number = model.servers[conn.server].id;
+        let may_retire = !model.is_planned || !model.has(number) || model.has_shrunk;
         let since = if conn.is_up() { conn.owed_since } else { conn.since };
         let timeouts = model.deadlines_since(since);
         let waited = self.now.since(since);

@@ -98,8 +98,8 @@ impl PoolModel {
     }
 
     /// Returns whether a server is in the pool's plan.
-    pub fn has(&self, row: u32) -> bool {
-        self.plan.servers.iter().any(|one| one.row == row)
+    pub fn has(&self, number: u32) -> bool {
+        self.plan.servers.iter().any(|one| one.id == number)
     }
 
     /// Returns the servers that have owned a key at any time since that event.
@@ -254,8 +254,9 @@ impl World {
     }
 
     /// Returns the indexes of the pool and the server with this id.
-    pub fn place(&self, row: u32) -> (usize, usize) {
-        let servers = |pool: usize| self.pools[pool].servers.iter().position(|one| one.row == row);
+    pub fn place(&self, number: u32) -> (usize, usize) {
+        let servers =
+            |pool: usize| self.pools[pool].servers.iter().position(|one| one.id == number);
         let found = (0..self.pools.len()).find_map(|pool| Some((pool, servers(pool)?)));
         found.expect("the proxy names servers of its plan")
     }

@@ -15,9 +15,9 @@ const FOREIGN: &str = "one sent HTTP, as a browser does when a hostile page send
 
 impl Proxy {
     /// Accepts a client. `new` says that no other worker has counted it already.
-    pub(crate) fn accept(&mut self, row: u32, new: bool) -> Result<ConnId, Vec<u8>> {
+    pub(crate) fn accept(&mut self, id: u32, new: bool) -> Result<ConnId, Vec<u8>> {
         // A client's pool may be gone by the time the client arrives.
-        let Some(pool) = self.pool_place(row) else { return Err(Vec::new()) };
+        let Some(pool) = self.pool_place(id) else { return Err(Vec::new()) };
         let is_leaving = self.draining || self.pipelines.pools[pool].stage != Stage::Planned;
         let is_full = self.is_full(pool);
         let (entry, worker) = (&mut self.pipelines.pools[pool], self.pipelines.worker);
@@ -89,7 +89,7 @@ impl Proxy {
         let (entry, now) = (&mut self.pipelines.pools[pool], self.pipelines.now);
         if entry.refused_told.is_none_or(|told| now.since(told) >= REFUSED_TELL_US) {
             entry.refused_told = Some(now);
-            let event = Event::ClientsRefused { pool: entry.plan.row, why };
+            let event = Event::ClientsRefused { pool: entry.plan.id, why };
             self.pipelines.actions.push_back(Action::Log(event));
         }
     }
@@ -102,6 +102,6 @@ impl Proxy {
             |limit: usize, now: &dyn Fn() -> u64| limit == usize::MAX || now() < limit as u64;
         self.pipelines.clients.len() >= self.clients_room
             || !within(self.clients_max, &|| sheet.total(0, Worker::ClientsNow))
-            || !within(plan.client_connections, &|| sheet.total(plan.row, Counter::ClientsNow))
+            || !within(plan.client_connections, &|| sheet.total(plan.id, Counter::ClientsNow))
     }
 }

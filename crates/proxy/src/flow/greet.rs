@@ -87,7 +87,7 @@ impl Proxy {
         if let Some(what) = what
             && before.is_none_or(|before| upstream.lacks(before).is_none())
         {
-            let event = Event::Lacks { server: entry.plan.row, what };
+            let event = Event::Lacks { server: entry.plan.id, what };
             self.pipelines.actions.push_back(Action::Log(event));
         }
         if entry.probe == Some(id) {
@@ -149,7 +149,7 @@ impl Proxy {
         if times + 1 == limits::DOUBTS_MAX {
             entry.proof = Proof::Disproved;
             entry.skills = Some(Skills::default());
-            let event = Event::Unskilled { server: entry.plan.row };
+            let event = Event::Unskilled { server: entry.plan.id };
             self.pipelines.actions.push_back(Action::Log(event));
         }
     }

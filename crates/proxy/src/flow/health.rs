@@ -14,15 +14,15 @@ impl Proxy {
     pub(super) fn server_failed(&mut self, pool: usize, server: usize, fault: Fault, now: Time) {
         let why = fault.row().words;
         let entry = &mut self.pipelines.pools[pool].servers[server];
-        let row = entry.plan.row;
+        let id = entry.plan.id;
         let counts = entry.note_failure(now);
         let was = std::mem::replace(&mut entry.health, Health::Down);
         let failures = entry.failures;
         if was == Health::Ready && !entry.ejected {
-            self.pipelines.actions.push_back(Action::Log(Event::ServerDown { server: row, why }));
+            self.pipelines.actions.push_back(Action::Log(Event::ServerDown { server: id, why }));
         }
         if counts {
-            let report = Report::Failed { server: row, failures, why };
+            let report = Report::Failed { server: id, failures, why };
             self.pipelines.actions.push_back(Action::Report(report));
         }
         self.await_probe(pool, server, now);
@@ -57,7 +57,7 @@ impl Proxy {
         let id = self.links.insert(link);
         entry.probe = Some(id);
         entry.alive += 1;
-        let server = entry.plan.row;
+        let server = entry.plan.id;
         self.begin_connect(id, server);
     }
 
@@ -66,7 +66,7 @@ impl Proxy {
         let link = self.links.find(id).expect("the caller found it");
         let (pool, server) = (link.pool as usize, link.server as usize);
         let entry = &mut self.pipelines.pools[pool].servers[server];
-        let (row, ejected) = (entry.plan.row, entry.ejected);
+        let (id, ejected) = (entry.plan.id, entry.ejected);
         (entry.probe, entry.back_at) = (None, now);
         // Its failures are forgotten when it answers a request: many a sick server answers a probe.
         let was = std::mem::replace(&mut entry.health, Health::Ready);
@@ -75,13 +75,13 @@ impl Proxy {
             Some(place) => *place = Some(id),
             None => self.close_quietly(id),
         }
-        let report = Report::Answered { server: row, probe: true };
+        let report = Report::Answered { server: id, probe: true };
         self.pipelines.actions.push_back(Action::Report(report));
         if ejected && !bug!(ProbeOnce) {
             // It is probed until it is back in the ring, in case a report was lost.
             self.await_probe(pool, server, now);
         } else if was == Health::Down && !ejected {
-            self.pipelines.actions.push_back(Action::Log(Event::ServerBack { server: row }));
+            self.pipelines.actions.push_back(Action::Log(Event::ServerBack { server: id }));
         }
     }
 
@@ -94,16 +94,16 @@ impl Proxy {
             entry.end_failing();
         }
         if entry.stage == Stage::Planned {
-            let report = Report::Answered { server: entry.plan.row, probe: false };
+            let report = Report::Answered { server: entry.plan.id, probe: false };
             self.pipelines.actions.push_back(Action::Report(report));
         }
     }
 
     /// Applies the decision that a server leaves the ring, or comes back.
-    pub(crate) fn eject(&mut self, row: u32, ejected: bool, now: Time) {
+    pub(crate) fn eject(&mut self, id: u32, ejected: bool, now: Time) {
         let pools = self.pipelines.pools.iter().enumerate();
         let found = pools.filter(|(_, pool)| pool.stage != Stage::Vacant);
-        let found = found.filter_map(|(at, pool)| Some((at, pool.place_of(row)?))).next();
+        let found = found.filter_map(|(at, pool)| Some((at, pool.place_of(id)?))).next();
         // A new plan may have removed the server meanwhile.
         let Some((pool, server)) = found else { return };
         let entry = &mut self.pipelines.pools[pool].servers[server];

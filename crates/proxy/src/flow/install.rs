@@ -25,14 +25,14 @@ impl Proxy {
         self.pipelines.limits = plan.limits;
         self.pipeline_ever = self.pipeline_ever.max(plan.limits.pipeline);
         for at in 0..self.pipelines.pools.len() {
-            let row = self.pipelines.pools[at].plan.row;
-            let stays = plan.pools.iter().any(|pool| pool.row == row);
+            let id = self.pipelines.pools[at].plan.id;
+            let stays = plan.pools.iter().any(|pool| pool.id == id);
             if !stays && self.pipelines.pools[at].stage == Stage::Planned {
                 self.retire_pool(at, now);
             }
         }
         for pool in plan.pools {
-            match self.pool_place(pool.row) {
+            match self.pool_place(pool.id) {
                 Some(at) => self.change_pool(at, pool, now),
                 None => self.add_pool(pool, now),
             }
@@ -40,27 +40,27 @@ impl Proxy {
     }
 
     /// Whether the data plane still needs the id of a pool or server.
-    pub fn uses_row(&self, row: u32) -> bool {
+    pub fn uses_id(&self, id: u32) -> bool {
         let pools = self.pipelines.pools.iter().filter(|pool| pool.stage != Stage::Vacant);
-        pools.into_iter().any(|pool| pool.plan.row == row || pool.place_of(row).is_some())
+        pools.into_iter().any(|pool| pool.plan.id == id || pool.place_of(id).is_some())
     }
 
     /// Returns the ids of pools and servers that have left the plan and are still needed.
-    pub fn retired_rows_in_use(&self) -> Vec<u32> {
-        let mut rows = Vec::new();
+    pub fn retired_ids_in_use(&self) -> Vec<u32> {
+        let mut ids = Vec::new();
         for pool in self.pipelines.pools.iter().filter(|pool| pool.stage != Stage::Vacant) {
             let gone = pool.stage == Stage::Retired;
-            rows.extend(gone.then_some(pool.plan.row));
+            ids.extend(gone.then_some(pool.plan.id));
             let servers = pool.servers.iter().filter(|one| one.stage != Stage::Vacant);
             let servers = servers.filter(|one| gone || one.stage == Stage::Retired);
-            rows.extend(servers.map(|one| one.plan.row));
+            ids.extend(servers.map(|one| one.plan.id));
         }
-        rows
+        ids
     }
 
     /// Returns the index of the pool with this id, unless it is vacant.
-    pub(crate) fn pool_place(&self, row: u32) -> Option<usize> {
-        let is_it = |pool: &Pool| pool.plan.row == row && pool.stage != Stage::Vacant;
+    pub(crate) fn pool_place(&self, id: u32) -> Option<usize> {
+        let is_it = |pool: &Pool| pool.plan.id == id && pool.stage != Stage::Vacant;
         self.pipelines.pools.iter().position(is_it)
     }
 
@@ -98,15 +98,15 @@ impl Proxy {
         let pool = &mut self.pipelines.pools[at];
         pool.stage = Stage::Retired;
         pool.retire_at = now.after(limits::RETIRE_US);
-        self.timers.set(pool.retire_at, Due::Retire { row: pool.plan.row });
+        self.timers.set(pool.retire_at, Due::Retire { id: pool.plan.id });
         for id in self.clients_of(at) {
             self.pipelines.finish(id);
         }
     }
 
     /// Closes the clients of a retired pool, which have had long enough to take their answers.
-    pub(super) fn end_retirement(&mut self, row: u32, set: Time) {
-        let Some(at) = self.pool_place(row) else { return };
+    pub(super) fn end_retirement(&mut self, id: u32, set: Time) {
+        let Some(at) = self.pool_place(id) else { return };
         if self.pipelines.pools[at].retire_at != set {
             return;
         }
@@ -137,7 +137,7 @@ impl Proxy {
         }
         for place in 0..pool.servers.len() {
             let server = &self.pipelines.pools[at].servers[place];
-            let stays = servers.iter().any(|one| one.row == server.plan.row);
+            let stays = servers.iter().any(|one| one.id == server.plan.id);
             if !stays && server.stage == Stage::Planned {
                 self.retire_server(at, place);
             }
@@ -147,7 +147,7 @@ impl Proxy {
         let mut renamed = old.distribution != self.pipelines.pools[at].plan.distribution;
         let mut fresh = Vec::new();
         for server in servers {
-            match self.pipelines.pools[at].place_of(server.row) {
+            match self.pipelines.pools[at].place_of(server.id) {
                 Some(place) => renamed |= self.change_server(at, place, server, &mut fresh),
                 None => fresh.push(self.add_server(at, server)),
             }

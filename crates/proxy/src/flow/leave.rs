@@ -14,7 +14,7 @@ impl Proxy {
             is_reading && client.is_settled() && !client.is_mid_request()
         });
         let rows = &self.pipelines.pools;
-        let passed = |client: &Client| client.passed(rows[client.pool as usize].plan.row);
+        let passed = |client: &Client| client.passed(rows[client.pool as usize].plan.id);
         let leaving: Vec<(ConnId, Passed)> =
             clients.take(max).map(|(id, client)| (id, passed(client))).collect();
         leaving.iter().for_each(|(id, _)| self.pipelines.drop_client(*id));

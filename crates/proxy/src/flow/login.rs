@@ -144,7 +144,7 @@ impl Proxy {
     fn tell_failed(&mut self, at: usize, client: ConnId) {
         let pool = &mut self.pipelines.pools[at];
         pool.logins_failed += 1;
-        let failed = Event::LoginFailed { pool: pool.plan.row, client };
+        let failed = Event::LoginFailed { pool: pool.plan.id, client };
         let is_first = pool.logins_due.is_none();
         self.pipelines.actions.push_back(Action::Log(failed));
         if is_first {
@@ -156,16 +156,16 @@ impl Proxy {
     /// that.
     fn tell_logins(&mut self, at: usize) {
         let (now, pool) = (self.pipelines.now, &mut self.pipelines.pools[at]);
-        let (row, count) = (pool.plan.row, std::mem::take(&mut pool.logins_failed));
+        let (id, count) = (pool.plan.id, std::mem::take(&mut pool.logins_failed));
         pool.logins_due = (count > 0).then(|| now.after(FAILED_TELL_US));
         if let Some(due) = pool.logins_due {
-            self.pipelines.actions.push_back(Action::Log(Event::LoginsFailed { pool: row, count }));
-            self.timers.set(due, Due::Logins { row });
+            self.pipelines.actions.push_back(Action::Log(Event::LoginsFailed { pool: id, count }));
+            self.timers.set(due, Due::Logins { id });
         }
     }
 
-    pub(super) fn logins_timer(&mut self, row: u32, set: Time) {
-        if let Some(at) = self.pool_place(row)
+    pub(super) fn logins_timer(&mut self, id: u32, set: Time) {
+        if let Some(at) = self.pool_place(id)
             && self.pipelines.pools[at].logins_due == Some(set)
         {
             self.tell_logins(at);

@@ -92,7 +92,7 @@ impl Proxy {
         assert!(place.is_none(), "a place holds one link");
         *place = Some(id);
         entry.alive += 1;
-        let server = entry.plan.row;
+        let server = entry.plan.id;
         self.begin_connect(id, server);
         id
     }

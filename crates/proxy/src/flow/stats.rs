@@ -15,7 +15,7 @@ use crate::{Proxy, Time, limits};
 
 /// A server, as this worker sees it.
 pub struct ServerView<'a> {
-    pub row: u32,
+    pub id: u32,
     pub pool: &'a str,
     pub server: &'a str,
     /// One of "ready", "down" and "ejected".
@@ -29,7 +29,7 @@ impl Proxy {
         pools.flat_map(|pool| {
             let servers = pool.servers.iter().filter(|one| one.stage == Stage::Planned);
             servers.map(|server| ServerView {
-                row: server.plan.row,
+                id: server.plan.id,
                 pool: &pool.plan.name,
                 server: &server.plan.label,
                 health: server.health_name(),
@@ -91,12 +91,12 @@ impl Proxy {
             ("bytes_held".to_string(), book.total(0, Worker::HeldNow).to_string()),
         ];
         for pool in self.pipelines.pools.iter().filter(|pool| pool.stage == Stage::Planned) {
-            totals::<PoolCounter>(&book, pool.plan.row, &word(&pool.plan.name), &mut lines);
+            totals::<PoolCounter>(&book, pool.plan.id, &word(&pool.plan.name), &mut lines);
         }
         for view in self.servers() {
             let prefix = format!("{}.{}", word(view.pool), word(view.server));
             lines.push((format!("{prefix}.health"), view.health.to_string()));
-            totals::<ServerCounter>(&book, view.row, &prefix, &mut lines);
+            totals::<ServerCounter>(&book, view.id, &prefix, &mut lines);
         }
         let mut answers: Vec<Answer<'_>> =
             lines.iter().map(|(name, value)| Answer::Stat(name, value)).collect();
@@ -106,10 +106,10 @@ impl Proxy {
 }
 
 /// Adds a line for each counter of an id, over all workers.
-fn totals<C: Counter>(book: &Book, row: u32, prefix: &str, lines: &mut Vec<(String, String)>) {
+fn totals<C: Counter>(book: &Book, id: u32, prefix: &str, lines: &mut Vec<(String, String)>) {
     for counter in C::ALL {
         let name = format!("{prefix}.{}", counter.metric().name);
-        lines.push((name, book.total(row, *counter).to_string()));
+        lines.push((name, book.total(id, *counter).to_string()));
     }
 }
 

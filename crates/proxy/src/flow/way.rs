@@ -295,7 +295,7 @@ impl Proxy {
         match request.marks {
             Marks::None => {}
             Marks::Makes => {
-                let row = entry.plan.row;
+                let row = entry.plan.id;
                 if !entry.marked && self.pipelines.sheet.total(row, Counter::Marks) == 0 {
                     self.pipelines.actions.push_back(Action::Log(Event::Marked { pool: row }));
                 }
@@ -303,7 +303,7 @@ impl Proxy {
                 entry.counters.add(Counter::Marks, 1);
             }
             Marks::Shows => {
-                if !entry.marked && self.pipelines.sheet.total(entry.plan.row, Counter::Marks) > 0 {
+                if !entry.marked && self.pipelines.sheet.total(entry.plan.id, Counter::Marks) > 0 {
                     entry.marked = true;
                 }
                 let as_it_is = entry.marked || !entry.plan.merge_gets;

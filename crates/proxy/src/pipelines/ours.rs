@@ -23,7 +23,7 @@ impl Ours for View<'_> {
             spaces: pool.plan.spaces,
             lane: pool.lanes.of(pool.lanes.home),
             servers: pool.planned(),
-            clients: sheet.total(pool.plan.row, Counter::ClientsNow),
+            clients: sheet.total(pool.plan.id, Counter::ClientsNow),
             uptime_s: uptime / 1_000_000,
             has_users: pool.plan.users.is_some(),
             // These belong to one client.
@@ -34,11 +34,11 @@ impl Ours for View<'_> {
 
     fn totals(&self) -> Totals {
         let View { pool, sheet, .. } = self;
-        let of_pool = |counter| sheet.total(pool.plan.row, counter);
+        let of_pool = |counter| sheet.total(pool.plan.id, counter);
         let of_servers = |counter: ServerCounter| {
             // The id of a vacant place may belong to another server by now.
             let servers = pool.servers.iter().filter(|one| one.stage != Stage::Vacant);
-            let of_one = |one: &Server| sheet.total(one.plan.row, counter);
+            let of_one = |one: &Server| sheet.total(one.plan.id, counter);
             servers.map(of_one).fold(0, u64::wrapping_add)
         };
         Totals {

@@ -9,8 +9,8 @@ fn pool(servers: usize, set: impl FnOnce(&mut PoolPlan)) -> Pool {
     let server = |at| ServerPlan::new(&format!("s{at}"), &format!("s{at}"), 1);
     let servers = (0..servers).map(server).collect();
     let mut plan = PoolPlan::new("pool", proto::PROTOCOLS[0], servers);
-    (plan.row, plan.distribution) = (1, Distribution::Modula);
-    plan.servers.iter_mut().zip(2..).for_each(|(server, row)| server.row = row);
+    (plan.id, plan.distribution) = (1, Distribution::Modula);
+    plan.servers.iter_mut().zip(2..).for_each(|(server, row)| server.id = row);
     set(&mut plan);
     Pool::new(plan, &Book::private(1, 16).sheet(0))
 }

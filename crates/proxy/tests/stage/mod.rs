@@ -214,12 +214,12 @@ impl Stage {
         self.settle();
     }
 
-    pub fn uses(&self, row: u32) -> bool {
-        self.proxy.uses_row(row)
+    pub fn uses(&self, id: u32) -> bool {
+        self.proxy.uses_id(id)
     }
 
     pub fn retired(&self) -> Vec<u32> {
-        self.proxy.retired_rows_in_use()
+        self.proxy.retired_ids_in_use()
     }
 
     pub fn drain(&mut self) {

@@ -142,7 +142,7 @@ impl Loop<'_> {
 
     /// Clients whose header has not come and whose pool has gone are closed.
     pub(super) fn drop_readers_of_gone_pools(&mut self, plan: &Plan) {
-        let is_known = |pool: u32| plan.pools.iter().any(|it| it.row == pool);
+        let is_known = |pool: u32| plan.pools.iter().any(|it| it.id == pool);
         for at in self.header_readers.those(|reader| !is_known(reader.pool)) {
             self.drop_reader(at);
         }

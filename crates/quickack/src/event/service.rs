@@ -127,7 +127,7 @@ impl Service for Proxy {
     }
 
     fn retired_ids_in_use(&self) -> Vec<u32> {
-        Proxy::retired_rows_in_use(self)
+        Proxy::retired_ids_in_use(self)
     }
 
     fn handle_connecting(&mut self, link: ConnId, begins: Time) {

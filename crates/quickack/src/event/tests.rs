@@ -148,7 +148,7 @@ fn install(text: &str, listeners: Vec<Listener>, connects_per_second: u64) -> In
     for (pool, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
         for (plan, address) in pool.servers.iter().zip(&upstream.servers) {
             let address = TargetAddress::Tcp(address.resolve().unwrap()[0]);
-            targets.insert(plan.row, Target { address, nodelay: true, keepalive: false });
+            targets.insert(plan.id, Target { address, nodelay: true, keepalive: false });
         }
     }
     let epoll_timeout = Duration::from_millis(50);

@@ -82,9 +82,9 @@ impl Installation {
 /// Gives pools and servers the ids that the master has decided.
 pub fn assign_ids(plan: &mut Plan, ids: &[PoolIds]) {
     for (pool, ids) in plan.pools.iter_mut().zip(ids) {
-        pool.row = ids.pool;
+        pool.id = ids.pool;
         for (server, id) in pool.servers.iter_mut().zip(&ids.servers) {
-            server.row = *id;
+            server.id = *id;
         }
     }
 }

@@ -46,7 +46,7 @@ impl Health {
         for pool in &plan.pools {
             for server in &pool.servers {
                 let name = format!("server {} of pool {}", server.label, pool.name);
-                self.names.insert(server.row, name);
+                self.names.insert(server.id, name);
             }
         }
         self.jury.install(plan)

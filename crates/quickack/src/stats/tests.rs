@@ -47,7 +47,7 @@ fn snapshot() -> Snapshot {
     let (book, plan) = (Book::private(3, 8), plan());
     fill(&book.sheet(1), &plan, 1);
     fill(&book.sheet(2), &plan, 1000);
-    let ejected = plan.pools[0].servers[1].row;
+    let ejected = plan.pools[0].servers[1].id;
     let health = |id| match id == ejected {
         true => Health::Ejected { since_us: (SECOND - 90) * 1_000_000 },
         false => Health::Up,
@@ -60,7 +60,7 @@ fn fill(sheet: &Sheet, plan: &Plan, factor: u64) {
     worker.set(Worker::ClientsNow, 3 * factor);
     worker.add(Worker::Accepts, 5 * factor);
     worker.add(Worker::Turns, 100 * factor);
-    let [pool, server] = [plan.pools[0].row, plan.pools[0].servers[0].row];
+    let [pool, server] = [plan.pools[0].id, plan.pools[0].servers[0].id];
     let counts = sheet.counters::<Pool>(pool);
     counts.set(Pool::ClientsNow, 3 * factor);
     counts.add(Pool::Requests, 10 * factor);
@@ -74,7 +74,7 @@ fn fill(sheet: &Sheet, plan: &Plan, factor: u64) {
     counts.add(Server::LinkLost, 5);
     counts.add(Server::LinkEnded, 3);
     sheet.recorder(server, Latency::REPLIES).record(40 * factor);
-    let ejected = sheet.counters::<Server>(plan.pools[0].servers[1].row);
+    let ejected = sheet.counters::<Server>(plan.pools[0].servers[1].id);
     ejected.add(Server::Ejections, 1);
 }
 

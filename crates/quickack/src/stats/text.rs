@@ -98,7 +98,7 @@ fn latencies(all: &[Times], out: &mut String) {
 fn servers(all: &[ServerStats], now_s: u64, out: &mut String) {
     let mut rows =
         vec![heads(&["SERVER", "HEALTH", "LINKS", "WAITING", "SENT", "MESSAGES", "REPLIES"])];
-    rows.extend(all.iter().map(|server| server_row(server, now_s)));
+    rows.extend(all.iter().map(|server| server_id(server, now_s)));
     table("  ", &rows, out);
     let shown = [
         Server::LinksNow,
@@ -120,7 +120,7 @@ fn heads(first: &[&str]) -> Vec<String> {
     all.map(str::to_uppercase).collect()
 }
 
-fn server_row(server: &ServerStats, now_s: u64) -> Vec<String> {
+fn server_id(server: &ServerStats, now_s: u64) -> Vec<String> {
     let count = |counter| grouped(server.counts.value(counter));
     let mut row = vec![
         server.label.clone(),

@@ -67,7 +67,7 @@ fn listeners(
         listeners.push(Listener {
             id: entry.id,
             fd: fd.map_err(|error| error.to_string())?,
-            pool: config.plan.pools[entry.pool].row,
+            pool: config.plan.pools[entry.pool].id,
             tcp: matches!(written.address, config::Address::Tcp { .. }),
             nodelay: written.tcp.nodelay,
             keepalive: written.tcp.keepalive,
@@ -83,13 +83,13 @@ fn targets(config: &Config, installation: &Installation) -> Result<BTreeMap<u32,
     let mut targets = BTreeMap::new();
     for (pool, upstream) in config.plan.pools.iter().zip(&config.upstreams) {
         for server in &pool.servers {
-            let text = installation.addresses.get(&server.row).ok_or("a server has no address")?;
+            let text = installation.addresses.get(&server.id).ok_or("a server has no address")?;
             let address = match text.strip_prefix('/') {
                 Some(_) => TargetAddress::Unix(PathBuf::from(text)),
                 None => TargetAddress::Tcp(text.parse().map_err(|_| "no address")?),
             };
             let (nodelay, keepalive) = (upstream.tcp.nodelay, upstream.tcp.keepalive);
-            targets.insert(server.row, Target { address, nodelay, keepalive });
+            targets.insert(server.id, Target { address, nodelay, keepalive });
         }
     }
     Ok(targets)
@@ -128,9 +128,9 @@ fn lanes_max(pool: &PoolPlan) -> usize {
 fn names(plan: &Plan) -> HashMap<u32, String> {
     let mut names = HashMap::new();
     for pool in &plan.pools {
-        names.insert(pool.row, format!("pool {}", pool.name));
+        names.insert(pool.id, format!("pool {}", pool.name));
         for server in &pool.servers {
-            names.insert(server.row, format!("server {} of pool {}", server.label, pool.name));
+            names.insert(server.id, format!("server {} of pool {}", server.label, pool.name));
         }
     }
     names

@@ -24,7 +24,7 @@ impl Field {
         let mut pool = PoolPlan::new("alpha", protocol.expect("it is one"), vec![server]);
         pool.merge_gets = merge_gets;
         let plan = Plan::new(vec![pool]);
-        let row = plan.pools[0].row;
+        let row = plan.pools[0].id;
         let sheet = Book::private(1, plan.rows()).sheet(0);
         let now = Time(1);
         let mut proxy = Proxy::new(plan, 7, now, sheet);

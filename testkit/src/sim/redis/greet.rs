@@ -15,31 +15,32 @@ pub struct Greetings(Vec<(Lane, Vec<u8>)>);
 impl Greetings {
     pub fn new(plan: &PoolPlan) -> Greetings {
         let upstream = plan.protocol.upstream();
-        let mut rows = Vec::new();
+        let mut ids = Vec::new();
         for space in 0..plan.spaces {
             for dialect in [plan.protocol.lane().dialect, 3] {
                 let lane = Lane { dialect, space };
                 let mut text = Vec::new();
                 upstream.hello(None, lane, &mut text);
-                rows.push((lane, text));
+                ids.push((lane, text));
             }
         }
-        Greetings(rows)
+        Greetings(ids)
     }
 
     /// Returns whether the text is a handshake or the beginning of one.
     pub fn begin(&self, text: &[u8]) -> bool {
-        self.0.iter().any(|(_, row)| row.starts_with(text))
+        self.0.iter().any(|(_, number)| number.starts_with(text))
     }
 
     /// Returns the handshake at the start of `text`, with its connection key.
     fn find(&self, text: &[u8]) -> Option<&(Lane, Vec<u8>)> {
-        let longer = |row: &&(Lane, Vec<u8>)| row.1.len() > text.len() && row.1.starts_with(text);
-        if self.0.iter().any(|row| longer(&row)) {
+        let longer =
+            |number: &&(Lane, Vec<u8>)| number.1.len() > text.len() && number.1.starts_with(text);
+        if self.0.iter().any(|number| longer(&number)) {
             return None;
         }
-        let fitting = self.0.iter().filter(|row| text.starts_with(&row.1));
-        fitting.max_by_key(|row| row.1.len())
+        let fitting = self.0.iter().filter(|number| text.starts_with(&number.1));
+        fitting.max_by_key(|number| number.1.len())
     }
 }
 

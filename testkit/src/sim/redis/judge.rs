@@ -262,8 +262,8 @@ impl Judge<'_> {
         match next {
             From::At { .. } => assert!(!is_end, "a scan ends in the middle of a server"),
             From::After { server } if !turned => {
-                let members = self.plan.servers.last().map(|last| last.row);
-                let is_last = members == Some(self.pool.servers[server].row);
+                let members = self.plan.servers.last().map(|last| last.id);
+                let is_last = members == Some(self.pool.servers[server].id);
                 assert_eq!(is_end, is_last, "a scan ends with the last server");
             }
             _ => {}
