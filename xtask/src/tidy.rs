@@ -1,8 +1,8 @@
 //! The project's rules that no compiler checks: `cargo xtask tidy`.
 //!
-//! Each rule is one row in [`RULES`]. A rule reads the [`Tree`] and returns findings; each finding
-//! has advice. `text.rs` has the rules about one file's text, `walls.rs` those about dependencies,
-//! `pages.rs` those about the documents.
+//! Each rule is one request in [`RULES`]. A rule reads the [`Tree`] and returns findings; each
+//! finding has advice. `text.rs` has the rules about one file's text, `walls.rs` those about
+//! dependencies, `pages.rs` those about the documents.
 
 mod pages;
 mod text;

@@ -3,7 +3,7 @@
 
 use proto::{Ask, Upstream};
 
-use crate::request::RowId;
+use crate::request::RequestId;
 use crate::{Time, limits};
 
 /// The keys of one get, in the order of the requests, each with its request. Always boxed, since it
@@ -34,7 +34,7 @@ pub(crate) struct Batch {
 /// One key of a batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
-    pub(crate) row: RowId,
+    pub(crate) pending: RequestId,
     pub(crate) slot: u32,
     pub(crate) start: u32,
     pub(crate) end: u32,
@@ -42,8 +42,8 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// Makes an entry for a request, or its part with this number, that is not about one key.
-    pub(crate) fn of_row(row: RowId, slot: u32) -> Entry {
-        Entry { row, slot, start: 0, end: 0 }
+    pub(crate) fn of_request(pending: RequestId, slot: u32) -> Entry {
+        Entry { pending, slot, start: 0, end: 0 }
     }
 }
 
@@ -106,13 +106,19 @@ impl Batch {
             && self.text.len() + key_len + 3 <= limits::BATCH_BYTES_MAX.min(bytes_max)
     }
 
-    pub(crate) fn push(&mut self, upstream: &dyn Upstream, key: &[u8], row: RowId, slot: u32) {
+    pub(crate) fn push(
+        &mut self,
+        upstream: &dyn Upstream,
+        key: &[u8],
+        pending: RequestId,
+        slot: u32,
+    ) {
         if self.entries.is_empty() {
             self.prefix_len = self.text.len();
         }
         let start = upstream.push_fetch(key, &mut self.text);
         let (start, end) = (start as u32, (start + key.len()) as u32);
-        self.entries.push(Entry { row, slot, start, end });
+        self.entries.push(Entry { pending, slot, start, end });
     }
 
     /// Splits off the entries that are `is_out`. Returns the batch without them, if any are left,
@@ -128,7 +134,7 @@ impl Batch {
             part.latest = self.latest;
             part.text.extend_from_slice(self.prefix());
             for entry in self.entries.iter().filter(|entry| is_out(entry) == wanted) {
-                part.push(upstream, self.key(*entry), entry.row, entry.slot);
+                part.push(upstream, self.key(*entry), entry.pending, entry.slot);
             }
             part
         };

@@ -10,7 +10,7 @@ use proto::{Ends, Lane, Protocol, Quiet, Request, Resume, Session};
 
 use crate::buffer::{Outbox, Spares};
 use crate::limits::Limits;
-use crate::request::{NONE, RowId};
+use crate::request::{NONE, RequestId};
 use crate::{Passed, Time};
 
 /// One client.
@@ -40,8 +40,8 @@ pub(crate) struct Client {
     pub(crate) partial: Vec<u8>,
     pub(crate) resume: Resume,
     /// The pipeline: requests linked by `next`, silent ones not among them.
-    pub(crate) head: RowId,
-    pub(crate) tail: RowId,
+    pub(crate) head: RequestId,
+    pub(crate) tail: RequestId,
     /// The number of requests in the pipeline.
     pub(crate) depth: u32,
     /// The number of requests in the pipeline that are answered whatever happens.
@@ -49,10 +49,10 @@ pub(crate) struct Client {
     /// The number of silent requests, which stand in no pipeline.
     pub(crate) silent: u32,
     /// The request that is answered when no silent request is left.
-    pub(crate) barrier: RowId,
+    pub(crate) barrier: RequestId,
     pub(crate) out: Outbox,
     /// Bytes of answers that wait for their turn.
-    pub(crate) rows_held: usize,
+    pub(crate) requests_held: usize,
     /// The expected length of an answer to it, which is the largest of late. So a client that asks
     /// for many large values and does not read is paused before they are fetched, not after.
     expected: usize,
@@ -171,7 +171,7 @@ impl Client {
             silent: 0,
             barrier: NONE,
             out: Outbox::default(),
-            rows_held: 0,
+            requests_held: 0,
             expected: limits.client_outbox / UNKNOWN_ANSWERS,
             dirty: false,
             paused: false,
@@ -254,7 +254,7 @@ impl Client {
 
     /// Returns the bytes queued for it, or expected to be from the answers before.
     fn owed(&self) -> usize {
-        self.out.len() + self.rows_held + self.outstanding() * self.expected
+        self.out.len() + self.requests_held + self.outstanding() * self.expected
     }
 
     pub(crate) fn outstanding(&self) -> usize {

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_the_end_of_a_row_of_failures() {
+    fn an_answer_is_the_end_of_a_request_of_failures() {
         let mut jury = Jury::new(&plan(&[2]));
         jury.failed(0, 2, 1);
         assert_eq!(jury.answered(0, 2, false), None);

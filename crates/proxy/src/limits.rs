@@ -98,7 +98,7 @@ pub const BACKLOG_MIN: usize = 64 * 1024;
 /// As `SPARES_BYTES_MAX`, while there is little to do.
 pub const SPARES_REST_MAX: usize = 256 * 1024;
 /// Entries of the request table kept while no request waits.
-pub const ROWS_REST_MAX: usize = 512;
+pub const REQUESTS_REST_MAX: usize = 512;
 /// Empty batches kept for reuse.
 pub const BATCHES_MAX: usize = 1024;
 /// An empty buffer larger than this goes back to the allocator.

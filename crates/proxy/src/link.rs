@@ -25,7 +25,7 @@ use crate::buffer::Outbox;
 use crate::client::End;
 use crate::limits::{self, Limits};
 use crate::plan::Timeouts;
-use crate::request::RowId;
+use crate::request::RequestId;
 
 /// One link.
 pub(crate) struct Link {
@@ -109,7 +109,7 @@ pub(crate) struct Flight {
 pub(crate) enum Cargo {
     Fetch(Box<Batch>),
     /// A request, or the part of it with this number.
-    Single(RowId, u32),
+    Single(RequestId, u32),
     /// An internal command: no client waits for the reply. The number identifies the command.
     Errand(u64),
 }

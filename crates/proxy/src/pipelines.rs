@@ -24,7 +24,7 @@ use crate::id::{ConnId, Side, Slab};
 use crate::limits::Limits;
 use crate::memory::Memory;
 use crate::pool::Pool;
-use crate::request::{Kind, NONE, RowId, Rows, State, UNTIMED};
+use crate::request::{Kind, NONE, PendingRequests, RequestId, State, UNTIMED};
 use crate::{Action, Time};
 
 pub(crate) use ours::{VERSION, View};
@@ -34,7 +34,7 @@ pub(crate) use value::Value;
 pub(crate) struct Pipelines {
     pub(crate) pools: Vec<Pool>,
     pub(crate) clients: Slab<Client>,
-    pub(crate) rows: Rows,
+    pub(crate) requests: PendingRequests,
     pub(crate) spares: Spares,
     pub(crate) memory: Memory,
     pub(crate) limits: Limits,
@@ -62,7 +62,7 @@ impl Pipelines {
         Pipelines {
             pools,
             clients: Slab::new(Side::Client),
-            rows: Rows::default(),
+            requests: PendingRequests::default(),
             spares: Spares::default(),
             memory: Memory { held: 0, max: memory_max },
             limits,
@@ -81,32 +81,33 @@ impl Pipelines {
     }
 
     /// Adds a client's request to the end of its pipeline.
-    pub(crate) fn enqueue(&mut self, id: ConnId, request: &Request, head: &[u8]) -> RowId {
+    pub(crate) fn enqueue(&mut self, id: ConnId, request: &Request, head: &[u8]) -> RequestId {
         let client = self.clients.find_mut(id).expect("requests are read from living clients only");
         let owner = (id, client.protocol);
-        let row = self.rows.alloc(owner, client.pool, (request, head), self.now, &mut self.spares);
-        if !self.rows[row].question.head.is_empty() {
-            let held = self.rows[row].measure();
-            client.rows_held += held;
-            self.memory.change(&mut self.rows[row].held, held);
+        let pending =
+            self.requests.alloc(owner, client.pool, (request, head), self.now, &mut self.spares);
+        if !self.requests[pending].question.head.is_empty() {
+            let held = self.requests[pending].measure();
+            client.requests_held += held;
+            self.memory.change(&mut self.requests[pending].held, held);
         }
         if request.quiet == Quiet::Silent {
             client.silent += 1;
-            return row;
+            return pending;
         }
         #[cfg(seeded_bugs)]
-        self.rows.lose_opaque(row, client.tail);
+        self.requests.lose_opaque(pending, client.tail);
         client.loud += u32::from(request.quiet == Quiet::Loud);
         match client.tail {
-            NONE => client.head = row,
-            tail => self.rows[tail].next = row,
+            NONE => client.head = pending,
+            tail => self.requests[tail].next = pending,
         }
-        client.tail = row;
+        client.tail = pending;
         client.depth += 1;
         if client.has_left && request.quiet == Quiet::Loud {
             self.abandon(id);
         }
-        row
+        pending
     }
 
     /// Answers a request without a server. The answer still waits for its turn.
@@ -128,11 +129,11 @@ impl Pipelines {
             client.out.copy(words);
             return self.spoke(id);
         }
-        let row = self.enqueue(id, request, b"");
-        self.rows[row].since = UNTIMED;
-        self.rows[row].reply.copy(words);
-        self.account_row(row);
-        self.complete(row);
+        let pending = self.enqueue(id, request, b"");
+        self.requests[pending].since = UNTIMED;
+        self.requests[pending].reply.copy(words);
+        self.account_request(pending);
+        self.complete(pending);
     }
 
     /// As `answer`, for an answer of several parts.
@@ -155,12 +156,12 @@ impl Pipelines {
             answers.iter().for_each(|answer| protocol.answer(&asked, answer, client.out.copied()));
             self.spoke(id);
         } else {
-            let row = self.enqueue(id, request, head);
-            self.rows[row].since = UNTIMED;
-            let out = self.rows[row].reply.copied();
+            let pending = self.enqueue(id, request, head);
+            self.requests[pending].since = UNTIMED;
+            let out = self.requests[pending].reply.copied();
             answers.iter().for_each(|answer| protocol.answer(&asked, answer, out));
-            self.account_row(row);
-            self.complete(row);
+            self.account_request(pending);
+            self.complete(pending);
         }
     }
 
@@ -176,92 +177,98 @@ impl Pipelines {
         if client.silent == 0 || bug!(EarlyBarrier) {
             return self.answer(id, request, head, &Answer::Barrier);
         }
-        let row = self.enqueue(id, request, head);
-        let entry = &mut self.rows[row];
+        let pending = self.enqueue(id, request, head);
+        let entry = &mut self.requests[pending];
         (entry.since, entry.left) = (UNTIMED, 1);
         let asked = Asked { head, ..entry.question.asked() };
         entry.question.protocol.answer(&asked, &Answer::Barrier, entry.reply.copied());
-        self.account_row(row);
-        self.clients.find_mut(id).expect("it has just asked").barrier = row;
+        self.account_request(pending);
+        self.clients.find_mut(id).expect("it has just asked").barrier = pending;
         self.hold(id);
     }
 
     /// Records the value of a key of a read.
     pub(crate) fn hit(&mut self, server: u32, entry: Entry, value: Value<'_>) {
-        let row = &mut self.rows[entry.row];
-        let pool = row.pool;
-        let Some(client) = self.clients.find_mut(row.client) else {
-            return self.part_done(entry.row);
+        let pending = &mut self.requests[entry.pending];
+        let pool = pending.pool;
+        let Some(client) = self.clients.find_mut(pending.client) else {
+            return self.part_done(entry.pending);
         };
         if !value.is_begun() && !self.memory.has_room(value.len()) {
-            return self.fail_key((entry.row, entry.slot), Some(server), Fault::OutOfMemory);
+            return self.fail_key((entry.pending, entry.slot), Some(server), Fault::OutOfMemory);
         }
         let plan = &mut self.pools[pool as usize];
         plan.counters.add(Counter::Hits, 1);
-        if !row.slots.is_empty() {
+        if !pending.slots.is_empty() {
             let held = match value {
-                Value::Flat(source) if row.is_small(source.bytes.len()) => {
-                    row.keep_small(entry.slot, source.bytes)
+                Value::Flat(source) if pending.is_small(source.bytes.len()) => {
+                    pending.keep_small(entry.slot, source.bytes)
                 }
-                Value::Foreign(item, source) if row.is_small(source.bytes.len()) => {
-                    row.keep_translated(entry.slot, item, source.bytes)
+                Value::Foreign(item, source) if pending.is_small(source.bytes.len()) => {
+                    pending.keep_translated(entry.slot, item, source.bytes)
                 }
                 large => {
                     let mut held = Outbox::default();
-                    large.store((&row.question, entry.slot), &mut held);
-                    row.keep_large(entry.slot, held)
+                    large.store((&pending.question, entry.slot), &mut held);
+                    pending.keep_large(entry.slot, held)
                 }
             };
-            row.held += held;
-            client.rows_held += held;
+            pending.held += held;
+            client.requests_held += held;
             self.memory.held += held;
-        } else if client.head == entry.row || bug!(Overtake) {
+        } else if client.head == entry.pending || bug!(Overtake) {
             client.out.open(&mut self.spares);
             client.learn(value.len());
-            value.write(&row.question, &mut client.out);
-            row.question.answer(&Answer::End, client.out.copied());
+            value.write(&pending.question, &mut client.out);
+            pending.question.answer(&Answer::End, client.out.copied());
         } else {
-            value.store((&row.question, 0), &mut row.reply);
-            row.question.answer(&Answer::End, row.reply.copied());
-            self.account_row(entry.row);
+            value.store((&pending.question, 0), &mut pending.reply);
+            pending.question.answer(&Answer::End, pending.reply.copied());
+            self.account_request(entry.pending);
         }
-        self.part_done(entry.row);
+        self.part_done(entry.pending);
     }
 
     /// Records that a key of a read has no value.
     pub(crate) fn miss(&mut self, entry: Entry) {
-        let row = &mut self.rows[entry.row];
-        self.pools[row.pool as usize].counters.add(Counter::Misses, 1);
-        if row.slots.is_empty() {
-            row.question.answer(&Answer::Miss, row.reply.copied());
-            self.account_row(entry.row);
+        let pending = &mut self.requests[entry.pending];
+        self.pools[pending.pool as usize].counters.add(Counter::Misses, 1);
+        if pending.slots.is_empty() {
+            pending.question.answer(&Answer::Miss, pending.reply.copied());
+            self.account_request(entry.pending);
         }
-        self.part_done(entry.row);
+        self.part_done(entry.pending);
     }
 
     /// Answers a request with the server's own item; of a broadcast's, the last good one stays. A
     /// line is kept even above the memory limit: the client of a change must learn the outcome.
-    pub(crate) fn status(&mut self, id: RowId, server: u32, value: Value<'_>, has_body: bool) {
+    pub(crate) fn status(&mut self, id: RequestId, server: u32, value: Value<'_>, has_body: bool) {
         if has_body && !value.is_begun() && !self.memory.has_room(value.len()) {
-            return self.fail_part((id, 0), Some(server), Fault::OutOfMemory, self.rows[id].writes);
+            return self.fail_part(
+                (id, 0),
+                Some(server),
+                Fault::OutOfMemory,
+                self.requests[id].writes,
+            );
         }
-        let row = &mut self.rows[id];
-        row.reply.clear();
-        let next = self.clients.find_mut(row.client).filter(|one| one.head == id && row.left == 1);
-        if let Some(client) = next.filter(|_| row.error.is_empty()) {
+        let pending = &mut self.requests[id];
+        pending.reply.clear();
+        let next =
+            self.clients.find_mut(pending.client).filter(|one| one.head == id && pending.left == 1);
+        if let Some(client) = next.filter(|_| pending.error.is_empty()) {
             // Nearly always, the answer need not be kept.
             client.out.open(&mut self.spares);
             client.learn(value.len());
-            value.write(&row.question, &mut client.out);
+            value.write(&pending.question, &mut client.out);
         } else {
-            value.store((&row.question, 0), &mut row.reply);
-            self.account_row(id);
+            value.store((&pending.question, 0), &mut pending.reply);
+            self.account_request(id);
         }
         self.part_done(id);
     }
 
     /// Records that a key of a read met a fault.
-    pub(crate) fn fail_key(&mut self, part: (RowId, u32), server: Option<u32>, fault: Fault) {
+    pub(crate) fn fail_key(&mut self, part: (RequestId, u32), server: Option<u32>, fault: Fault) {
         self.fail_part(part, server, fault, false);
     }
 
@@ -269,13 +276,13 @@ impl Pipelines {
     /// that may have been executed.
     pub(crate) fn fail_part(
         &mut self,
-        (id, slot): (RowId, u32),
+        (id, slot): (RequestId, u32),
         server: Option<u32>,
         fault: Fault,
         sent: bool,
     ) {
-        let row = &mut self.rows[id];
-        let pool = &mut self.pools[row.pool as usize];
+        let pending = &mut self.requests[id];
+        let pool = &mut self.pools[pending.pool as usize];
         pool.counters.add(Counter::Failed, 1);
         let table = fault.row();
         if let (Some(server), Some(counter)) = (server, table.counter)
@@ -285,47 +292,47 @@ impl Pipelines {
         }
         let words = if sent { table.words_sent } else { table.words };
         let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
-        if row.question.gathers {
+        if pending.question.gathers {
             let kind = if sent { Kind::Uncertain } else { Kind::Fault };
             return self.gathered_bad((id, slot), server, kind, words.as_bytes());
         }
         let text = format!("{label}: {words}");
         let answer = if sent { Answer::Uncertain(&text) } else { Answer::Failed(&text) };
-        row.fail(slot, &answer);
+        pending.fail(slot, &answer);
         self.settle_error(id);
     }
 
     /// Refuses a request that is enqueued already.
-    pub(crate) fn refuse(&mut self, id: RowId, refusal: Refusal) {
-        self.rows[id].fail(0, &Answer::Refused(refusal));
+    pub(crate) fn refuse(&mut self, id: RequestId, refusal: Refusal) {
+        self.requests[id].fail(0, &Answer::Refused(refusal));
         self.settle_error(id);
     }
 
-    pub(crate) fn settle_error(&mut self, id: RowId) {
-        let row = &mut self.rows[id];
+    pub(crate) fn settle_error(&mut self, id: RequestId) {
+        let pending = &mut self.requests[id];
         // One error takes the place of the whole answer, except in a read of several keys.
-        row.reply.clear();
-        self.account_row(id);
+        pending.reply.clear();
+        self.account_request(id);
         self.part_done(id);
     }
 
     /// Settles one part of a request; the last one completes it.
-    pub(crate) fn part_done(&mut self, id: RowId) {
-        let row = &mut self.rows[id];
-        assert!(row.left > 0, "no more parts are settled than were asked");
-        row.left -= 1;
-        if row.left == 0 {
+    pub(crate) fn part_done(&mut self, id: RequestId) {
+        let pending = &mut self.requests[id];
+        assert!(pending.left > 0, "no more parts are settled than were asked");
+        pending.left -= 1;
+        if pending.left == 0 {
             self.complete(id);
         }
     }
 
-    fn complete(&mut self, id: RowId) {
-        self.rows.set_done(id);
-        let row = &mut self.rows[id];
-        let (owner, silent) = (row.client, row.question.quiet == Quiet::Silent);
-        if !row.error.is_empty() && row.slots.is_empty() {
-            row.reply.clear();
-            self.account_row(id);
+    fn complete(&mut self, id: RequestId) {
+        self.requests.set_done(id);
+        let pending = &mut self.requests[id];
+        let (owner, silent) = (pending.client, pending.question.quiet == Quiet::Silent);
+        if !pending.error.is_empty() && pending.slots.is_empty() {
+            pending.reply.clear();
+            self.account_request(id);
         }
         if bug!(LeakRow) && self.clients.find(owner).is_none() {
             return;
@@ -333,14 +340,14 @@ impl Pipelines {
         let Some(client) = self.clients.find_mut(owner) else { return self.free(id) };
         if silent {
             if bug!(AnswerNoreply) {
-                client.out.append(&mut self.rows[id].reply);
-                self.memory.change(&mut self.rows[id].held, 0);
+                client.out.append(&mut self.requests[id].reply);
+                self.memory.change(&mut self.requests[id].held, 0);
             }
             client.silent -= 1;
             let over = client.silent == 0;
             let barrier = if over { std::mem::replace(&mut client.barrier, NONE) } else { NONE };
-            let row = &self.rows[id];
-            self.pools[row.pool as usize].record(row, self.now);
+            let pending = &self.requests[id];
+            self.pools[pending.pool as usize].record(pending, self.now);
             self.free(id);
             if barrier != NONE {
                 self.part_done(barrier);
@@ -360,27 +367,27 @@ impl Pipelines {
         let pool = &mut self.pools[client.pool as usize];
         client.out.open(&mut self.spares);
         #[cfg(seeded_bugs)]
-        self.rows.swap_replies(client.head);
+        self.requests.swap_replies(client.head);
         let mut before = client.out.len();
-        while client.head != NONE && self.rows[client.head].state == State::Done {
-            let row = client.head;
-            assert_eq!(self.rows[row].client, id, "a reply goes to its owner only");
-            pool.record(&self.rows[row], self.now);
-            match self.rows[row].question.gathers {
-                false => self.rows[row].emit(pool.plan.partial, &mut client.out),
+        while client.head != NONE && self.requests[client.head].state == State::Done {
+            let pending = client.head;
+            assert_eq!(self.requests[pending].client, id, "a reply goes to its owner only");
+            pool.record(&self.requests[pending], self.now);
+            match self.requests[pending].question.gathers {
+                false => self.requests[pending].emit(pool.plan.partial, &mut client.out),
                 true => {
                     let ours = (self.sheet, self.now.since(self.started));
-                    gather::gather(&mut self.rows[row], pool, ours, &mut client.out);
+                    gather::gather(&mut self.requests[pending], pool, ours, &mut client.out);
                 }
             }
             client.learn(client.out.len() - before);
             before = client.out.len();
-            client.head = self.rows[row].next;
+            client.head = self.requests[pending].next;
             client.depth -= 1;
-            client.loud -= u32::from(self.rows[row].question.quiet == Quiet::Loud);
-            client.rows_held -= self.rows[row].held;
-            self.memory.change(&mut self.rows[row].held, 0);
-            self.rows.free(row, &mut self.spares);
+            client.loud -= u32::from(self.requests[pending].question.quiet == Quiet::Loud);
+            client.requests_held -= self.requests[pending].held;
+            self.memory.change(&mut self.requests[pending].held, 0);
+            self.requests.free(pending, &mut self.spares);
         }
         if client.head == NONE {
             client.tail = NONE;
@@ -388,23 +395,23 @@ impl Pipelines {
         self.spoke(id);
     }
 
-    fn free(&mut self, id: RowId) {
-        self.row_holds(id, 0);
-        self.rows.free(id, &mut self.spares);
+    fn free(&mut self, id: RequestId) {
+        self.request_holds(id, 0);
+        self.requests.free(id, &mut self.spares);
     }
 
-    pub(crate) fn account_row(&mut self, id: RowId) {
-        let held = self.rows[id].measure();
-        self.row_holds(id, held);
+    pub(crate) fn account_request(&mut self, id: RequestId) {
+        let held = self.requests[id].measure();
+        self.request_holds(id, held);
     }
 
     /// Reports the bytes that a request holds to the memory account and to its client's.
-    fn row_holds(&mut self, id: RowId, held: usize) {
-        let row = &mut self.rows[id];
-        if let Some(client) = self.clients.find_mut(row.client) {
-            client.rows_held = client.rows_held + held - row.held;
+    fn request_holds(&mut self, id: RequestId, held: usize) {
+        let pending = &mut self.requests[id];
+        if let Some(client) = self.clients.find_mut(pending.client) {
+            client.requests_held = client.requests_held + held - pending.held;
         }
-        self.memory.change(&mut row.held, held);
+        self.memory.change(&mut pending.held, held);
     }
 }
 

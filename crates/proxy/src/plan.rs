@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_book_has_a_row_for_the_worker_and_for_all_that_is_numbered() {
+    fn the_book_has_a_request_for_the_worker_and_for_all_that_is_numbered() {
         assert_eq!(Plan::new(Vec::new()).rows(), 1);
         let server = || ServerPlan::new("s", "s", 1);
         let pool = |count| {

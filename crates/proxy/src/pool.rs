@@ -21,7 +21,7 @@ use crate::id::ConnId;
 use crate::lane::Lanes;
 use crate::lore::Lore;
 use crate::plan::{PoolPlan, ServerPlan};
-use crate::request::{Row, UNTIMED};
+use crate::request::{PendingRequest, UNTIMED};
 use crate::{Time, limits};
 
 /// A pool at work.
@@ -288,21 +288,21 @@ impl Pool {
     }
 
     /// Returns the id by which the driver and the operator know a server.
-    pub(crate) fn row_of(&self, server: u32) -> u32 {
+    pub(crate) fn request_of(&self, server: u32) -> u32 {
         self.servers[server as usize].plan.id
     }
 
     /// Returns the index of the server with this id, unless it is vacant.
-    pub(crate) fn place_of(&self, row: u32) -> Option<usize> {
-        let is_it = |one: &Server| one.plan.id == row && one.stage != Stage::Vacant;
+    pub(crate) fn place_of(&self, pending: u32) -> Option<usize> {
+        let is_it = |one: &Server| one.plan.id == pending && one.stage != Stage::Vacant;
         self.servers.iter().position(is_it)
     }
 
     /// Records the latency of a request of this pool that is answered.
-    pub(crate) fn record(&self, row: &Row, now: Time) {
-        if row.since != UNTIMED {
-            let which = if row.writes { &self.updates } else { &self.reads };
-            which.record(now.since(row.since));
+    pub(crate) fn record(&self, pending: &PendingRequest, now: Time) {
+        if pending.since != UNTIMED {
+            let which = if pending.writes { &self.updates } else { &self.reads };
+            which.record(now.since(pending.since));
         }
     }
 

@@ -19,21 +19,21 @@ use crate::room::NoRoom;
 pub(crate) use gather::{Kind, Origin};
 
 /// The index of a pending request. An entry is freed only when no queue refers to it any more.
-pub(crate) type RowId = u32;
+pub(crate) type RequestId = u32;
 
 /// The time of a request that the proxy answers by itself: its latency is not counted.
 pub(crate) const UNTIMED: Time = Time(u64::MAX);
 
 /// No request.
-pub(crate) const NONE: RowId = u32::MAX;
+pub(crate) const NONE: RequestId = u32::MAX;
 
 /// One pending request.
-pub(crate) struct Row {
+pub(crate) struct PendingRequest {
     pub(crate) state: State,
     /// The client that sent it, which may have left.
     pub(crate) client: ConnId,
     /// The next request in the same client's pipeline.
-    pub(crate) next: RowId,
+    pub(crate) next: RequestId,
     pub(crate) pool: u32,
     /// When its head was parsed; `UNTIMED` if it goes to no server.
     pub(crate) since: Time,
@@ -188,7 +188,7 @@ impl Question {
         }
         let is_needed = is_asked_of_all && (is_short || request.repeat);
         if request.keep || self.repeats.is_some() || is_needed {
-            if head.len() > ROW_KEEP_MAX {
+            if head.len() > REQUEST_KEEP_MAX {
                 self.head = spares.take();
             }
             self.head.extend_from_slice(head);
@@ -198,7 +198,7 @@ impl Question {
     fn clear(&mut self, spares: &mut Spares) {
         self.head.clear();
         self.ends.clear();
-        if self.head.capacity() > ROW_KEEP_MAX {
+        if self.head.capacity() > REQUEST_KEEP_MAX {
             spares.give(std::mem::take(&mut self.head));
         }
     }
@@ -230,7 +230,7 @@ pub(crate) enum Slot {
     Large { index: u32 },
 }
 
-impl Row {
+impl PendingRequest {
     /// Returns the bytes that this request holds, which must equal `held`.
     pub(crate) fn measure(&self) -> usize {
         let large: usize = self.large.iter().map(Outbox::len).sum();
@@ -330,12 +330,12 @@ impl Row {
 
 /// The table of pending requests.
 #[derive(Default)]
-pub(crate) struct Rows {
-    rows: Vec<Row>,
-    free: Vec<RowId>,
+pub(crate) struct PendingRequests {
+    requests: Vec<PendingRequest>,
+    free: Vec<RequestId>,
 }
 
-impl Rows {
+impl PendingRequests {
     /// Allocates a request in the state `Waiting`, in no queue yet.
     pub(crate) fn alloc(
         &mut self,
@@ -344,87 +344,87 @@ impl Rows {
         (request, head): (&Request, &[u8]),
         now: Time,
         spares: &mut Spares,
-    ) -> RowId {
+    ) -> RequestId {
         let id = self.free.pop().unwrap_or_else(|| {
-            self.rows.push(Row::blank(client, protocol));
-            (self.rows.len() - 1) as RowId
+            self.requests.push(PendingRequest::blank(client, protocol));
+            (self.requests.len() - 1) as RequestId
         });
-        let row = &mut self.rows[id as usize];
-        assert_eq!(row.state, State::Free, "a free row is in nobody's queue");
-        row.state = State::Waiting;
-        row.client = client;
-        row.pool = pool;
-        row.since = now;
-        row.next = NONE;
-        row.question.set(protocol, (request, head), spares);
-        row.writes = false;
-        row.abandoned = false;
-        row.asked_again = false;
-        row.left = 0;
+        let pending = &mut self.requests[id as usize];
+        assert_eq!(pending.state, State::Free, "a free row is in nobody's queue");
+        pending.state = State::Waiting;
+        pending.client = client;
+        pending.pool = pool;
+        pending.since = now;
+        pending.next = NONE;
+        pending.question.set(protocol, (request, head), spares);
+        pending.writes = false;
+        pending.abandoned = false;
+        pending.asked_again = false;
+        pending.left = 0;
         id
     }
 
     /// Notes that the last part of the request is settled.
-    pub(crate) fn set_done(&mut self, id: RowId) {
-        let row = &mut self.rows[id as usize];
-        assert_eq!(row.state, State::Waiting, "a request is settled once");
-        assert_eq!(row.left, 0, "a settled request has no part outstanding");
-        row.state = State::Done;
+    pub(crate) fn set_done(&mut self, id: RequestId) {
+        let pending = &mut self.requests[id as usize];
+        assert_eq!(pending.state, State::Waiting, "a request is settled once");
+        assert_eq!(pending.left, 0, "a settled request has no part outstanding");
+        pending.state = State::Done;
     }
 
-    pub(crate) fn free(&mut self, id: RowId, spares: &mut Spares) {
-        let row = &mut self.rows[id as usize];
-        assert_eq!(row.state, State::Done, "a request is freed once, after it was settled");
-        row.state = State::Free;
-        row.error.clear();
-        row.question.clear(spares);
-        row.reply.clear();
-        row.held = 0;
-        if !row.slots.is_empty() {
-            row.slots.clear();
-            row.large.clear();
-            spares.give(std::mem::take(&mut row.values));
+    pub(crate) fn free(&mut self, id: RequestId, spares: &mut Spares) {
+        let pending = &mut self.requests[id as usize];
+        assert_eq!(pending.state, State::Done, "a request is freed once, after it was settled");
+        pending.state = State::Free;
+        pending.error.clear();
+        pending.question.clear(spares);
+        pending.reply.clear();
+        pending.held = 0;
+        if !pending.slots.is_empty() {
+            pending.slots.clear();
+            pending.large.clear();
+            spares.give(std::mem::take(&mut pending.values));
         }
-        if row.reply.copied().capacity() > ROW_KEEP_MAX
-            || row.slots.capacity() * size_of::<Slot>() > SLOTS_KEEP_MAX
+        if pending.reply.copied().capacity() > REQUEST_KEEP_MAX
+            || pending.slots.capacity() * size_of::<Slot>() > SLOTS_KEEP_MAX
         {
-            *row = Row::blank(row.client, row.question.protocol);
+            *pending = PendingRequest::blank(pending.client, pending.question.protocol);
         }
         self.free.push(id);
     }
 
     /// Gives the table's memory back after a rush, when no request is left.
     pub(crate) fn rest(&mut self) {
-        if self.len() == 0 && self.rows.len() > limits::ROWS_REST_MAX {
-            *self = Rows::default();
+        if self.len() == 0 && self.requests.len() > limits::REQUESTS_REST_MAX {
+            *self = PendingRequests::default();
         }
     }
 
     /// Returns the number of pending requests.
     pub(crate) fn len(&self) -> usize {
-        self.rows.len() - self.free.len()
+        self.requests.len() - self.free.len()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Row> {
-        self.rows.iter().filter(|row| row.state != State::Free)
-    }
-}
-
-impl std::ops::Index<RowId> for Rows {
-    type Output = Row;
-    fn index(&self, id: RowId) -> &Row {
-        &self.rows[id as usize]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PendingRequest> {
+        self.requests.iter().filter(|pending| pending.state != State::Free)
     }
 }
 
-impl std::ops::IndexMut<RowId> for Rows {
-    fn index_mut(&mut self, id: RowId) -> &mut Row {
-        &mut self.rows[id as usize]
+impl std::ops::Index<RequestId> for PendingRequests {
+    type Output = PendingRequest;
+    fn index(&self, id: RequestId) -> &PendingRequest {
+        &self.requests[id as usize]
     }
 }
 
-impl Row {
-    fn blank(client: ConnId, protocol: &'static dyn Protocol) -> Row {
+impl std::ops::IndexMut<RequestId> for PendingRequests {
+    fn index_mut(&mut self, id: RequestId) -> &mut PendingRequest {
+        &mut self.requests[id as usize]
+    }
+}
+
+impl PendingRequest {
+    fn blank(client: ConnId, protocol: &'static dyn Protocol) -> PendingRequest {
         let question = Question {
             protocol,
             command: Asked::NOBODY,
@@ -443,7 +443,7 @@ impl Row {
             head: Vec::new(),
             ends: Vec::new(),
         };
-        Row {
+        PendingRequest {
             state: State::Free,
             client,
             next: NONE,
@@ -465,7 +465,7 @@ impl Row {
 }
 
 /// A freed entry keeps buffers up to this size for its next request.
-const ROW_KEEP_MAX: usize = 1024;
+const REQUEST_KEEP_MAX: usize = 1024;
 /// A freed entry keeps slots up to this many bytes.
 const SLOTS_KEEP_MAX: usize = limits::JOINED_MAX * size_of::<Slot>();
 

@@ -18,7 +18,7 @@ pub(crate) enum Due {
     /// server.
     Silence { pool: u32, server: u32 },
     /// A request is sent again after a retryable error.
-    Again { id: u32 },
+    Again { pending: u32 },
     /// The clients of a pool that has left the plan have had their time; by pool id.
     Retire { id: u32 },
     /// Failed logins to a pool are to be reported; by pool id.

@@ -379,7 +379,7 @@ fn a_server_may_be_out_though_this_worker_saw_nothing_and_is_probed_from_then_on
 }
 
 #[test]
-fn every_failure_in_a_row_is_reported_until_a_request_is_answered() {
+fn every_failure_in_a_request_is_reported_until_a_request_is_answered() {
     let mut stage = Stage::new(&["s0"], |pool| pool.on_failure = OnFailure::Eject);
     let client = stage.client();
     let why = "connect failed";

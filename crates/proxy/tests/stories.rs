@@ -489,7 +489,7 @@ fn a_meta_answer_with_another_key_or_opaque_ends_its_link() {
 
 /// Commit 7ae4607: the key was never settled, and its entry stayed for ever.
 #[test]
-fn a_value_with_a_wrong_end_is_answered_with_an_error_and_leaks_no_row() {
+fn a_value_with_a_wrong_end_is_answered_with_an_error_and_leaks_no_request() {
     for pieces in [&["VALUE x 0 1\r\nXYZ"][..], &["VALUE x 0 1\r\n", "XY", "Z"]] {
         let (mut stage, link) = Stage::of_one();
         let client = stage.client();

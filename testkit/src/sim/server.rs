@@ -121,7 +121,7 @@ impl Server {
 
     pub fn new(plan: &ServerPlan, keys: usize) -> Server {
         Server {
-            number: plan.id,
+            id: plan.id,
             name: plan.name.clone(),
             label: plan.label.clone(),
             store: Store::new(keys),

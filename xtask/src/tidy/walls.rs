@@ -26,13 +26,13 @@ const FOR_TESTS: &[&str] = &["testkit"];
 struct House {
     /// The folder that holds its modules.
     source: &'static str,
-    rows: &'static [&'static [&'static str]],
+    requests: &'static [&'static [&'static str]],
 }
 
 const HOUSES: &[House] = &[
     House {
         source: "crates/proxy/src/",
-        rows: &[
+        requests: &[
             &["lib"],
             &["flow"],
             &["pipelines"],
@@ -46,7 +46,7 @@ const HOUSES: &[House] = &[
     },
     House {
         source: "crates/quickack/src/",
-        rows: &[
+        requests: &[
             &["main"],
             &["cli"],
             &["master"],
@@ -116,7 +116,7 @@ pub(super) fn modules(tree: &Tree) -> Vec<Finding> {
         for file in tree.rust() {
             let Some(inside) = file.path.strip_prefix(house.source) else { continue };
             let module = inside.split('/').next().unwrap_or_default().trim_end_matches(".rs");
-            let Some(row) = house.row(module) else {
+            let Some(pending) = house.request(module) else {
                 findings.push(Finding {
                     place: file.path.clone(),
                     what: format!("module `{module}` stands in no row"),
@@ -126,7 +126,7 @@ pub(super) fn modules(tree: &Tree) -> Vec<Finding> {
             };
             for (at, line) in file.product_lines() {
                 for used in uses(without_comment(line)).filter(|used| *used != module) {
-                    if house.row(used).is_some_and(|other| other <= row) {
+                    if house.request(used).is_some_and(|other| other <= pending) {
                         findings.push(Finding {
                             place: file.place(at),
                             what: format!("`{module}` uses `{used}`, which is not below it"),
@@ -141,8 +141,8 @@ pub(super) fn modules(tree: &Tree) -> Vec<Finding> {
 }
 
 impl House {
-    fn row(&self, module: &str) -> Option<usize> {
-        self.rows.iter().position(|row| row.contains(&module))
+    fn request(&self, module: &str) -> Option<usize> {
+        self.requests.iter().position(|pending| pending.contains(&module))
     }
 }
 
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arrow_between_crates_needs_a_row() {
+    fn an_arrow_between_crates_needs_a_request() {
         let package = |name: &str, used: &str, kind: &str| {
             let kind = if kind.is_empty() { serde_json::Value::Null } else { kind.into() };
             serde_json::json!({"name": name, "dependencies": [{"name": used, "kind": kind}]})

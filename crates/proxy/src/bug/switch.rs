@@ -160,7 +160,7 @@ pub enum Bug {
     KeepHalfAsked,
     /// Memory is refused although most of it is free.
     HoardMemory,
-    /// What has left the plan keeps its row.
+    /// What has left the plan keeps its pending request.
     NeverVacate,
 }
 
@@ -263,11 +263,11 @@ pub fn is_on(bug: Bug) -> bool {
 }
 
 /// Keeps the bytes of an update that is sent for a request.
-pub(crate) fn remember(row: u32, text: Vec<u8>) {
-    SENT.with_borrow_mut(|sent| sent.insert(row, text));
+pub(crate) fn remember(pending: u32, text: Vec<u8>) {
+    SENT.with_borrow_mut(|sent| sent.insert(pending, text));
 }
 
 /// Returns the bytes that were sent for a request.
-pub(crate) fn recall(row: u32) -> Option<Vec<u8>> {
-    SENT.with_borrow_mut(|sent| sent.remove(&row))
+pub(crate) fn recall(pending: u32) -> Option<Vec<u8>> {
+    SENT.with_borrow_mut(|sent| sent.remove(&pending))
 }

@@ -22,7 +22,7 @@ use crate::client::State as ClientState;
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::Cargo;
-use crate::request::RowId;
+use crate::request::RequestId;
 use crate::timers::Due;
 use crate::{Proxy, Time, limits};
 
@@ -30,13 +30,13 @@ impl Proxy {
     /// Returns whether a request that its server answered with this error is sent again.
     pub(super) fn excused(
         &mut self,
-        row: RowId,
+        pending: RequestId,
         (link, server): (ConnId, u32),
         line: &[u8],
         now: Time,
     ) -> bool {
-        let Some(times) = self.pipelines.rows[row].question.repeats else { return false };
-        let pool = self.pipelines.rows[row].pool as usize;
+        let Some(times) = self.pipelines.requests[pending].question.repeats else { return false };
+        let pool = self.pipelines.requests[pending].pool as usize;
         let excuse = self.pipelines.pools[pool].upstream.excuse(line);
         let excuse = excuse.or(bug!(RepeatExecuted).then_some(Excuse::TryAgain));
         let Some(excuse) = excuse else { return false };
@@ -45,47 +45,55 @@ impl Proxy {
             Excuse::NoScript => 0,
             _ => limits::REPEAT_FIRST_US << times.min(6),
         };
-        let question = &self.pipelines.rows[row].question;
-        let deadline =
-            self.pipelines.rows[row].since.after(self.pipelines.pools[pool].plan.timeouts.reply);
+        let question = &self.pipelines.requests[pending].question;
+        let deadline = self.pipelines.requests[pending]
+            .since
+            .after(self.pipelines.pools[pool].plan.timeouts.reply);
         // The request would be sent with its client's present connection key.
         let lane = self.links.find(link).map(|link| link.lane);
         let is_last =
-            self.pipelines.clients.find(self.pipelines.rows[row].client).is_some_and(|client| {
-                client.tail == row
-                    && client.silent == 0
-                    && Some(client.lane) == lane
-                    && client.state == ClientState::Open
-            });
+            self.pipelines.clients.find(self.pipelines.requests[pending].client).is_some_and(
+                |client| {
+                    client.tail == pending
+                        && client.silent == 0
+                        && Some(client.lane) == lane
+                        && client.state == ClientState::Open
+                },
+            );
         let may = (is_last || bug!(RepeatPastOthers))
             && !question.gathers
             && question.quiet == Quiet::Loud
             && now.after(pause) < deadline;
-        let is_remedied = self.has_remedy(row, (link, excuse), now);
+        let is_remedied = self.has_remedy(pending, (link, excuse), now);
         if !may || !is_remedied {
             return false;
         }
-        let owner = self.pipelines.rows[row].client;
-        let question = &mut self.pipelines.rows[row].question;
+        let owner = self.pipelines.requests[pending].client;
+        let question = &mut self.pipelines.requests[pending].question;
         (question.repeats, question.rests) = (Some(times.saturating_add(1)), true);
         let counters = self.pipelines.pools[pool].servers[server as usize].counters;
         counters.add(counter(excuse), 1);
         question.remedied |= excuse == Excuse::NoScript;
-        self.timers.set(now.after(pause), Due::Again { row });
+        self.timers.set(now.after(pause), Due::Again { pending });
         self.pipelines.hold(owner);
         true
     }
 
     /// Whether time alone is the recovery, or a recovery command can be sent, which happens here.
-    fn has_remedy(&mut self, row: RowId, (link, excuse): (ConnId, Excuse), now: Time) -> bool {
+    fn has_remedy(
+        &mut self,
+        pending: RequestId,
+        (link, excuse): (ConnId, Excuse),
+        now: Time,
+    ) -> bool {
         if excuse != Excuse::NoScript {
             return true;
         }
-        let question = &self.pipelines.rows[row].question;
+        let question = &self.pipelines.requests[pending].question;
         if question.remedied {
             return false;
         }
-        let lore = &self.pipelines.pools[self.pipelines.rows[row].pool as usize].lore;
+        let lore = &self.pipelines.pools[self.pipelines.requests[pending].pool as usize].lore;
         let errands = &self.links.find(link).expect("it has just answered").errands;
         // Many requests of a pipeline may need the same script, so the cheap lookup comes first.
         let (print, is_on_its_way) = (Cell::new(0), Cell::new(false));
@@ -97,7 +105,7 @@ impl Proxy {
         let mut words = Vec::new();
         let asked = question.asked();
         let remedy = question.protocol.remedy(&asked, excuse, &known, &mut words);
-        let send = |ask| self.send_errand((link, row), (ask, print.get()), &words, now);
+        let send = |ask| self.send_errand((link, pending), (ask, print.get()), &words, now);
         is_on_its_way.get() || remedy.is_some_and(send)
     }
 
@@ -105,7 +113,7 @@ impl Proxy {
     /// this link find it done.
     fn send_errand(
         &mut self,
-        (id, _row): (ConnId, RowId),
+        (id, _request): (ConnId, RequestId),
         (ask, print): (Ask, u64),
         words: &[u8],
         now: Time,
@@ -118,7 +126,7 @@ impl Proxy {
         link.out.open(&mut self.pipelines.spares);
         link.out.copy(words);
         let to_client = bug!(ErrandToClient);
-        let cargo = if to_client { Cargo::Single(_row, 0) } else { Cargo::Errand(print) };
+        let cargo = if to_client { Cargo::Single(_request, 0) } else { Cargo::Errand(print) };
         if let Cargo::Errand(print) = cargo {
             link.errands.push(print);
         }
@@ -131,13 +139,13 @@ impl Proxy {
     }
 
     /// Sends a request again when its pause is over.
-    pub(super) fn ask_anew(&mut self, row: RowId, now: Time) {
-        let entry = &mut self.pipelines.rows[row];
+    pub(super) fn ask_anew(&mut self, pending: RequestId, now: Time) {
+        let entry = &mut self.pipelines.requests[pending];
         assert!(entry.question.rests, "it waits for nothing else");
         entry.question.rests = false;
         let owner = entry.client;
         if self.pipelines.clients.find(owner).is_none() {
-            return self.pipelines.part_done(row);
+            return self.pipelines.part_done(pending);
         }
         let is_given_up = entry.abandoned && entry.writes;
         let pool = entry.pool as usize;
@@ -153,7 +161,7 @@ impl Proxy {
             let server = self.server_for(owner, &request, &head);
             let server = server.or_else(|| self.pipelines.pools[pool].any_place(owner.index()));
             let server = server.map(|at| at as u32);
-            return self.pipelines.fail_part((row, 0), server, Fault::Dropped, false);
+            return self.pipelines.fail_part((pending, 0), server, Fault::Dropped, false);
         }
         // The keys of a split request belong to one server now.
         if let Class::Split { writes, .. } = request.class {
@@ -161,7 +169,7 @@ impl Proxy {
         }
         let way = self.way(owner, &request, &head, now);
         let way = way.expect("only what one server answers is asked again");
-        self.go(row, &request, &head, Data::Held(Outbox::default()), way, now);
+        self.go(pending, &request, &head, Data::Held(Outbox::default()), way, now);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::id::ConnId;
 use crate::link::{Cargo, Link, State};
 use crate::pipelines::VERSION;
 use crate::pool::Stage;
-use crate::request::RowId;
+use crate::request::RequestId;
 use crate::{Proxy, Time, limits};
 
 /// How the keys of a read are sent: see `Class::Fetch`.
@@ -39,9 +39,9 @@ impl Proxy {
         };
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         let merge = merge && self.pipelines.pools[client.pool as usize].plan.merge_gets;
-        let row = self.pipelines.enqueue(id, request, head);
+        let pending = self.pipelines.enqueue(id, request, head);
         let how = How { ask, merge, idempotent, whole: false, sure: false };
-        self.ask_keys(id, (request, head), row, how, now);
+        self.ask_keys(id, (request, head), pending, how, now);
     }
 
     /// Sends each key of a request to its server, in a message with others.
@@ -49,11 +49,11 @@ impl Proxy {
         &mut self,
         id: ConnId,
         (request, head): (&Request, &[u8]),
-        row: RowId,
+        pending: RequestId,
         how: How,
         now: Time,
     ) {
-        self.pipelines.rows[row].question.ask = how.ask;
+        self.pipelines.requests[pending].question.ask = how.ask;
         let client = self.pipelines.clients.find_mut(id).expect("it has just asked");
         let pool = client.pool as usize;
         let gave_up = client.drops(request.quiet);
@@ -64,20 +64,20 @@ impl Proxy {
         self.pipelines.pools[pool].counters.add(Counter::KeysAsked, keys.len() as u64);
         if keys.len() > 1 {
             self.pipelines.pools[pool].counters.add(Counter::Fragments, keys.len() as u64);
-            self.pipelines.rows[row].open_slots(keys.len(), &mut self.pipelines.spares);
+            self.pipelines.requests[pending].open_slots(keys.len(), &mut self.pipelines.spares);
             if request.keep {
-                self.pipelines.rows[row].question.join(&keys);
+                self.pipelines.requests[pending].question.join(&keys);
             }
-            self.pipelines.account_row(row);
+            self.pipelines.account_request(pending);
         }
         // The extra part keeps a fault from completing the request before its last key is sent.
-        self.pipelines.rows[row].left = keys.len() as u32 + 1;
+        self.pipelines.requests[pending].left = keys.len() as u32 + 1;
         for (slot, span) in keys.iter().enumerate() {
             if bug!(DropFragment) && slot > 1 && slot + 1 == keys.len() {
-                self.pipelines.part_done(row);
+                self.pipelines.part_done(pending);
                 continue;
             }
-            let protocol = self.pipelines.rows[row].question.protocol;
+            let protocol = self.pipelines.requests[pending].question.protocol;
             let mut scratch = std::mem::take(&mut self.scratch);
             let key = protocol.key(request, head, *span, &mut scratch);
             let found = match self.link_for_key(pool, key, id, now) {
@@ -91,15 +91,17 @@ impl Proxy {
             match found {
                 Ok(link) if gave_up => {
                     let server = self.links.find(link).map(|link| link.server);
-                    self.pipelines.fail_key((row, slot as u32), server, Fault::Dropped);
+                    self.pipelines.fail_key((pending, slot as u32), server, Fault::Dropped);
                 }
                 Ok(link) => {
-                    self.ask_key(link, request, head, key, (row, slot as u32), how, now);
+                    self.ask_key(link, request, head, key, (pending, slot as u32), how, now);
                     if how.whole {
                         self.push_rest(link, (request, head), &keys, slot);
                     }
                 }
-                Err((server, fault)) => self.pipelines.fail_key((row, slot as u32), server, fault),
+                Err((server, fault)) => {
+                    self.pipelines.fail_key((pending, slot as u32), server, fault)
+                }
             }
             self.scratch = scratch;
         }
@@ -110,7 +112,7 @@ impl Proxy {
         if self.keys.capacity() > limits::KEYS_KEEP_MAX {
             self.keys = Vec::new();
         }
-        self.pipelines.part_done(row);
+        self.pipelines.part_done(pending);
     }
 
     /// Adds a key to the right batch of a link.
@@ -121,13 +123,13 @@ impl Proxy {
         request: &Request,
         head: &[u8],
         key: &[u8],
-        part: (RowId, u32),
+        part: (RequestId, u32),
         how: How,
         now: Time,
     ) {
         let How { ask, merge, idempotent, whole, .. } = how;
         let turn = self.turn;
-        let protocol = self.pipelines.rows[part.0].question.protocol;
+        let protocol = self.pipelines.requests[part.0].question.protocol;
         let spare = &mut self.spare_batches;
         let link = self.links.find_mut(id).expect("the router found it");
         let own_begins = !merge && link.own.is_none();
@@ -178,52 +180,60 @@ impl Proxy {
         (way, writes): (Way, bool),
         now: Time,
     ) {
-        let row = self.pipelines.enqueue(id, request, head);
-        self.pipelines.rows[row].writes = writes;
-        self.pipelines.rows[row].left = 1;
-        self.go(row, request, head, data, way, now);
+        let pending = self.pipelines.enqueue(id, request, head);
+        self.pipelines.requests[pending].writes = writes;
+        self.pipelines.requests[pending].left = 1;
+        self.go(pending, request, head, data, way, now);
     }
 
     /// Sends a request along its route, for the first time or once more.
     pub(super) fn go(
         &mut self,
-        row: RowId,
+        pending: RequestId,
         request: &Request,
         head: &[u8],
         data: Data<'_>,
         way: Way,
         now: Time,
     ) {
-        let (id, pool) = (self.pipelines.rows[row].client, self.pipelines.rows[row].pool as usize);
+        let (id, pool) = (
+            self.pipelines.requests[pending].client,
+            self.pipelines.requests[pending].pool as usize,
+        );
         let (ask, server) = match way {
             Way::Go { ask, server: Some(server) } => (ask, Some(server)),
             Way::Go { ask, server: None } => (ask, self.server_for(id, request, head)),
             Way::Fault(server, fault) => {
-                return self.pipelines.fail_part((row, 0), server, fault, false);
+                return self.pipelines.fail_part((pending, 0), server, fault, false);
             }
             // This happens only on a resend: a first attempt is read again, or put back.
             Way::Wait(server) => {
-                return self.pipelines.fail_part((row, 0), Some(server as u32), Fault::Down, false);
+                return self.pipelines.fail_part(
+                    (pending, 0),
+                    Some(server as u32),
+                    Fault::Down,
+                    false,
+                );
             }
             Way::Locate | Way::Spread => unreachable!("it is asked of one server"),
-            Way::Refused(refusal) => return self.pipelines.refuse(row, refusal),
-            Way::Apart(apart) => return self.refuse_apart(row, request, head, apart),
+            Way::Refused(refusal) => return self.pipelines.refuse(pending, refusal),
+            Way::Apart(apart) => return self.refuse_apart(pending, request, head, apart),
         };
-        self.pipelines.rows[row].question.ask = ask;
+        self.pipelines.requests[pending].question.ask = ask;
         let Some(server) = server else {
-            return self.pipelines.fail_part((row, 0), None, Fault::NoServer, false);
+            return self.pipelines.fail_part((pending, 0), None, Fault::NoServer, false);
         };
         if let Place::Nth(_) | Place::From(_) = request.place {
             let next = self.pipelines.pools[pool].place_from(server as u32 + 1);
-            let question = &mut self.pipelines.rows[row].question;
+            let question = &mut self.pipelines.requests[pending].question;
             (question.at, question.next) = (server as u32, next);
         }
         match self.link_for(pool, server, id, now) {
             Ok(_) if bug!(ForgetNoreply) && request.quiet == Quiet::Silent => {
-                self.pipelines.part_done(row);
+                self.pipelines.part_done(pending);
             }
-            Ok(link) => self.send(link, (row, 0), request, head, data, ask, now),
-            Err(fault) => self.pipelines.fail_part((row, 0), Some(server as u32), fault, false),
+            Ok(link) => self.send(link, (pending, 0), request, head, data, ask, now),
+            Err(fault) => self.pipelines.fail_part((pending, 0), Some(server as u32), fault, false),
         }
     }
 
@@ -260,19 +270,19 @@ impl Proxy {
         let servers = &self.pipelines.pools[pool].servers;
         let is_asked = |at: &usize| servers[*at].stage == Stage::Planned;
         let servers: Vec<usize> = (0..servers.len()).filter(is_asked).collect();
-        let row = self.pipelines.enqueue(id, request, head);
-        let entry = &mut self.pipelines.rows[row];
+        let pending = self.pipelines.enqueue(id, request, head);
+        let entry = &mut self.pipelines.requests[pending];
         (entry.question.ask, entry.question.gathers, entry.writes) = (ask, true, writes);
         if entry.question.protocol.forgets(&entry.question.asked()) {
             self.pipelines.pools[pool].lore.forget();
         }
         entry.left = servers.len() as u32 + 1;
         entry.open_slots(servers.len(), &mut self.pipelines.spares);
-        self.pipelines.account_row(row);
+        self.pipelines.account_request(pending);
         for (nth, server) in servers.into_iter().enumerate() {
-            let part = (row, nth as u32);
+            let part = (pending, nth as u32);
             match self.link_for(pool, server, id, now) {
-                Ok(_) if bug!(FlushOneServer) && nth > 0 => self.pipelines.part_done(row),
+                Ok(_) if bug!(FlushOneServer) && nth > 0 => self.pipelines.part_done(pending),
                 Ok(link) => {
                     let none = Data::Held(Outbox::default());
                     self.send(link, part, request, head, none, ask, now);
@@ -280,14 +290,14 @@ impl Proxy {
                 Err(fault) => self.pipelines.fail_part(part, Some(server as u32), fault, false),
             }
         }
-        self.pipelines.part_done(row);
+        self.pipelines.part_done(pending);
     }
 
     #[allow(clippy::too_many_arguments)]
     pub(super) fn send(
         &mut self,
         id: ConnId,
-        (row, slot): (RowId, u32),
+        (pending, slot): (RequestId, u32),
         request: &Request,
         head: &[u8],
         data: Data<'_>,
@@ -295,10 +305,10 @@ impl Proxy {
         now: Time,
     ) {
         #[cfg(seeded_bugs)]
-        self.remember(row, request, head, ask);
-        let protocol = self.pipelines.rows[row].question.protocol;
+        self.remember(pending, request, head, ask);
+        let protocol = self.pipelines.requests[pending].question.protocol;
         let link = self.links.find_mut(id).expect("the router found it");
-        let close_shared = self.pipelines.shares_batch(link, row);
+        let close_shared = self.pipelines.shares_batch(link, pending);
         let pool = &mut self.pipelines.pools[link.pool as usize];
         if close_shared {
             close(link, pool);
@@ -316,7 +326,7 @@ impl Proxy {
             }
         }
         protocol.write_tail(request, ask, link.out.copied());
-        link.launch(Cargo::Single(row, slot), ask, before, now);
+        link.launch(Cargo::Single(pending, slot), ask, before, now);
         pool.servers[link.server as usize].counters.add(ServerCounter::Messages, 1);
         self.mark_dirty(id);
     }
@@ -416,13 +426,13 @@ impl Proxy {
 
 impl crate::pipelines::Pipelines {
     /// Whether the client of a request has a get in a link's open batch.
-    fn shares_batch(&self, link: &Link, row: RowId) -> bool {
+    fn shares_batch(&self, link: &Link, pending: RequestId) -> bool {
         let Some(batch) = link.batch.as_ref().filter(|_| !bug!(MergeAcrossOwnWrite)) else {
             return false;
         };
-        let client = self.rows[row].client;
+        let client = self.requests[pending].client;
         self.clients.find(client).is_some_and(|client| client.batch_turn >= batch.turn)
-            && batch.entries.iter().any(|entry| self.rows[entry.row].client == client)
+            && batch.entries.iter().any(|entry| self.requests[entry.pending].client == client)
     }
 }
 
@@ -436,8 +446,8 @@ pub(super) fn close(link: &mut Link, pool: &mut crate::pool::Pool) {
 fn launch(link: &mut Link, batch: Box<Batch>, pool: &mut crate::pool::Pool) {
     let counters = &mut pool.servers[link.server as usize].counters;
     counters.add(ServerCounter::Messages, 1);
-    let first = batch.entries[0].row;
-    if batch.entries.iter().any(|entry| entry.row != first) {
+    let first = batch.entries[0].pending;
+    if batch.entries.iter().any(|entry| entry.pending != first) {
         counters.add(ServerCounter::Merged, batch.entries.len() as u64);
     }
     link.launch_batch(batch, pool.upstream);

@@ -24,10 +24,10 @@ impl Proxy {
         assert!(self.timers.len() <= timers_max, "timers do not pile up: {}", self.timers.len());
         let clients: usize = self.pipelines.clients.iter().map(|(_, client)| client.held).sum();
         let links: usize = self.links.iter().map(|(_, link)| link.held).sum();
-        let rows: usize = self.pipelines.rows.iter().map(|row| row.held).sum();
+        let requests: usize = self.pipelines.requests.iter().map(|pending| pending.held).sum();
         assert_eq!(
             self.pipelines.memory.held,
-            clients + links + rows,
+            clients + links + requests,
             "the memory account adds up"
         );
     }
@@ -35,7 +35,7 @@ impl Proxy {
     /// Returns the number of pending requests, of clients and of links. All are zero when nothing
     /// is left behind.
     pub fn census(&self) -> (usize, usize, usize) {
-        (self.pipelines.rows.len(), self.pipelines.clients.len(), self.links.len())
+        (self.pipelines.requests.len(), self.pipelines.clients.len(), self.links.len())
     }
 
     /// Whether a client's input waits although the client is read: the client waits, or has just
@@ -87,21 +87,24 @@ impl Proxy {
     fn check_pipelines(&self) {
         for (id, client) in self.pipelines.clients.iter() {
             let (mut depth, mut loud) = (0, 0);
-            let mut row = client.head;
-            while row != NONE {
-                let entry = &self.pipelines.rows[row];
+            let mut pending = client.head;
+            while pending != NONE {
+                let entry = &self.pipelines.requests[pending];
                 assert_eq!(entry.client, id, "a pipeline holds its own client's requests");
                 let quiet = entry.question.quiet;
                 assert_ne!(quiet, Quiet::Silent, "a silent request stands in no pipeline");
                 loud += u32::from(quiet == Quiet::Loud);
                 assert_ne!(entry.state, State::Free, "a pipeline holds requests in use");
                 assert_eq!(entry.state == State::Done, entry.left == 0);
-                assert!(row != client.head || entry.state == State::Waiting, "a done head leaves");
+                assert!(
+                    pending != client.head || entry.state == State::Waiting,
+                    "a done head leaves"
+                );
                 if entry.next == NONE {
-                    assert_eq!(client.tail, row, "the tail is the last");
+                    assert_eq!(client.tail, pending, "the tail is the last");
                 }
                 depth += 1;
-                row = entry.next;
+                pending = entry.next;
             }
             assert_eq!((depth, loud), (client.depth, client.loud));
             let settled = client.held == client.measure();
@@ -109,8 +112,8 @@ impl Proxy {
             let outstanding = (client.depth + client.silent) as usize;
             assert!(outstanding <= self.pipeline_ever, "the pipeline has a bound");
         }
-        for row in self.pipelines.rows.iter() {
-            assert_eq!(row.held, row.measure(), "a row's account is exact");
+        for pending in self.pipelines.requests.iter() {
+            assert_eq!(pending.held, pending.measure(), "a row's account is exact");
         }
     }
 
@@ -168,9 +171,9 @@ impl Proxy {
             let in_fetch = |body: &Body| body.entry.is_some() && body.unit == Unit::Key;
             parts += usize::from(link.body.as_ref().is_some_and(in_fetch));
         }
-        let owed: usize = self.pipelines.rows.iter().map(|row| row.left as usize).sum();
+        let owed: usize = self.pipelines.requests.iter().map(|pending| pending.left as usize).sum();
         parts += self.pipelines.clients.iter().filter(|(_, one)| one.barrier != NONE).count();
-        parts += self.pipelines.rows.iter().filter(|row| row.question.rests).count();
+        parts += self.pipelines.requests.iter().filter(|pending| pending.question.rests).count();
         assert_eq!(parts, owed, "each outstanding part is in exactly one queue");
     }
 }

@@ -10,7 +10,7 @@ use crate::fault::{Blame, Fault};
 use crate::id::ConnId;
 use crate::link::{Body, Cargo, Flight, Link, State, Unit};
 use crate::pool::{Hold, Stage};
-use crate::request::{NONE, RowId};
+use crate::request::{NONE, RequestId};
 use crate::timers::Due;
 use crate::{Action, Closed, Proxy, Time, limits};
 
@@ -33,9 +33,9 @@ impl Proxy {
                 self.silence_timer(pool as usize, server as usize, set, now);
             }
             Due::Probe { pool, server } => self.probe(pool as usize, server as usize, set, now),
-            Due::Again { row } => self.ask_anew(row, now),
-            Due::Retire { row } => self.end_retirement(row, set),
-            Due::Logins { row } => self.logins_timer(row, set),
+            Due::Again { pending } => self.ask_anew(pending, now),
+            Due::Retire { id } => self.end_retirement(id, set),
+            Due::Logins { id } => self.logins_timer(id, set),
             Due::Publish => {
                 self.publish_due = false;
                 self.publish();
@@ -127,11 +127,11 @@ impl Proxy {
         let link = self.links.find_mut(id).expect("the caller found it");
         let (server, batch) = (link.server, link.batch.take().expect("the caller looked"));
         let upstream = self.pipelines.pools[link.pool as usize].upstream;
-        let rows = &self.pipelines.rows;
-        let is_late = |entry: &Entry| now >= rows[entry.row].since.after(queue);
+        let requests = &self.pipelines.requests;
+        let is_late = |entry: &Entry| now >= requests[entry.pending].since.after(queue);
         let (kept, late) = batch.part(upstream, is_late);
         link.batch = kept.map(|mut kept| {
-            let oldest = kept.entries.iter().map(|entry| rows[entry.row].since).min();
+            let oldest = kept.entries.iter().map(|entry| requests[entry.pending].since).min();
             kept.since = oldest.expect("an empty batch is none");
             kept
         });
@@ -199,7 +199,7 @@ impl Proxy {
         if let Some(Body { entry: Some(entry), streams: true, .. }) = &body
             && !bug!(NeverCutOff)
         {
-            self.pipelines.cut_off(entry.row);
+            self.pipelines.cut_off(entry.pending);
         }
         // A value that had begun to arrive is outstanding again.
         if let Some(Body { entry: Some(_), unit: Unit::Key, .. }) = body
@@ -230,10 +230,10 @@ impl Proxy {
                 Cargo::Fetch(batch) if is_asked_again(&batch) => {
                     again.push(self.judge(batch, link.lane));
                 }
-                Cargo::Single(row, _)
-                    if fault == Fault::LinkLost && self.may_read_again(row, link.lane) =>
+                Cargo::Single(pending, _)
+                    if fault == Fault::LinkLost && self.may_read_again(pending, link.lane) =>
                 {
-                    reads.push(row);
+                    reads.push(pending);
                 }
                 _ => lost.push((flight, touched)),
             }
@@ -254,7 +254,8 @@ impl Proxy {
 
     /// Decides which outstanding keys of a batch may be sent once more.
     fn judge(&self, batch: Box<Batch>, lane: u16) -> (Box<Batch>, Vec<bool>) {
-        let may = batch.outstanding().map(|entry| self.may_ask_again(entry.row, lane)).collect();
+        let may =
+            batch.outstanding().map(|entry| self.may_ask_again(entry.pending, lane)).collect();
         (batch, may)
     }
 
@@ -266,9 +267,9 @@ impl Proxy {
         }
         match flight.cargo {
             Cargo::Fetch(batch) => self.fail_batch(batch, server, fault, sent),
-            Cargo::Single(row, slot) => {
-                let executed = sent && self.pipelines.rows[row].writes;
-                self.pipelines.fail_part((row, slot), Some(server), fault, executed);
+            Cargo::Single(pending, slot) => {
+                let executed = sent && self.pipelines.requests[pending].writes;
+                self.pipelines.fail_part((pending, slot), Some(server), fault, executed);
             }
             Cargo::Errand(_) => {}
         }
@@ -276,8 +277,8 @@ impl Proxy {
 
     pub(super) fn fail_batch(&mut self, batch: Box<Batch>, server: u32, fault: Fault, sent: bool) {
         for entry in batch.outstanding() {
-            let executed = sent && self.pipelines.rows[entry.row].writes;
-            self.pipelines.fail_part((entry.row, entry.slot), Some(server), fault, executed);
+            let executed = sent && self.pipelines.requests[entry.pending].writes;
+            self.pipelines.fail_part((entry.pending, entry.slot), Some(server), fault, executed);
         }
         self.recycle(batch);
     }
@@ -293,18 +294,18 @@ impl Proxy {
         for (batch, may) in again {
             let prefix = batch.prefix().to_vec();
             for (entry, may) in batch.outstanding().zip(may) {
-                let owner = self.pipelines.rows[entry.row].client;
-                let pool = self.pipelines.rows[entry.row].pool as usize;
+                let owner = self.pipelines.requests[entry.pending].client;
+                let pool = self.pipelines.requests[entry.pending].pool as usize;
                 let key = batch.key(*entry);
                 let link = if may { self.link_for_key(pool, key, owner, now).ok() } else { None };
                 let Some(link) = link else {
-                    self.pipelines.fail_key((entry.row, entry.slot), Some(server), fault);
+                    self.pipelines.fail_key((entry.pending, entry.slot), Some(server), fault);
                     continue;
                 };
-                self.pipelines.rows[entry.row].asked_again = true;
+                self.pipelines.requests[entry.pending].asked_again = true;
                 let entry_of = &mut self.pipelines.pools[pool].servers[server as usize];
                 entry_of.counters.add(Counter::AskedAgain, 1);
-                self.ask_once_more(link, &batch, &prefix, (entry.row, entry.slot), key, now);
+                self.ask_once_more(link, &batch, &prefix, (entry.pending, entry.slot), key, now);
             }
             self.recycle(batch);
         }
@@ -315,7 +316,7 @@ impl Proxy {
         id: ConnId,
         batch: &Batch,
         prefix: &[u8],
-        part: (RowId, u32),
+        part: (RequestId, u32),
         key: &[u8],
         now: Time,
     ) {
@@ -333,18 +334,19 @@ impl Proxy {
     }
 
     /// As `may_ask_again`, for a read that is kept until it is answered.
-    fn may_read_again(&self, id: RowId, lane: u16) -> bool {
-        let row = &self.pipelines.rows[id];
-        let is_read = !row.writes && !row.question.gathers && row.question.repeats.is_some();
+    fn may_read_again(&self, id: RequestId, lane: u16) -> bool {
+        let pending = &self.pipelines.requests[id];
+        let is_read =
+            !pending.writes && !pending.question.gathers && pending.question.repeats.is_some();
         is_read && self.may_ask_again(id, lane)
     }
 
     /// Sends reads whose link died once more.
-    fn read_again(&mut self, reads: Vec<RowId>, server: u32, now: Time) {
+    fn read_again(&mut self, reads: Vec<RequestId>, server: u32, now: Time) {
         for id in reads {
-            let row = &mut self.pipelines.rows[id];
-            (row.asked_again, row.question.rests) = (true, true);
-            let pool = &self.pipelines.pools[row.pool as usize];
+            let pending = &mut self.pipelines.requests[id];
+            (pending.asked_again, pending.question.rests) = (true, true);
+            let pool = &self.pipelines.pools[pending.pool as usize];
             pool.servers[server as usize].counters.add(Counter::AskedAgain, 1);
             self.ask_anew(id, now);
         }
@@ -353,30 +355,31 @@ impl Proxy {
     /// Whether a get may be sent once more. It must not have been sent again before, its client
     /// must be there with the same connection key, and that client must have sent no change after
     /// it: the second attempt must not see a state that the first could not have seen.
-    fn may_ask_again(&self, id: RowId, lane: u16) -> bool {
-        let row = &self.pipelines.rows[id];
-        let client = self.pipelines.clients.find(row.client);
+    fn may_ask_again(&self, id: RequestId, lane: u16) -> bool {
+        let pending = &self.pipelines.requests[id];
+        let client = self.pipelines.clients.find(pending.client);
         let is_there = client.is_some_and(|client| client.lane == lane || bug!(AskInOtherLane));
-        is_there && !row.asked_again && !self.has_changed_since(id)
+        is_there && !pending.asked_again && !self.has_changed_since(id)
     }
 
     /// Whether the client of a request has sent a change that is outstanding and may stand behind
     /// the request in a queue.
-    pub(super) fn has_changed_since(&self, id: RowId) -> bool {
-        let row = &self.pipelines.rows[id];
+    pub(super) fn has_changed_since(&self, id: RequestId) -> bool {
+        let pending = &self.pipelines.requests[id];
         // A client that has left sees nothing, and the entries behind its own may belong to others
         // by now.
-        let client = self.pipelines.clients.find(row.client).filter(|_| !bug!(AskAgainPastWrite));
+        let client =
+            self.pipelines.clients.find(pending.client).filter(|_| !bug!(AskAgainPastWrite));
         let Some(client) = client else { return false };
         if client.silent > 0 {
             return true;
         }
-        let mut later = row.next;
+        let mut later = pending.next;
         while later != NONE {
-            if self.pipelines.rows[later].writes {
+            if self.pipelines.requests[later].writes {
                 return true;
             }
-            later = self.pipelines.rows[later].next;
+            later = self.pipelines.requests[later].next;
         }
         false
     }

@@ -66,7 +66,7 @@ impl Proxy {
         let link = self.links.find(id).expect("the caller found it");
         let (pool, server) = (link.pool as usize, link.server as usize);
         let entry = &mut self.pipelines.pools[pool].servers[server];
-        let (id, ejected) = (entry.plan.id, entry.ejected);
+        let (server_id, ejected) = (entry.plan.id, entry.ejected);
         (entry.probe, entry.back_at) = (None, now);
         // Its failures are forgotten when it answers a request: many a sick server answers a probe.
         let was = std::mem::replace(&mut entry.health, Health::Ready);
@@ -75,13 +75,13 @@ impl Proxy {
             Some(place) => *place = Some(id),
             None => self.close_quietly(id),
         }
-        let report = Report::Answered { server: id, probe: true };
+        let report = Report::Answered { server: server_id, probe: true };
         self.pipelines.actions.push_back(Action::Report(report));
         if ejected && !bug!(ProbeOnce) {
             // It is probed until it is back in the ring, in case a report was lost.
             self.await_probe(pool, server, now);
         } else if was == Health::Down && !ejected {
-            self.pipelines.actions.push_back(Action::Log(Event::ServerBack { server: id }));
+            self.pipelines.actions.push_back(Action::Log(Event::ServerBack { server: server_id }));
         }
     }
 

@@ -27,7 +27,7 @@ use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::{Cargo, Flight, Link, State};
 use crate::pool::{Hold, Server};
-use crate::request::RowId;
+use crate::request::RequestId;
 use crate::timers::Due;
 use crate::{Proxy, Time};
 
@@ -184,16 +184,16 @@ impl Proxy {
             true => self.pipelines.clients.find(id).map(|client| client.awaited as usize),
             false => self.server_for(id, request, head),
         };
-        let row = self.pipelines.enqueue(id, request, head);
-        self.pipelines.rows[row].left = 1;
+        let pending = self.pipelines.enqueue(id, request, head);
+        self.pipelines.requests[pending].left = 1;
         if let Some(server) = server {
-            let pool = self.pipelines.rows[row].pool as usize;
+            let pool = self.pipelines.requests[pending].pool as usize;
             let counters = self.pipelines.pools[pool].servers[server].counters;
             counters.add(Counter::Held, 1);
             counters.add(Counter::Dropped, 1);
         }
         let fault = if server.is_some() { Fault::Dropped } else { Fault::NoServer };
-        self.pipelines.fail_part((row, 0), server.map(|at| at as u32), fault, false);
+        self.pipelines.fail_part((pending, 0), server.map(|at| at as u32), fault, false);
     }
 
     fn look_at_silence(&mut self, pool: usize, server: usize, at: Time) {
@@ -246,11 +246,11 @@ impl Proxy {
         let (now, hold_after) = (self.pipelines.now, self.pipelines.pools[pool].plan.hold_after);
         for id in self.links_of(pool, server) {
             let link = self.links.find_mut(id).expect("it has just been listed");
-            let rows = &self.pipelines.rows;
-            let is_it = |row: RowId| rows[row].abandoned || bug!(DropWaitedFor);
-            let all = |batch: &Batch| batch.outstanding().all(|entry| is_it(entry.row));
+            let requests = &self.pipelines.requests;
+            let is_it = |pending: RequestId| requests[pending].abandoned || bug!(DropWaitedFor);
+            let all = |batch: &Batch| batch.outstanding().all(|entry| is_it(entry.pending));
             let dropped = link.withdraw_where(|flight| match &flight.cargo {
-                Cargo::Single(row, _) => flight.held && is_it(*row),
+                Cargo::Single(pending, _) => flight.held && is_it(*pending),
                 Cargo::Fetch(batch) => flight.held && all(batch),
                 Cargo::Errand(_) => false,
             });

@@ -13,8 +13,8 @@ impl Proxy {
             let is_reading = client.state == State::Open && !client.paused && !client.held_back;
             is_reading && client.is_settled() && !client.is_mid_request()
         });
-        let rows = &self.pipelines.pools;
-        let passed = |client: &Client| client.passed(rows[client.pool as usize].plan.id);
+        let requests = &self.pipelines.pools;
+        let passed = |client: &Client| client.passed(requests[client.pool as usize].plan.id);
         let leaving: Vec<(ConnId, Passed)> =
             clients.take(max).map(|(id, client)| (id, passed(client))).collect();
         leaving.iter().for_each(|(id, _)| self.pipelines.drop_client(*id));

@@ -15,7 +15,7 @@ use crate::id::ConnId;
 use crate::link::{Cargo, Flight, State, Unit};
 use crate::pipelines::Value;
 use crate::plan::QuickAck;
-use crate::request::{NONE, Rows};
+use crate::request::{NONE, PendingRequests};
 use crate::{Action, Event, Proxy, Time, limits};
 
 /// The progress of one look at a link's bytes.
@@ -40,7 +40,7 @@ impl Proxy {
             Ok(()) => self.after_receive(id, source.bytes.len()),
             Err(why) => {
                 let Some(link) = self.links.find(id) else { return };
-                let server = self.pipelines.pools[link.pool as usize].row_of(link.server);
+                let server = self.pipelines.pools[link.pool as usize].request_of(link.server);
                 let event = Event::Poisoned { server, why };
                 self.pipelines.actions.push_back(Action::Log(event));
                 self.close_link(id, Fault::Poisoned, now);
@@ -132,11 +132,11 @@ impl Proxy {
             self.end_reply(id, item.kind, line, now);
             return Ok(Step::Used(line.len()));
         }
-        let (entry, unit) = whose(flight, &item, rest.bytes, &self.pipelines.rows, upstream)?;
+        let (entry, unit) = whose(flight, &item, rest.bytes, &self.pipelines.requests, upstream)?;
         let is_told =
-            unit != Unit::Errand && self.pipelines.rows[entry.row].question.is_told(asked);
+            unit != Unit::Errand && self.pipelines.requests[entry.pending].question.is_told(asked);
         if is_told && unit == Unit::Single {
-            self.pipelines.note_found(entry.row, &item, &rest.bytes[..item.head as usize]);
+            self.pipelines.note_found(entry.pending, &item, &rest.bytes[..item.head as usize]);
         }
         let len = usize::try_from(item.len()).map_err(|_| "a value larger than any memory")?;
         if len > rest.bytes.len() || item.kind == ItemKind::Part {
@@ -177,15 +177,15 @@ impl Proxy {
             Unit::Key => self.pipelines.hit(server, entry, value),
             Unit::Single => {
                 self.end_flight(id, ItemKind::Status, now);
-                match self.pipelines.rows[entry.row].question.gathers {
-                    true => self.pipelines.gathered((entry.row, entry.slot), server, value),
-                    false => self.pipelines.status(entry.row, server, value, has_body),
+                match self.pipelines.requests[entry.pending].question.gathers {
+                    true => self.pipelines.gathered((entry.pending, entry.slot), server, value),
+                    false => self.pipelines.status(entry.pending, server, value, has_body),
                 }
             }
             Unit::Batch => {
                 let flight = self.end_flight(id, ItemKind::Status, now);
                 let Cargo::Fetch(batch) = flight.cargo else { unreachable!("the caller looked") };
-                self.pipelines.gathered((entry.row, entry.slot), server, value);
+                self.pipelines.gathered((entry.pending, entry.slot), server, value);
                 self.pipelines.gathered_with(&batch);
                 self.recycle(batch);
             }
@@ -195,22 +195,24 @@ impl Proxy {
 
     /// The one reply to several keys has settled the first of them: settles the others.
     fn settle_others(&mut self, batch: &Batch) {
-        batch.entries.iter().skip(1).for_each(|entry| self.pipelines.part_done(entry.row));
+        batch.entries.iter().skip(1).for_each(|entry| self.pipelines.part_done(entry.pending));
     }
 
     /// Fails a request whose answer could not be kept.
     pub(super) fn drop_answer(&mut self, id: ConnId, now: Time) {
         let server = self.links.find(id).expect("the caller found it").server;
         let flight = self.end_flight(id, ItemKind::Status, now);
-        let (row, slot) = match &flight.cargo {
-            Cargo::Single(row, slot) => (*row, *slot),
-            Cargo::Fetch(batch) => (batch.entries[0].row, batch.entries[0].slot),
+        let (pending, slot) = match &flight.cargo {
+            Cargo::Single(pending, slot) => (*pending, *slot),
+            Cargo::Fetch(batch) => (batch.entries[0].pending, batch.entries[0].slot),
             Cargo::Errand(_) => return,
         };
-        let wrote = self.pipelines.rows[row].writes;
-        match self.pipelines.clients.find(self.pipelines.rows[row].client).is_none() {
-            true => self.pipelines.part_done(row),
-            false => self.pipelines.fail_part((row, slot), Some(server), Fault::OutOfMemory, wrote),
+        let wrote = self.pipelines.requests[pending].writes;
+        match self.pipelines.clients.find(self.pipelines.requests[pending].client).is_none() {
+            true => self.pipelines.part_done(pending),
+            false => {
+                self.pipelines.fail_part((pending, slot), Some(server), Fault::OutOfMemory, wrote)
+            }
         }
         if let Cargo::Fetch(batch) = flight.cargo {
             self.settle_others(&batch);
@@ -224,7 +226,7 @@ impl Proxy {
         let flight = self.end_flight(id, kind, now);
         match (flight.cargo, kind) {
             (Cargo::Fetch(batch), ItemKind::Error) if batch.whole => {
-                let part = (batch.entries[0].row, batch.entries[0].slot);
+                let part = (batch.entries[0].pending, batch.entries[0].slot);
                 self.pipelines.server_error(part, server, line);
                 self.settle_others(&batch);
                 self.recycle(batch);
@@ -236,9 +238,9 @@ impl Proxy {
                 }
                 self.recycle(batch);
             }
-            (Cargo::Single(row, slot), _) => {
-                if !self.excused(row, (id, server), line, now) {
-                    self.pipelines.server_error((row, slot), server, line);
+            (Cargo::Single(pending, slot), _) => {
+                if !self.excused(pending, (id, server), line, now) {
+                    self.pipelines.server_error((pending, slot), server, line);
                 }
             }
             (Cargo::Errand(_), _) => {}
@@ -279,10 +281,10 @@ impl Proxy {
         let alone = batch.entries.len() == 1;
         for entry in batch.outstanding() {
             // A read that changes something is never sent twice.
-            let again = Proxy::is_idempotent(&batch) && !self.has_changed_since(entry.row);
+            let again = Proxy::is_idempotent(&batch) && !self.has_changed_since(entry.pending);
             let link = self.links.find(id).expect("the caller found it");
             if alone || !again || !link.has_room(&self.pipelines.limits) {
-                self.pipelines.server_error((entry.row, entry.slot), link.server, line);
+                self.pipelines.server_error((entry.pending, entry.slot), link.server, line);
                 continue;
             }
             let link = self.links.find_mut(id).expect("the caller found it");
@@ -290,7 +292,7 @@ impl Proxy {
             let mut one = self.spare_batches.pop().unwrap_or_else(Batch::blank);
             one.open(batch.ask, batch.idempotent, self.turn, now);
             one.text.extend_from_slice(batch.prefix());
-            one.push(pool.upstream, batch.key(*entry), entry.row, entry.slot);
+            one.push(pool.upstream, batch.key(*entry), entry.pending, entry.slot);
             link.out.open(&mut self.pipelines.spares);
             link.launch_batch(one, pool.upstream);
             let counters = &mut pool.servers[link.server as usize].counters;
@@ -355,7 +357,7 @@ fn whose(
     flight: &mut Flight,
     item: &Item,
     bytes: &[u8],
-    rows: &Rows,
+    requests: &PendingRequests,
     upstream: &dyn Upstream,
 ) -> Result<(Entry, Unit), &'static str> {
     let key = item.key.of(bytes);
@@ -370,13 +372,13 @@ fn whose(
             let first = batch.entries[0];
             let elements = upstream.elements(&bytes[..item.head as usize]);
             let is_right = elements.is_some_and(|(_, count)| count == batch.entries.len() as u64);
-            match is_right || !rows[first.row].question.each || bug!(BelievePoison) {
+            match is_right || !requests[first.pending].question.each || bug!(BelievePoison) {
                 true => Ok((first, Unit::Batch)),
                 false => Err(WRONG_NUMBER),
             }
         }
-        (Cargo::Single(row, slot), ItemKind::Status | ItemKind::Part) => {
-            let question = &rows[*row].question;
+        (Cargo::Single(pending, slot), ItemKind::Status | ItemKind::Part) => {
+            let question = &requests[*pending].question;
             if let Some(expected) = question.elements {
                 let elements = upstream.elements(&bytes[..item.head as usize]);
                 let is_right = elements.is_some_and(|(_, count)| count == u64::from(expected));
@@ -385,12 +387,12 @@ fn whose(
                 }
             }
             match question.is_answer(item, &bytes[..item.head as usize]) {
-                true => Ok((Entry::of_row(*row, *slot), Unit::Single)),
+                true => Ok((Entry::of_request(*pending, *slot), Unit::Single)),
                 false => Err(NOT_ITS_OWN),
             }
         }
         (Cargo::Errand(_), ItemKind::Status | ItemKind::Part) => {
-            Ok((Entry::of_row(NONE, 0), Unit::Errand))
+            Ok((Entry::of_request(NONE, 0), Unit::Errand))
         }
         _ => Err(NO_ANSWER),
     }

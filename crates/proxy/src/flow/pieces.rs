@@ -38,8 +38,8 @@ pub(super) fn begin_body(
         left: item.body + item.trailer.len() as u64,
         end: End::default(),
     };
-    let is_there =
-        unit != Unit::Errand && pipelines.clients.find(pipelines.rows[entry.row].client).is_some();
+    let is_there = unit != Unit::Errand
+        && pipelines.clients.find(pipelines.requests[entry.pending].client).is_some();
     if is_there && pipelines.memory.has_room(item.len() as usize) {
         (body.shown, body.streams) =
             pipelines.begin_value(entry, (&item, asked), head, &mut body.data);
@@ -49,10 +49,10 @@ pub(super) fn begin_body(
         // outstanding.
         match (unit, is_there) {
             (Unit::Key, true) => {
-                let part = (entry.row, entry.slot);
+                let part = (entry.pending, entry.slot);
                 pipelines.fail_key(part, Some(link.server), Fault::OutOfMemory);
             }
-            (Unit::Key, false) => pipelines.part_done(entry.row),
+            (Unit::Key, false) => pipelines.part_done(entry.pending),
             _ => {}
         }
     }
@@ -79,17 +79,20 @@ impl Proxy {
         body.shown = Shown::Body { trailer: item.trailer };
         if let Some(entry) = body.entry {
             let len = usize::try_from(item.len()).map_err(|_| "a value larger than any memory")?;
-            let is_there =
-                self.pipelines.clients.find(self.pipelines.rows[entry.row].client).is_some();
+            let is_there = self
+                .pipelines
+                .clients
+                .find(self.pipelines.requests[entry.pending].client)
+                .is_some();
             if !is_there || !self.pipelines.memory.has_room(len) {
                 if body.streams && is_there {
-                    self.pipelines.cut_off(entry.row);
+                    self.pipelines.cut_off(entry.pending);
                 }
                 body.entry = None;
                 body.data.clear();
             } else if !body.streams && self.pipelines.may_stream(entry, body.data.len() + len) {
                 body.streams = true;
-                self.pipelines.begin_stream(entry.row, &mut body.data);
+                self.pipelines.begin_stream(entry.pending, &mut body.data);
             }
         }
         self.take_in(id, rest.part(0, item.head as usize));
@@ -127,7 +130,7 @@ impl Proxy {
         let link = self.links.find_mut(id).expect("the caller found it");
         let body = link.body.as_mut().expect("the caller looked");
         match body.entry {
-            Some(entry) if body.streams => self.pipelines.stream(entry.row, part),
+            Some(entry) if body.streams => self.pipelines.stream(entry.pending, part),
             Some(_) => {
                 body.data.open(&mut self.pipelines.spares);
                 body.data.keep(part);

@@ -356,15 +356,15 @@ impl Proxy {
         head: &[u8],
         (server, fault): (Option<u32>, Fault),
     ) {
-        let row = self.pipelines.enqueue(id, request, head);
-        let entry = &mut self.pipelines.rows[row];
+        let pending = self.pipelines.enqueue(id, request, head);
+        let entry = &mut self.pipelines.requests[pending];
         entry.left = 1;
         // Its latency counts as that of a change.
         entry.writes = matches!(
             request.class,
             Class::Split { writes: true, .. } | Class::Broadcast { writes: true, .. }
         );
-        self.pipelines.fail_part((row, 0), server, fault, false);
+        self.pipelines.fail_part((pending, 0), server, fault, false);
     }
 
     /// Joins consecutive quiet reads of one key into one read, with one pending request and one

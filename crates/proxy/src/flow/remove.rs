@@ -62,16 +62,16 @@ impl Proxy {
         }
         self.pass_over(id, request);
         // The request is answered in its own form, not in that of the removal.
-        let row = self.pipelines.enqueue(id, &Request { keep: true, ..*request }, head);
-        let entry = &mut self.pipelines.rows[row];
+        let pending = self.pipelines.enqueue(id, &Request { keep: true, ..*request }, head);
+        let entry = &mut self.pipelines.requests[pending];
         (entry.writes, entry.left) = (true, 1);
         entry.question.no_room = Some(no_room);
         match gave_up && request.quiet != Quiet::Silent {
             true => {
                 let server = self.server_for(id, &removal, &words).map(|at| at as u32);
-                self.pipelines.fail_part((row, 0), server, Fault::Dropped, false);
+                self.pipelines.fail_part((pending, 0), server, Fault::Dropped, false);
             }
-            false => self.go(row, &removal, &words, Data::Held(Outbox::default()), way, now),
+            false => self.go(pending, &removal, &words, Data::Held(Outbox::default()), way, now),
         }
         self.pipelines.spares.give(words);
         self.pause_if_full(id);

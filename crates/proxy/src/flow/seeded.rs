@@ -6,7 +6,7 @@ use crate::bug;
 use crate::fault::Fault;
 use crate::id::ConnId;
 use crate::link::{Cargo, Flight};
-use crate::request::{NONE, RowId, Rows, State};
+use crate::request::{NONE, PendingRequests, RequestId, State};
 use crate::{Proxy, Time};
 
 impl Proxy {
@@ -32,50 +32,52 @@ impl Proxy {
     }
 
     /// `ResendUpdate`, `WinTwice`: keeps the bytes for sending an update without data again.
-    pub(super) fn remember(&self, row: RowId, request: &Request, head: &[u8], ask: Ask) {
+    pub(super) fn remember(&self, pending: RequestId, request: &Request, head: &[u8], ask: Ask) {
         // The entry's last request may have left something.
-        bug::recall(row);
+        bug::recall(pending);
         let wins = bug!(WinTwice) && request.marks == Marks::Makes;
         if (bug!(ResendUpdate) || wins) && request.trailer.is_empty() {
-            let protocol = self.pipelines.rows[row].question.protocol;
+            let protocol = self.pipelines.requests[pending].question.protocol;
             let mut text = Vec::new();
             protocol.write_head(request, head, &self.keys, ask, &mut text);
-            bug::remember(row, text);
+            bug::remember(pending, text);
         }
     }
 
     /// `ResendUpdate`: sends a dead link's message again on a new one.
     pub(super) fn resend(&mut self, flight: &Flight, server: u32) -> bool {
-        let Cargo::Single(row, _) = flight.cargo else { return false };
-        let Some(text) = bug::recall(row) else { return false };
-        let (client, pool) =
-            (self.pipelines.rows[row].client, self.pipelines.rows[row].pool as usize);
+        let Cargo::Single(pending, _) = flight.cargo else { return false };
+        let Some(text) = bug::recall(pending) else { return false };
+        let (client, pool) = (
+            self.pipelines.requests[pending].client,
+            self.pipelines.requests[pending].pool as usize,
+        );
         let found = self.link_for(pool, server as usize, client, flight.since);
         let Ok(id) = found else { return false };
         let link = self.links.find_mut(id).expect("the router found it");
         let before = link.out.len();
         link.out.copy(&text);
-        link.launch(Cargo::Single(row, 0), flight.ask, before, flight.since);
+        link.launch(Cargo::Single(pending, 0), flight.ask, before, flight.since);
         self.mark_dirty(id);
         true
     }
 }
 
-impl Rows {
+impl PendingRequests {
     /// `LoseOpaque`: renders a request's answer as that of the one before it, if they are alike.
-    pub(crate) fn lose_opaque(&mut self, row: RowId, before: RowId) {
+    pub(crate) fn lose_opaque(&mut self, pending: RequestId, before: RequestId) {
         if !bug!(LoseOpaque) || before == NONE {
             return;
         }
         let head = self[before].question.head.clone();
-        let (own, other) = (&self[row].question, &self[before].question);
+        let (own, other) = (&self[pending].question, &self[before].question);
         if own.head.len() == head.len() && own.command == other.command {
-            self[row].question.head = head;
+            self[pending].question.head = head;
         }
     }
 
     /// `SwapReplies`: swaps the first two answers of a pipeline.
-    pub(crate) fn swap_replies(&mut self, first: RowId) {
+    pub(crate) fn swap_replies(&mut self, first: RequestId) {
         let second = self[first].next;
         if !bug!(SwapReplies) || second == NONE || self[second].state != State::Done {
             return;

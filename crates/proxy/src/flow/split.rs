@@ -63,17 +63,17 @@ impl Proxy {
         if client.drops(request.quiet) && matches!(way, Way::Go { .. } | Way::Refused(_)) {
             return self.drop_unasked(id, request, head);
         }
-        let row = self.pipelines.enqueue(id, request, head);
-        let entry = &mut self.pipelines.rows[row];
+        let pending = self.pipelines.enqueue(id, request, head);
+        let entry = &mut self.pipelines.requests[pending];
         entry.writes = writes;
         if let Way::Spread = way {
             (entry.question.gathers, entry.question.each) = (true, each);
             let how = How { ask, merge: false, idempotent, whole: true, sure: writes };
-            return self.ask_keys(id, (request, head), row, how, now);
+            return self.ask_keys(id, (request, head), pending, how, now);
         }
         entry.left = 1;
         entry.question.elements = each.then_some(self.keys.len() as u32);
-        self.go(row, request, head, Data::Held(Outbox::default()), way, now);
+        self.go(pending, request, head, Data::Held(Outbox::default()), way, now);
     }
 
     /// Returns the route of a change whose keys belong to several servers. Each link must have room
@@ -194,8 +194,8 @@ impl Proxy {
     ) {
         let link = self.links.find_mut(link).expect("the router found it");
         let batch = link.own.as_mut().expect("a key has just been added");
-        let row = batch.entries.last().expect("a key has just been added").row;
-        let protocol = self.pipelines.rows[row].question.protocol;
+        let pending = batch.entries.last().expect("a key has just been added").pending;
+        let protocol = self.pipelines.requests[pending].question.protocol;
         let nth = if bug!(ShiftRests) { (nth + 1) % keys.len() } else { nth };
         protocol.push_rest(request, head, keys, nth, &mut batch.text);
     }

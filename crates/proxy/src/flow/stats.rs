@@ -57,7 +57,7 @@ impl Proxy {
 
     /// Writes the gauges to the metrics registry.
     pub(crate) fn publish(&mut self) {
-        self.pipelines.rows.rest();
+        self.pipelines.requests.rest();
         self.pipelines.spares.rest();
         self.stirred = false;
         for server in self.pipelines.pools.iter_mut().flat_map(|pool| &mut pool.servers) {
@@ -78,7 +78,7 @@ impl Proxy {
         servers.filter(|one| one.stage != Stage::Vacant).for_each(Server::publish);
         let worker = self.pipelines.worker;
         worker.set(Worker::LinksNow, self.links.len() as u64);
-        worker.set(Worker::RequestsNow, self.pipelines.rows.len() as u64);
+        worker.set(Worker::RequestsNow, self.pipelines.requests.len() as u64);
         worker.set(Worker::HeldNow, self.pipelines.memory.held as u64);
     }
 

@@ -13,7 +13,7 @@ use shard::Distribution;
 
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::request::RowId;
+use crate::request::RequestId;
 use crate::{Action, Event, Proxy, Time};
 
 /// The route of a single request.
@@ -210,12 +210,12 @@ impl Proxy {
     /// Refuses a request whose keys belong to different servers; nothing was sent.
     pub(super) fn refuse_apart(
         &mut self,
-        row: RowId,
+        pending: RequestId,
         request: &Request,
         head: &[u8],
         apart: Apart,
     ) {
-        let entry = &mut self.pipelines.rows[row];
+        let entry = &mut self.pipelines.requests[pending];
         let protocol = entry.question.protocol;
         let mut decoded = [Vec::new(), Vec::new()];
         let [one, other] = &mut decoded;
@@ -228,7 +228,7 @@ impl Proxy {
         let apart = Answer::Apart { keys, servers, tag: pool.plan.hash_tag };
         entry.question.answer(&apart, &mut entry.error);
         pool.counters.add(Counter::Refused, 1);
-        self.pipelines.settle_error(row);
+        self.pipelines.settle_error(pending);
     }
 
     /// Returns the capabilities of a server. If they are unknown, a link to it is opened for the
@@ -295,9 +295,9 @@ impl Proxy {
         match request.marks {
             Marks::None => {}
             Marks::Makes => {
-                let row = entry.plan.id;
-                if !entry.marked && self.pipelines.sheet.total(row, Counter::Marks) == 0 {
-                    self.pipelines.actions.push_back(Action::Log(Event::Marked { pool: row }));
+                let pending = entry.plan.id;
+                if !entry.marked && self.pipelines.sheet.total(pending, Counter::Marks) == 0 {
+                    self.pipelines.actions.push_back(Action::Log(Event::Marked { pool: pending }));
                 }
                 entry.marked = true;
                 entry.counters.add(Counter::Marks, 1);

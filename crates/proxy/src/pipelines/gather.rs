@@ -10,78 +10,79 @@ use crate::batch::Batch;
 use crate::buffer::Outbox;
 use crate::fault::Fault;
 use crate::pool::Pool;
-use crate::request::{Kind, Origin, Row, RowId};
+use crate::request::{Kind, Origin, PendingRequest, RequestId};
 
 impl Pipelines {
     /// Keeps a server's whole reply, to be merged with those of others into one answer.
-    pub(crate) fn gathered(&mut self, (id, slot): (RowId, u32), server: u32, value: Value<'_>) {
-        let row = &mut self.rows[id];
-        let is_there = self.clients.find(row.client).is_some();
-        let fits = self.memory.has_room(value.len()) && row.has_room(value.len() + Origin::LEN_MAX);
+    pub(crate) fn gathered(&mut self, (id, slot): (RequestId, u32), server: u32, value: Value<'_>) {
+        let pending = &mut self.requests[id];
+        let is_there = self.clients.find(pending.client).is_some();
+        let fits =
+            self.memory.has_room(value.len()) && pending.has_room(value.len() + Origin::LEN_MAX);
         if is_there && !fits {
-            let writes = row.writes;
+            let writes = pending.writes;
             return self.fail_part((id, slot), Some(server), Fault::OutOfMemory, writes);
         }
         if is_there {
-            let plan = &self.pools[row.pool as usize].servers[server as usize].plan;
+            let plan = &self.pools[pending.pool as usize].servers[server as usize].plan;
             let origin = Origin { place: Some(server), label: &plan.label };
-            row.keep_part(slot, origin, |question, out| value.flatten((question, slot), out));
-            self.account_row(id);
+            pending.keep_part(slot, origin, |question, out| value.flatten((question, slot), out));
+            self.account_request(id);
         }
         self.part_done(id);
     }
 
     /// Puts the server's own error line in place of an answer.
-    pub(crate) fn server_error(&mut self, (id, slot): (RowId, u32), server: u32, line: &[u8]) {
-        let row = &mut self.rows[id];
-        if row.question.gathers {
+    pub(crate) fn server_error(&mut self, (id, slot): (RequestId, u32), server: u32, line: &[u8]) {
+        let pending = &mut self.requests[id];
+        if pending.question.gathers {
             return self.gathered_bad((id, slot), Some(server), Kind::Error, line);
         }
-        row.fail(slot, &Answer::Error(line));
+        pending.fail(slot, &Answer::Error(line));
         self.settle_error(id);
     }
 
     /// Keeps a server's error, to be merged with others' replies into one answer.
     pub(super) fn gathered_bad(
         &mut self,
-        (id, slot): (RowId, u32),
+        (id, slot): (RequestId, u32),
         server: Option<u32>,
         kind: Kind,
         text: &[u8],
     ) {
-        let row = &mut self.rows[id];
-        let pool = &self.pools[row.pool as usize];
+        let pending = &mut self.requests[id];
+        let pool = &self.pools[pending.pool as usize];
         let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
-        row.keep_bad_part(slot, Origin { place: server, label }, kind, text);
+        pending.keep_bad_part(slot, Origin { place: server, label }, kind, text);
         self.settle_error(id);
     }
 
     /// Settles a message of several keys: the reply to its first key answers the others as well.
     pub(crate) fn gathered_with(&mut self, batch: &Batch) {
         let first = batch.entries[0];
-        let row = &mut self.rows[first.row];
-        if row.question.each {
-            batch.entries[1..].iter().for_each(|entry| row.follow(entry.slot, first.slot));
+        let pending = &mut self.requests[first.pending];
+        if pending.question.each {
+            batch.entries[1..].iter().for_each(|entry| pending.follow(entry.slot, first.slot));
         }
         // All keys are of one request, so the request exists until the last of them is settled.
-        batch.entries[1..].iter().for_each(|entry| self.part_done(entry.row));
+        batch.entries[1..].iter().for_each(|entry| self.part_done(entry.pending));
     }
 }
 
 /// Makes one answer when every server has answered. The script cache may learn from it.
 pub(super) fn gather(
-    row: &mut Row,
+    pending: &mut PendingRequest,
     pool: &mut Pool,
     (sheet, uptime): (Sheet, u64),
     out: &mut Outbox,
 ) {
     let words = out.copied();
     let start = words.len();
-    let is_good = row.gather(&View { pool, sheet, uptime }, words);
+    let is_good = pending.gather(&View { pool, sheet, uptime }, words);
     let lore = &mut pool.lore;
-    let asked = row.question.asked();
-    let learnt = row.question.protocol.learn(&asked, &words[start..]).filter(|_| is_good);
-    if row.question.protocol.forgets(&asked) {
+    let asked = pending.question.asked();
+    let learnt = pending.question.protocol.learn(&asked, &words[start..]).filter(|_| is_good);
+    if pending.question.protocol.forgets(&asked) {
         // Once more, since a script that was being loaded meanwhile may have been learned.
         lore.forget();
     } else if let Some((name, text)) = learnt.filter(|_| !bug!(NeverLearn)) {

@@ -6,7 +6,7 @@ use proto::Quiet;
 use super::Pipelines;
 use crate::client::State as ClientState;
 use crate::id::ConnId;
-use crate::request::{NONE, RowId, State};
+use crate::request::{NONE, RequestId, State};
 use crate::{Action, Closed};
 
 impl Pipelines {
@@ -85,20 +85,20 @@ impl Pipelines {
         client.has_left = true;
         // A client that goes with input unread was waiting.
         let is_unread = !client.partial.is_empty();
-        let (mut row, mut last_loud) = (client.head, NONE);
-        while row != NONE {
-            if self.rows[row].question.quiet == Quiet::Loud {
-                last_loud = row;
+        let (mut pending, mut last_loud) = (client.head, NONE);
+        while pending != NONE {
+            if self.requests[pending].question.quiet == Quiet::Loud {
+                last_loud = pending;
             }
-            row = self.rows[row].next;
+            pending = self.requests[pending].next;
         }
-        row = client.head;
+        pending = client.head;
         let mut is_waited_for = is_unread || last_loud != NONE;
-        while row != NONE {
-            let entry = &mut self.rows[row];
+        while pending != NONE {
+            let entry = &mut self.requests[pending];
             entry.abandoned = is_waited_for || !entry.writes;
-            is_waited_for &= is_unread || row != last_loud || bug!(DropQuiet);
-            row = entry.next;
+            is_waited_for &= is_unread || pending != last_loud || bug!(DropQuiet);
+            pending = entry.next;
         }
     }
 
@@ -190,20 +190,20 @@ impl Pipelines {
 
     /// Forgets the requests of a pipeline that no client waits for any more. Their outstanding
     /// parts are settled without the client.
-    pub(super) fn forget_rows(&mut self, head: RowId, barrier: RowId) {
+    pub(super) fn forget_rows(&mut self, head: RequestId, barrier: RequestId) {
         if barrier != NONE {
             // Nothing else would complete it.
-            self.rows[barrier].left = 0;
-            self.rows.set_done(barrier);
+            self.requests[barrier].left = 0;
+            self.requests.set_done(barrier);
         }
-        let mut row = head;
-        while row != NONE {
-            let next = self.rows[row].next;
-            self.rows[row].client = ConnId::NOBODY;
-            if self.rows[row].state == State::Done {
-                self.free(row);
+        let mut pending = head;
+        while pending != NONE {
+            let next = self.requests[pending].next;
+            self.requests[pending].client = ConnId::NOBODY;
+            if self.requests[pending].state == State::Done {
+                self.free(pending);
             }
-            row = next;
+            pending = next;
         }
     }
 }

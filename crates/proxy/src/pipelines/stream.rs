@@ -8,7 +8,7 @@ use crate::batch::Entry;
 use crate::buffer::{Outbox, Source};
 use crate::client::{Client, State as ClientState};
 use crate::limits;
-use crate::request::{NONE, RowId};
+use crate::request::{NONE, RequestId};
 
 impl Pipelines {
     /// Takes the head of a value whose body is still to come: to the client at once, if it keeps up
@@ -21,11 +21,11 @@ impl Pipelines {
         head: Source<'_>,
         data: &mut Outbox,
     ) -> (Shown, bool) {
-        let row = &self.rows[entry.row];
-        let owner = row.client;
+        let pending = &self.requests[entry.pending];
+        let owner = pending.client;
         data.open(&mut self.spares);
-        let shown = match row.question.is_told(asked) {
-            true => row.question.translate(entry.slot, item, head.bytes, data.copied()),
+        let shown = match pending.question.is_told(asked) {
+            true => pending.question.translate(entry.slot, item, head.bytes, data.copied()),
             false => {
                 data.keep(head);
                 Shown::Body { trailer: item.trailer }
@@ -36,7 +36,7 @@ impl Pipelines {
         if streams {
             let client = self.clients.find_mut(owner).expect("the caller found it");
             client.learn(item.len() as usize);
-            self.begin_stream(entry.row, data);
+            self.begin_stream(entry.pending, data);
         }
         (shown, streams)
     }
@@ -44,17 +44,17 @@ impl Pipelines {
     /// Whether the client is to get this many bytes as a stream: it keeps up and awaits nothing
     /// else.
     pub(crate) fn may_stream(&self, entry: Entry, len: usize) -> bool {
-        let row = &self.rows[entry.row];
-        let is_next = |client: &&Client| client.head == entry.row && row.left == 1;
-        let client = self.clients.find(row.client).filter(is_next);
+        let pending = &self.requests[entry.pending];
+        let is_next = |client: &&Client| client.head == entry.pending && pending.left == 1;
+        let client = self.clients.find(pending.client).filter(is_next);
         len >= self.limits.stream_min
-            && row.slots.is_empty()
+            && pending.slots.is_empty()
             && client.is_some_and(|client| client.out.len() < limits::BACKLOG_MIN)
     }
 
     /// Starts to stream the answer to the client of a request; `data` is the part that is there.
-    pub(crate) fn begin_stream(&mut self, id: RowId, data: &mut Outbox) {
-        let owner = self.rows[id].client;
+    pub(crate) fn begin_stream(&mut self, id: RequestId, data: &mut Outbox) {
+        let owner = self.requests[id].client;
         let client = self.clients.find_mut(owner).expect("the caller found it");
         client.out.open(&mut self.spares);
         client.out.append(data);
@@ -63,8 +63,8 @@ impl Pipelines {
     }
 
     /// Passes on more of a value that is being streamed.
-    pub(crate) fn stream(&mut self, id: RowId, part: Source<'_>) {
-        let owner = self.rows[id].client;
+    pub(crate) fn stream(&mut self, id: RequestId, part: Source<'_>) {
+        let owner = self.requests[id].client;
         if let Some(client) = self.clients.find_mut(owner) {
             client.out.open(&mut self.spares);
             client.out.push(part);
@@ -74,8 +74,8 @@ impl Pipelines {
 
     /// Gives up a streamed value whose rest will not come. The client would take any further byte
     /// for a part of the value. So it gets what it was owed before, and is closed.
-    pub(crate) fn cut_off(&mut self, id: RowId) {
-        let owner = self.rows[id].client;
+    pub(crate) fn cut_off(&mut self, id: RequestId) {
+        let owner = self.requests[id].client;
         let Some(client) = self.clients.find_mut(owner) else { return };
         client.state = ClientState::Leaving;
         client.forget_input(&mut self.spares);
@@ -86,10 +86,10 @@ impl Pipelines {
         (client.head, client.tail) = (NONE, NONE);
         (client.depth, client.loud) = (0, 0);
         // Silent requests stand in no pipeline: they still belong to the client.
-        let mut row = head;
-        while row != NONE {
-            client.rows_held -= self.rows[row].held;
-            row = self.rows[row].next;
+        let mut pending = head;
+        while pending != NONE {
+            client.requests_held -= self.requests[pending].held;
+            pending = self.requests[pending].next;
         }
         self.forget_rows(head, barrier);
         self.spoke(owner);

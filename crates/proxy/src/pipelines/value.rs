@@ -5,7 +5,7 @@ use proto::{Item, Shown};
 
 use super::Pipelines;
 use crate::buffer::{Outbox, Source};
-use crate::request::{Question, RowId};
+use crate::request::{Question, RequestId};
 
 /// A server's reply to a request: the value of a key, or the one item of a single request.
 pub(crate) enum Value<'a> {
@@ -22,10 +22,10 @@ pub(crate) enum Value<'a> {
 
 impl Pipelines {
     /// Counts the hit or miss of a read that is answered by one item.
-    pub(crate) fn note_found(&mut self, id: RowId, item: &Item, head: &[u8]) {
-        let row = &self.rows[id];
-        if let Some(found) = row.question.found(item, head) {
-            let counters = &self.pools[row.pool as usize].counters;
+    pub(crate) fn note_found(&mut self, id: RequestId, item: &Item, head: &[u8]) {
+        let pending = &self.requests[id];
+        if let Some(found) = pending.question.found(item, head) {
+            let counters = &self.pools[pending.pool as usize].counters;
             counters.add(Counter::KeysAsked, 1);
             counters.add(if found { Counter::Hits } else { Counter::Misses }, 1);
         }

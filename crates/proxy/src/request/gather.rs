@@ -3,9 +3,9 @@
 
 use proto::{Answer, Ours, Part, Said};
 
-use super::{Question, Row, Slot};
+use super::{PendingRequest, Question, Slot};
 
-impl Row {
+impl PendingRequest {
     /// Keeps a server's whole reply until it is gathered.
     pub(crate) fn keep_part(
         &mut self,

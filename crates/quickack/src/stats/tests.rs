@@ -15,7 +15,7 @@ const SECOND: u64 = 1_700_000_000;
 
 fn plan() -> Plan {
     let server = |name: &str, label: &str| ServerPlan {
-        row: 0,
+        id: 0,
         name: name.to_string(),
         label: label.to_string(),
         weight: 1,
