@@ -39,13 +39,13 @@ pub(crate) struct Link {
     /// The handshake contains a login.
     pub(crate) login: bool,
     pub(crate) out: Outbox,
-    pub(crate) flights: VecDeque<Flight>,
+    pub(crate) outstanding: VecDeque<Message>,
     /// The open batch: gets of this turn that leave as one message.
     pub(crate) batch: Option<Box<Batch>>,
     /// A read that is not merged, while its keys are being added.
     pub(crate) own: Option<Box<Batch>>,
     /// The numbers of the internal commands among its messages.
-    pub(crate) errands: Vec<u64>,
+    pub(crate) internal: Vec<u64>,
     /// The number of gets among its messages.
     pub(crate) fetches: usize,
     /// Bytes that these gets hold until they are answered.
@@ -94,8 +94,8 @@ pub(crate) enum State {
 }
 
 /// One message in the queue or on the wire.
-pub(crate) struct Flight {
-    pub(crate) cargo: Cargo,
+pub(crate) struct Message {
+    pub(crate) payload: Payload,
     pub(crate) ask: Ask,
     /// The end of the message in the stream.
     pub(crate) end: u64,
@@ -106,12 +106,12 @@ pub(crate) struct Flight {
 }
 
 /// The payload of a message.
-pub(crate) enum Cargo {
+pub(crate) enum Payload {
     Fetch(Box<Batch>),
     /// A request, or the part of it with this number.
     Single(RequestId, u32),
     /// An internal command: no client waits for the reply. The number identifies the command.
-    Errand(u64),
+    Internal(u64),
 }
 
 /// A value that is arriving.
@@ -142,7 +142,7 @@ pub(crate) enum Unit {
     /// All keys of a message, which have one reply.
     Batch,
     /// An internal command, which is no client's.
-    Errand,
+    Internal,
 }
 
 impl Link {
@@ -155,10 +155,10 @@ impl Link {
             hello: Vec::new(),
             login: false,
             out: Outbox::default(),
-            flights: VecDeque::new(),
+            outstanding: VecDeque::new(),
             batch: None,
             own: None,
-            errands: Vec::new(),
+            internal: Vec::new(),
             fetches: 0,
             fetches_held: 0,
             done: 0,
@@ -192,23 +192,30 @@ impl Link {
 
     /// Whether the number of messages, and the bytes not handed over yet, are within bounds.
     pub(crate) fn has_room(&self, limits: &Limits) -> bool {
-        let fits = self.flights.len() < limits.link_queue && self.out.len() < limits.link_outbox;
+        let fits =
+            self.outstanding.len() < limits.link_queue && self.out.len() < limits.link_outbox;
         fits || bug!(NoQueueBound)
     }
 
     /// As `has_room`, for a request of at most this many messages.
     pub(crate) fn has_room_for(&self, messages: usize, limits: &Limits) -> bool {
-        let fits = self.flights.len() + messages <= limits.link_queue;
+        let fits = self.outstanding.len() + messages <= limits.link_queue;
         self.has_room(limits) && (fits || bug!(NoQueueBound))
     }
 
     /// Queues the bytes just written to the end of `out` as a message. `before` is the length of
     /// `out` before them.
-    pub(crate) fn launch(&mut self, cargo: Cargo, ask: Ask, before: usize, now: Time) {
+    pub(crate) fn launch(&mut self, payload: Payload, ask: Ask, before: usize, now: Time) {
         let len = self.out.len() - before;
         assert!(len > 0, "a message has bytes");
         self.queued += len as u64;
-        self.flights.push_back(Flight { cargo, ask, end: self.queued, since: now, held: false });
+        self.outstanding.push_back(Message {
+            payload,
+            ask,
+            end: self.queued,
+            since: now,
+            held: false,
+        });
     }
 
     /// Queues a whole get.
@@ -219,7 +226,7 @@ impl Link {
         self.fetches += 1;
         self.fetches_held += batch.held();
         let since = batch.latest;
-        self.launch(Cargo::Fetch(batch), ask, before, since);
+        self.launch(Payload::Fetch(batch), ask, before, since);
     }
 
     /// Whether the open batch is to leave at the end of a turn. While the server has as many gets
@@ -231,25 +238,25 @@ impl Link {
     }
 
     /// Removes the first message, whose reply is complete.
-    pub(crate) fn pop(&mut self) -> Flight {
-        let flight = self.flights.pop_front().expect("a reply belongs to a flight");
-        self.forget_cargo(&flight);
-        flight
+    pub(crate) fn pop(&mut self) -> Message {
+        let message = self.outstanding.pop_front().expect("a reply belongs to a flight");
+        self.forget_payload(&message);
+        message
     }
 
     #[cold]
-    fn forget_errand(&mut self, print: u64) {
-        self.errands.retain(|one| *one != print);
+    fn forget_internal(&mut self, print: u64) {
+        self.internal.retain(|one| *one != print);
     }
 
-    fn forget_cargo(&mut self, flight: &Flight) {
-        match &flight.cargo {
-            Cargo::Fetch(batch) => {
+    fn forget_payload(&mut self, message: &Message) {
+        match &message.payload {
+            Payload::Fetch(batch) => {
                 self.fetches -= 1;
                 self.fetches_held -= batch.held();
             }
-            Cargo::Errand(print) => self.forget_errand(*print),
-            Cargo::Single(..) => {}
+            Payload::Internal(print) => self.forget_internal(*print),
+            Payload::Single(..) => {}
         }
     }
 
@@ -268,8 +275,8 @@ impl Link {
             }
             State::Up => None,
         };
-        let pending = self.flights.get(self.first_pending());
-        let queued = pending.map(|flight| flight.since.after(timeouts.queue));
+        let pending = self.outstanding.get(self.first_pending());
+        let queued = pending.map(|message| message.since.after(timeouts.queue));
         let gathering = self.batch.as_ref().filter(|_| !bug!(GatherForEver));
         let gathering = gathering.map(|batch| batch.since.after(timeouts.queue));
         owed.into_iter().chain(queued).chain(gathering).min()
@@ -289,7 +296,7 @@ impl Link {
         if n == 0 {
             return;
         }
-        let first_was_whole = self.flights.front().is_some_and(|first| first.end <= self.sent);
+        let first_was_whole = self.outstanding.front().is_some_and(|first| first.end <= self.sent);
         if !self.is_waiting() || !first_was_whole && !bug!(BlameEarly) {
             self.since = now;
             self.owed = now;
@@ -319,8 +326,8 @@ impl Link {
     pub(crate) fn first_pending(&self) -> usize {
         // The message in which `sent` falls has begun to leave; it starts where the one before
         // ends.
-        let whole = self.flights.partition_point(|flight| flight.end <= self.sent);
-        let start = if whole == 0 { self.done } else { self.flights[whole - 1].end };
+        let whole = self.outstanding.partition_point(|message| message.end <= self.sent);
+        let start = if whole == 0 { self.done } else { self.outstanding[whole - 1].end };
         if start < self.sent { whole + 1 } else { whole }
     }
 
@@ -328,41 +335,41 @@ impl Link {
     pub(crate) fn begun(&self) -> usize {
         match self.first_pending() {
             0 => 0,
-            at => self.flights[at - 1].end.saturating_sub(self.sent) as usize,
+            at => self.outstanding[at - 1].end.saturating_sub(self.sent) as usize,
         }
     }
 
     /// Takes the messages `at..at + count`, none of them sent, out of the queue.
-    pub(crate) fn withdraw(&mut self, at: usize, count: usize) -> Vec<Flight> {
-        let from = if at == 0 { self.done } else { self.flights[at - 1].end };
+    pub(crate) fn withdraw(&mut self, at: usize, count: usize) -> Vec<Message> {
+        let from = if at == 0 { self.done } else { self.outstanding[at - 1].end };
         assert!(from >= self.sent, "what was sent cannot be taken back");
-        let taken: Vec<Flight> = self.flights.drain(at..at + count).collect();
-        taken.iter().for_each(|flight| self.forget_cargo(flight));
+        let taken: Vec<Message> = self.outstanding.drain(at..at + count).collect();
+        taken.iter().for_each(|message| self.forget_payload(message));
         let len = taken.last().map_or(0, |last| last.end - from);
         match (from - self.sent) as usize {
             0 => self.out.advance(len as usize),
             skip => self.out.cut(&[(skip, skip + len as usize)]),
         }
         self.queued -= len;
-        self.flights.iter_mut().skip(at).for_each(|flight| flight.end -= len);
+        self.outstanding.iter_mut().skip(at).for_each(|message| message.end -= len);
         taken
     }
 
     /// Takes the unsent messages that fit out of the queue, in their order.
-    pub(crate) fn withdraw_where(&mut self, fits: impl Fn(&Flight) -> bool) -> Vec<Flight> {
+    pub(crate) fn withdraw_where(&mut self, fits: impl Fn(&Message) -> bool) -> Vec<Message> {
         let first = self.first_pending();
-        let mut start = if first == 0 { self.done } else { self.flights[first - 1].end };
+        let mut start = if first == 0 { self.done } else { self.outstanding[first - 1].end };
         let (mut cuts, mut taken, mut gone) = (Vec::new(), Vec::new(), 0);
-        for mut flight in self.flights.split_off(first) {
-            let len = flight.end - start;
-            if fits(&flight) {
-                cuts.push(((start - self.sent) as usize, (flight.end - self.sent) as usize));
+        for mut message in self.outstanding.split_off(first) {
+            let len = message.end - start;
+            if fits(&message) {
+                cuts.push(((start - self.sent) as usize, (message.end - self.sent) as usize));
                 gone += len;
-                self.forget_cargo(&flight);
-                taken.push(flight);
+                self.forget_payload(&message);
+                taken.push(message);
             } else {
-                flight.end -= gone;
-                self.flights.push_back(flight);
+                message.end -= gone;
+                self.outstanding.push_back(message);
             }
             start += len;
         }
@@ -375,13 +382,13 @@ impl Link {
 
     /// Whether nothing waits on it to be sent or to be answered.
     pub(crate) fn is_idle(&self) -> bool {
-        self.flights.is_empty() && self.batch.is_none() && self.out.is_empty()
+        self.outstanding.is_empty() && self.batch.is_none() && self.out.is_empty()
     }
 
     /// Whether a reply has begun and is not complete.
     pub(crate) fn is_mid_reply(&self) -> bool {
-        let begun = match self.flights.front() {
-            Some(Flight { cargo: Cargo::Fetch(batch), .. }) => batch.cursor > 0,
+        let begun = match self.outstanding.front() {
+            Some(Message { payload: Payload::Fetch(batch), .. }) => batch.cursor > 0,
             _ => false,
         };
         let has_begun = self.progress != Progress::default() || self.body.is_some();

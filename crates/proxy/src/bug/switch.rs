@@ -125,7 +125,7 @@ pub enum Bug {
     /// A request is sent again whatever error its server returned.
     RepeatExecuted,
     /// The reply to an internal command is given to a client.
-    ErrandToClient,
+    InternalToClient,
     /// The script cache learns nothing.
     NeverLearn,
     /// A client that has turned its answers off gets them.
@@ -225,7 +225,7 @@ pub static BUGS: &[Bug] = &[
     Bug::NeverCutOff,
     Bug::AskInOtherLane,
     Bug::RepeatExecuted,
-    Bug::ErrandToClient,
+    Bug::InternalToClient,
     Bug::NeverLearn,
     Bug::IgnoreMute,
     Bug::SkipForEver,

@@ -21,7 +21,7 @@ use crate::buffer::Outbox;
 use crate::client::State as ClientState;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::Cargo;
+use crate::link::Payload;
 use crate::request::RequestId;
 use crate::timers::Due;
 use crate::{Proxy, Time, limits};
@@ -94,24 +94,24 @@ impl Proxy {
             return false;
         }
         let lore = &self.pipelines.pools[self.pipelines.requests[pending].pool as usize].lore;
-        let errands = &self.links.find(link).expect("it has just answered").errands;
+        let internal = &self.links.find(link).expect("it has just answered").internal;
         // Many requests of a pipeline may need the same script, so the cheap lookup comes first.
         let (print, is_on_its_way) = (Cell::new(0), Cell::new(false));
         let known = |name: &[u8]| {
             print.set(print_of(name));
-            is_on_its_way.set(errands.contains(&print.get()));
+            is_on_its_way.set(internal.contains(&print.get()));
             if is_on_its_way.get() { None } else { lore.find(name) }
         };
         let mut words = Vec::new();
         let asked = question.asked();
         let remedy = question.protocol.remedy(&asked, excuse, &known, &mut words);
-        let send = |ask| self.send_errand((link, pending), (ask, print.get()), &words, now);
+        let send = |ask| self.send_internal((link, pending), (ask, print.get()), &words, now);
         is_on_its_way.get() || remedy.is_some_and(send)
     }
 
     /// Sends a server an internal command, if its queue has room. Requests behind the command on
     /// this link find it done.
-    fn send_errand(
+    fn send_internal(
         &mut self,
         (id, _request): (ConnId, RequestId),
         (ask, print): (Ask, u64),
@@ -125,12 +125,13 @@ impl Proxy {
         let before = link.out.len();
         link.out.open(&mut self.pipelines.spares);
         link.out.copy(words);
-        let to_client = bug!(ErrandToClient);
-        let cargo = if to_client { Cargo::Single(_request, 0) } else { Cargo::Errand(print) };
-        if let Cargo::Errand(print) = cargo {
-            link.errands.push(print);
+        let to_client = bug!(InternalToClient);
+        let payload =
+            if to_client { Payload::Single(_request, 0) } else { Payload::Internal(print) };
+        if let Payload::Internal(print) = payload {
+            link.internal.push(print);
         }
-        link.launch(cargo, ask, before, now);
+        link.launch(payload, ask, before, now);
         let held = link.measure();
         self.pipelines.memory.change(&mut link.held, held);
         self.mark_dirty(id);

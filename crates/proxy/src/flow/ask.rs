@@ -13,7 +13,7 @@ use crate::batch::Batch;
 use crate::buffer::Outbox;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Cargo, Link, State};
+use crate::link::{Link, Payload, State};
 use crate::pipelines::VERSION;
 use crate::pool::Stage;
 use crate::request::RequestId;
@@ -326,7 +326,7 @@ impl Proxy {
             }
         }
         protocol.write_tail(request, ask, link.out.copied());
-        link.launch(Cargo::Single(pending, slot), ask, before, now);
+        link.launch(Payload::Single(pending, slot), ask, before, now);
         pool.servers[link.server as usize].counters.add(ServerCounter::Messages, 1);
         self.mark_dirty(id);
     }

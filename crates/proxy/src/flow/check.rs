@@ -47,7 +47,7 @@ impl Proxy {
 
     /// Returns the number of messages in the fullest queue of any link.
     pub fn longest_queue(&self) -> usize {
-        self.links.iter().map(|(_, link)| link.flights.len()).max().unwrap_or(0)
+        self.links.iter().map(|(_, link)| link.outstanding.len()).max().unwrap_or(0)
     }
 
     /// Panics if something waits on longer than it may. For when the timers that are due have been
@@ -55,7 +55,7 @@ impl Proxy {
     pub fn check_deadlines(&self, now: Time) {
         for (id, link) in self.links.iter() {
             let queue = self.pipelines.pools[link.pool as usize].plan.timeouts.queue;
-            let oldest = link.flights.get(link.first_pending()).map(|flight| flight.since);
+            let oldest = link.outstanding.get(link.first_pending()).map(|message| message.since);
             let is_over = |since: Time| now >= since.after(queue);
             let at = id.index();
             assert!(!oldest.is_some_and(is_over), "link {at}: a message waits since {oldest:?}");
@@ -160,10 +160,10 @@ impl Proxy {
             assert_eq!(link.owes, link.is_waiting(), "its server knows what it owes");
             assert_eq!(link.out.len() as u64, link.queued - link.sent, "unsent is what is queued");
             let mut end = link.done;
-            for flight in &link.flights {
-                assert!(flight.end > end, "flights follow each other");
-                end = flight.end;
-                parts += flight.parts();
+            for message in &link.outstanding {
+                assert!(message.end > end, "flights follow each other");
+                end = message.end;
+                parts += message.parts();
             }
             assert_eq!(end, link.queued, "the queue ends with its last flight");
             assert!(link.own.is_none(), "a request's own batch leaves with it");

@@ -8,7 +8,7 @@ use super::ask::close;
 use crate::batch::{Batch, Entry};
 use crate::fault::{Blame, Fault};
 use crate::id::ConnId;
-use crate::link::{Body, Cargo, Flight, Link, State, Unit};
+use crate::link::{Body, Link, Message, Payload, State, Unit};
 use crate::pool::{Hold, Stage};
 use crate::request::{NONE, RequestId};
 use crate::timers::Due;
@@ -78,16 +78,16 @@ impl Proxy {
     fn expire_pending(&mut self, id: ConnId, queue: u64, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
         let first = link.first_pending();
-        let late = |flight: &&Flight| now >= flight.since.after(queue);
-        let count = link.flights.iter().skip(first).take_while(late).count();
+        let late = |message: &&Message| now >= message.since.after(queue);
+        let count = link.outstanding.iter().skip(first).take_while(late).count();
         if count == 0 {
             return;
         }
         let server = link.server;
         self.stirred = true;
-        for flight in link.withdraw(first, count) {
-            let fault = if flight.held { Fault::Held } else { Fault::QueueTimeout };
-            self.fail_flight(flight, server, fault, false);
+        for message in link.withdraw(first, count) {
+            let fault = if message.held { Fault::Held } else { Fault::QueueTimeout };
+            self.fail_message(message, server, fault, false);
         }
         // The batch that waited behind them may have room now.
         self.mark_dirty(id);
@@ -203,7 +203,8 @@ impl Proxy {
         }
         // A value that had begun to arrive is outstanding again.
         if let Some(Body { entry: Some(_), unit: Unit::Key, .. }) = body
-            && let Some(Flight { cargo: Cargo::Fetch(batch), .. }) = link.flights.front_mut()
+            && let Some(Message { payload: Payload::Fetch(batch), .. }) =
+                link.outstanding.front_mut()
         {
             batch.cursor -= 1;
         }
@@ -223,19 +224,19 @@ impl Proxy {
             |batch: &Batch| fault == Fault::LinkLost && Proxy::is_idempotent(batch);
         let (mut again, mut reads, mut lost) = (Vec::new(), Vec::new(), Vec::new());
         let mut start = link.done;
-        for flight in std::mem::take(&mut link.flights) {
+        for message in std::mem::take(&mut link.outstanding) {
             let touched = start < link.sent && !bug!(ForgetSent);
-            start = flight.end;
-            match flight.cargo {
-                Cargo::Fetch(batch) if is_asked_again(&batch) => {
+            start = message.end;
+            match message.payload {
+                Payload::Fetch(batch) if is_asked_again(&batch) => {
                     again.push(self.judge(batch, link.lane));
                 }
-                Cargo::Single(pending, _)
+                Payload::Single(pending, _)
                     if fault == Fault::LinkLost && self.may_read_again(pending, link.lane) =>
                 {
                     reads.push(pending);
                 }
-                _ => lost.push((flight, touched)),
+                _ => lost.push((message, touched)),
             }
         }
         for batch in [link.own.take(), link.batch.take()].into_iter().flatten() {
@@ -245,8 +246,8 @@ impl Proxy {
                 self.fail_batch(batch, link.server, fault, false);
             }
         }
-        for (flight, touched) in lost {
-            self.fail_flight(flight, link.server, fault, touched);
+        for (message, touched) in lost {
+            self.fail_message(message, link.server, fault, touched);
         }
         self.ask_again(again, link.server, fault, now);
         self.read_again(reads, link.server, now);
@@ -260,18 +261,18 @@ impl Proxy {
     }
 
     /// Fails every request in a message.
-    pub(super) fn fail_flight(&mut self, flight: Flight, server: u32, fault: Fault, sent: bool) {
+    pub(super) fn fail_message(&mut self, message: Message, server: u32, fault: Fault, sent: bool) {
         #[cfg(seeded_bugs)]
-        if fault == Fault::LinkLost && sent && self.resend(&flight, server) {
+        if fault == Fault::LinkLost && sent && self.resend(&message, server) {
             return;
         }
-        match flight.cargo {
-            Cargo::Fetch(batch) => self.fail_batch(batch, server, fault, sent),
-            Cargo::Single(pending, slot) => {
+        match message.payload {
+            Payload::Fetch(batch) => self.fail_batch(batch, server, fault, sent),
+            Payload::Single(pending, slot) => {
                 let executed = sent && self.pipelines.requests[pending].writes;
                 self.pipelines.fail_part((pending, slot), Some(server), fault, executed);
             }
-            Cargo::Errand(_) => {}
+            Payload::Internal(_) => {}
         }
     }
 

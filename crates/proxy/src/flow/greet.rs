@@ -8,7 +8,7 @@ use proto::{Ask, Heard, Parsed, Skills};
 use crate::buffer::Source;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Flight, State};
+use crate::link::{Message, State};
 use crate::pool::Proof;
 use crate::{Action, Event, Proxy, Time, limits};
 
@@ -114,8 +114,8 @@ impl Proxy {
         let upstream = self.pipelines.pools[pool].upstream;
         for id in self.links_of(pool, server) {
             let link = self.links.find_mut(id).expect("it has just been listed");
-            let is_unfit = |flight: &Flight| !skills.include(upstream.needs(flight.ask));
-            if link.sent == 0 && link.flights.iter().any(is_unfit) {
+            let is_unfit = |message: &Message| !skills.include(upstream.needs(message.ask));
+            if link.sent == 0 && link.outstanding.iter().any(is_unfit) {
                 // The server is well, but another one.
                 link.proven = true;
                 self.close_link(id, Fault::LinkLost, now);
@@ -141,8 +141,8 @@ impl Proxy {
         let upstream = pool.upstream;
         let entry = &mut pool.servers[link.server as usize];
         let Proof::Open(times) = entry.proof else { return };
-        let mut sent = link.flights.iter().take_while(|flight| flight.end <= link.sent);
-        if !sent.any(|flight| !Skills::default().include(upstream.needs(flight.ask))) {
+        let mut sent = link.outstanding.iter().take_while(|message| message.end <= link.sent);
+        if !sent.any(|message| !Skills::default().include(upstream.needs(message.ask))) {
             return;
         }
         entry.proof = Proof::Open(times + 1);

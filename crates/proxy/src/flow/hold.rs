@@ -25,7 +25,7 @@ use proto::Request;
 use crate::batch::Batch;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Cargo, Flight, Link, State};
+use crate::link::{Link, Message, Payload, State};
 use crate::pool::{Hold, Server};
 use crate::request::RequestId;
 use crate::timers::Due;
@@ -81,12 +81,13 @@ impl Proxy {
         let link = self.links.find_mut(id).expect("the caller found it");
         let pool = &mut self.pipelines.pools[link.pool as usize];
         let Some(patience) = pool.plan.hold_after else { return };
-        let late = |flight: &&mut Flight| now >= flight.since.after(patience) && !flight.held;
-        let count = link.flights.iter_mut().filter(late).map(|flight| flight.held = true).count();
+        let late = |message: &&mut Message| now >= message.since.after(patience) && !message.held;
+        let count =
+            link.outstanding.iter_mut().filter(late).map(|message| message.held = true).count();
         let server = &mut pool.servers[link.server as usize];
         server.counters.add(Counter::Held, count as u64);
         // Some may have been held before, when the server was silent on another link.
-        let is_held = link.flights.iter().any(|flight| flight.held);
+        let is_held = link.outstanding.iter().any(|message| message.held);
         if is_held && server.silence.hold != Hold::Ending {
             server.silence.hold = Hold::Ending;
             self.waking.push((link.pool, link.server));
@@ -96,10 +97,10 @@ impl Proxy {
     /// Marks the messages queued for a silent server as held.
     pub(super) fn note_held(link: &mut Link, server: &Server) {
         if server.silence.hold == Hold::On {
-            let pending = link.flights.len() - link.first_pending();
-            let fresh = link.flights.iter_mut().rev().take(pending);
-            let fresh = fresh.take_while(|flight| !flight.held);
-            let count = fresh.map(|flight| flight.held = true).count();
+            let pending = link.outstanding.len() - link.first_pending();
+            let fresh = link.outstanding.iter_mut().rev().take(pending);
+            let fresh = fresh.take_while(|message| !message.held);
+            let count = fresh.map(|message| message.held = true).count();
             server.counters.add(Counter::Held, count as u64);
         }
     }
@@ -249,10 +250,10 @@ impl Proxy {
             let requests = &self.pipelines.requests;
             let is_it = |pending: RequestId| requests[pending].abandoned || bug!(DropWaitedFor);
             let all = |batch: &Batch| batch.outstanding().all(|entry| is_it(entry.pending));
-            let dropped = link.withdraw_where(|flight| match &flight.cargo {
-                Cargo::Single(pending, _) => flight.held && is_it(*pending),
-                Cargo::Fetch(batch) => flight.held && all(batch),
-                Cargo::Errand(_) => false,
+            let dropped = link.withdraw_where(|message| match &message.payload {
+                Payload::Single(pending, _) => message.held && is_it(*pending),
+                Payload::Fetch(batch) => message.held && all(batch),
+                Payload::Internal(_) => false,
             });
             let late =
                 |batch: &Batch| hold_after.is_some_and(|time| now >= batch.since.after(time));
@@ -264,8 +265,8 @@ impl Proxy {
             self.stirred = true;
             let counters = self.pipelines.pools[pool].servers[server].counters;
             counters.add(Counter::Dropped, count as u64);
-            for flight in dropped {
-                self.fail_flight(flight, server as u32, Fault::Dropped, false);
+            for message in dropped {
+                self.fail_message(message, server as u32, Fault::Dropped, false);
             }
             if let Some(batch) = gathering {
                 counters.add(Counter::Held, 1);

@@ -12,7 +12,7 @@ use crate::batch::{Batch, Entry};
 use crate::buffer::{Source, has_trailer};
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Cargo, Flight, State, Unit};
+use crate::link::{Message, Payload, State, Unit};
 use crate::pipelines::Value;
 use crate::plan::QuickAck;
 use crate::request::{NONE, PendingRequests};
@@ -106,14 +106,14 @@ impl Proxy {
     /// Pairs the next item, which belongs to the first outstanding message or to none.
     fn pair_item(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> Result<Step, &'static str> {
         let link = self.links.find_mut(id).expect("the caller found it");
-        let Some(flight) = link.flights.front_mut() else {
+        let Some(message) = link.outstanding.front_mut() else {
             return Err("a reply that was not asked for");
         };
-        if flight.end > link.sent {
+        if message.end > link.sent {
             return Err("a reply before its request was sent");
         }
         let upstream = self.pipelines.pools[link.pool as usize].upstream;
-        let asked = flight.ask;
+        let asked = message.ask;
         let item = match upstream.parse_reply(asked, &mut link.progress, rest.bytes) {
             Parsed::Incomplete => return Ok(Step::Incomplete),
             Parsed::Malformed(_) if bug!(BelievePoison) => return Ok(Step::Used(rest.bytes.len())),
@@ -126,15 +126,15 @@ impl Proxy {
         if link.body.is_some() {
             return self.pair_more(id, item, rest, now);
         }
-        let is_fetch = matches!(flight.cargo, Cargo::Fetch(_));
+        let is_fetch = matches!(message.payload, Payload::Fetch(_));
         if item.kind == ItemKind::Error || item.kind == ItemKind::End && is_fetch {
             let line = &rest.bytes[..item.head as usize];
             self.end_reply(id, item.kind, line, now);
             return Ok(Step::Used(line.len()));
         }
-        let (entry, unit) = whose(flight, &item, rest.bytes, &self.pipelines.requests, upstream)?;
-        let is_told =
-            unit != Unit::Errand && self.pipelines.requests[entry.pending].question.is_told(asked);
+        let (entry, unit) = whose(message, &item, rest.bytes, &self.pipelines.requests, upstream)?;
+        let is_told = unit != Unit::Internal
+            && self.pipelines.requests[entry.pending].question.is_told(asked);
         if is_told && unit == Unit::Single {
             self.pipelines.note_found(entry.pending, &item, &rest.bytes[..item.head as usize]);
         }
@@ -146,7 +146,7 @@ impl Proxy {
         if !has_trailer(&rest.bytes[..len], item.trailer) {
             // The cursor has passed this key, but the key has no value yet: it is outstanding
             // again.
-            if let Cargo::Fetch(batch) = &mut flight.cargo {
+            if let Payload::Fetch(batch) = &mut message.payload {
                 batch.cursor = batch.cursor.saturating_sub(1);
             }
             return Err("a value that does not have the length that its head gives");
@@ -176,20 +176,22 @@ impl Proxy {
         match unit {
             Unit::Key => self.pipelines.hit(server, entry, value),
             Unit::Single => {
-                self.end_flight(id, ItemKind::Status, now);
+                self.end_message(id, ItemKind::Status, now);
                 match self.pipelines.requests[entry.pending].question.gathers {
                     true => self.pipelines.gathered((entry.pending, entry.slot), server, value),
                     false => self.pipelines.status(entry.pending, server, value, has_body),
                 }
             }
             Unit::Batch => {
-                let flight = self.end_flight(id, ItemKind::Status, now);
-                let Cargo::Fetch(batch) = flight.cargo else { unreachable!("the caller looked") };
+                let message = self.end_message(id, ItemKind::Status, now);
+                let Payload::Fetch(batch) = message.payload else {
+                    unreachable!("the caller looked")
+                };
                 self.pipelines.gathered((entry.pending, entry.slot), server, value);
                 self.pipelines.gathered_with(&batch);
                 self.recycle(batch);
             }
-            Unit::Errand => drop(self.end_flight(id, ItemKind::Status, now)),
+            Unit::Internal => drop(self.end_message(id, ItemKind::Status, now)),
         }
     }
 
@@ -201,11 +203,11 @@ impl Proxy {
     /// Fails a request whose answer could not be kept.
     pub(super) fn drop_answer(&mut self, id: ConnId, now: Time) {
         let server = self.links.find(id).expect("the caller found it").server;
-        let flight = self.end_flight(id, ItemKind::Status, now);
-        let (pending, slot) = match &flight.cargo {
-            Cargo::Single(pending, slot) => (*pending, *slot),
-            Cargo::Fetch(batch) => (batch.entries[0].pending, batch.entries[0].slot),
-            Cargo::Errand(_) => return,
+        let message = self.end_message(id, ItemKind::Status, now);
+        let (pending, slot) = match &message.payload {
+            Payload::Single(pending, slot) => (*pending, *slot),
+            Payload::Fetch(batch) => (batch.entries[0].pending, batch.entries[0].slot),
+            Payload::Internal(_) => return,
         };
         let wrote = self.pipelines.requests[pending].writes;
         match self.pipelines.clients.find(self.pipelines.requests[pending].client).is_none() {
@@ -214,7 +216,7 @@ impl Proxy {
                 self.pipelines.fail_part((pending, slot), Some(server), Fault::OutOfMemory, wrote)
             }
         }
-        if let Cargo::Fetch(batch) = flight.cargo {
+        if let Payload::Fetch(batch) = message.payload {
             self.settle_others(&batch);
             self.recycle(batch);
         }
@@ -223,40 +225,40 @@ impl Proxy {
     /// Handles a line that ends a reply.
     pub(super) fn end_reply(&mut self, id: ConnId, kind: ItemKind, line: &[u8], now: Time) {
         let server = self.links.find(id).expect("the caller found it").server;
-        let flight = self.end_flight(id, kind, now);
-        match (flight.cargo, kind) {
-            (Cargo::Fetch(batch), ItemKind::Error) if batch.whole => {
+        let message = self.end_message(id, kind, now);
+        match (message.payload, kind) {
+            (Payload::Fetch(batch), ItemKind::Error) if batch.whole => {
                 let part = (batch.entries[0].pending, batch.entries[0].slot);
                 self.pipelines.server_error(part, server, line);
                 self.settle_others(&batch);
                 self.recycle(batch);
             }
-            (Cargo::Fetch(batch), ItemKind::Error) => self.ask_alone(id, batch, line, now),
-            (Cargo::Fetch(batch), _) => {
+            (Payload::Fetch(batch), ItemKind::Error) => self.ask_alone(id, batch, line, now),
+            (Payload::Fetch(batch), _) => {
                 for entry in batch.outstanding() {
                     self.pipelines.miss(*entry);
                 }
                 self.recycle(batch);
             }
-            (Cargo::Single(pending, slot), _) => {
+            (Payload::Single(pending, slot), _) => {
                 if !self.excused(pending, (id, server), line, now) {
                     self.pipelines.server_error((pending, slot), server, line);
                 }
             }
-            (Cargo::Errand(_), _) => {}
+            (Payload::Internal(_), _) => {}
         }
     }
 
     /// Takes the first outstanding message, whose reply is complete.
-    fn end_flight(&mut self, id: ConnId, kind: ItemKind, now: Time) -> Flight {
+    fn end_message(&mut self, id: ConnId, kind: ItemKind, now: Time) -> Message {
         let link = self.links.find_mut(id).expect("the caller found it");
-        let flight = link.pop();
-        link.land(flight.end, now);
+        let message = link.pop();
+        link.land(message.end, now);
         let batch_waits = link.batch.is_some();
         let (pool, server) = (link.pool as usize, link.server);
         let entry = &mut self.pipelines.pools[pool].servers[server as usize];
         entry.counters.add(Counter::Replies, 1);
-        entry.latency.record(now.since(flight.since));
+        entry.latency.record(now.since(message.since));
         let failed_before = entry.failures > 0;
         if kind == ItemKind::Error {
             entry.counters.add(Counter::Errors, 1);
@@ -265,13 +267,13 @@ impl Proxy {
             self.request_answered(pool, server as usize);
         }
         if kind == ItemKind::Status {
-            self.prove(pool, server as usize, flight.ask);
+            self.prove(pool, server as usize, message.ask);
         }
         self.note_owing(id, now);
         if batch_waits && !bug!(LeaveGathered) {
             self.mark_dirty(id);
         }
-        flight
+        message
     }
 
     /// Sends each unanswered key of a get alone, after an error line answered the whole get: one of
@@ -354,21 +356,21 @@ impl Proxy {
 /// Returns the entry and the unit that an item settles, and moves the message's cursor past a
 /// value.
 fn whose(
-    flight: &mut Flight,
+    message: &mut Message,
     item: &Item,
     bytes: &[u8],
     requests: &PendingRequests,
     upstream: &dyn Upstream,
 ) -> Result<(Entry, Unit), &'static str> {
     let key = item.key.of(bytes);
-    match (&mut flight.cargo, item.kind) {
-        (Cargo::Fetch(batch), ItemKind::Value) => {
+    match (&mut message.payload, item.kind) {
+        (Payload::Fetch(batch), ItemKind::Value) => {
             let found = batch.find(key).ok_or(NOT_ASKED)?;
             batch.skipped.extend_from_slice(&batch.entries[batch.cursor..found]);
             batch.cursor = found + 1;
             Ok((batch.entries[found], Unit::Key))
         }
-        (Cargo::Fetch(batch), ItemKind::Status | ItemKind::Part) if batch.whole => {
+        (Payload::Fetch(batch), ItemKind::Status | ItemKind::Part) if batch.whole => {
             let first = batch.entries[0];
             let elements = upstream.elements(&bytes[..item.head as usize]);
             let is_right = elements.is_some_and(|(_, count)| count == batch.entries.len() as u64);
@@ -377,7 +379,7 @@ fn whose(
                 false => Err(WRONG_NUMBER),
             }
         }
-        (Cargo::Single(pending, slot), ItemKind::Status | ItemKind::Part) => {
+        (Payload::Single(pending, slot), ItemKind::Status | ItemKind::Part) => {
             let question = &requests[*pending].question;
             if let Some(expected) = question.elements {
                 let elements = upstream.elements(&bytes[..item.head as usize]);
@@ -391,8 +393,8 @@ fn whose(
                 false => Err(NOT_ITS_OWN),
             }
         }
-        (Cargo::Errand(_), ItemKind::Status | ItemKind::Part) => {
-            Ok((Entry::of_request(NONE, 0), Unit::Errand))
+        (Payload::Internal(_), ItemKind::Status | ItemKind::Part) => {
+            Ok((Entry::of_request(NONE, 0), Unit::Internal))
         }
         _ => Err(NO_ANSWER),
     }
@@ -403,13 +405,13 @@ const WRONG_NUMBER: &str = "a different number of values than was asked for";
 const NOT_ITS_OWN: &str = "an answer with another key or opaque than was asked for";
 const NO_ANSWER: &str = "not a possible answer to what was asked";
 
-impl Flight {
+impl Message {
     /// Returns how many parts of requests wait for its reply.
     pub(super) fn parts(&self) -> usize {
-        match &self.cargo {
-            Cargo::Fetch(batch) => batch.outstanding().count(),
-            Cargo::Single(..) => 1,
-            Cargo::Errand(_) => 0,
+        match &self.payload {
+            Payload::Fetch(batch) => batch.outstanding().count(),
+            Payload::Single(..) => 1,
+            Payload::Internal(_) => 0,
         }
     }
 }

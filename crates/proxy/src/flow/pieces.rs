@@ -38,7 +38,7 @@ pub(super) fn begin_body(
         left: item.body + item.trailer.len() as u64,
         end: End::default(),
     };
-    let is_there = unit != Unit::Errand
+    let is_there = unit != Unit::Internal
         && pipelines.clients.find(pipelines.requests[entry.pending].client).is_some();
     if is_there && pipelines.memory.has_room(item.len() as usize) {
         (body.shown, body.streams) =
@@ -162,7 +162,7 @@ impl Proxy {
         match (entry, unit) {
             (Some(entry), _) => self.settle(id, (entry, unit), value, true, now),
             (None, Unit::Key) => {}
-            (None, Unit::Single | Unit::Batch | Unit::Errand) => self.drop_answer(id, now),
+            (None, Unit::Single | Unit::Batch | Unit::Internal) => self.drop_answer(id, now),
         }
     }
 }

@@ -5,7 +5,7 @@ use proto::{Ask, Marks, Request};
 use crate::bug;
 use crate::fault::Fault;
 use crate::id::ConnId;
-use crate::link::{Cargo, Flight};
+use crate::link::{Message, Payload};
 use crate::request::{NONE, PendingRequests, RequestId, State};
 use crate::{Proxy, Time};
 
@@ -14,11 +14,11 @@ impl Proxy {
     pub(super) fn give_up_first(&mut self, id: ConnId, now: Time) {
         let link = self.links.find_mut(id).expect("the caller found it");
         let server = link.server;
-        let Some(flight) = link.flights.pop_front() else { return };
-        link.done = flight.end.min(link.sent);
+        let Some(message) = link.outstanding.pop_front() else { return };
+        link.done = message.end.min(link.sent);
         link.since = now;
         self.note_owing(id, now);
-        self.fail_flight(flight, server, Fault::ReplyTimeout, true);
+        self.fail_message(message, server, Fault::ReplyTimeout, true);
         self.arm_link(id);
     }
 
@@ -45,19 +45,19 @@ impl Proxy {
     }
 
     /// `ResendUpdate`: sends a dead link's message again on a new one.
-    pub(super) fn resend(&mut self, flight: &Flight, server: u32) -> bool {
-        let Cargo::Single(pending, _) = flight.cargo else { return false };
+    pub(super) fn resend(&mut self, message: &Message, server: u32) -> bool {
+        let Payload::Single(pending, _) = message.payload else { return false };
         let Some(text) = bug::recall(pending) else { return false };
         let (client, pool) = (
             self.pipelines.requests[pending].client,
             self.pipelines.requests[pending].pool as usize,
         );
-        let found = self.link_for(pool, server as usize, client, flight.since);
+        let found = self.link_for(pool, server as usize, client, message.since);
         let Ok(id) = found else { return false };
         let link = self.links.find_mut(id).expect("the router found it");
         let before = link.out.len();
         link.out.copy(&text);
-        link.launch(Cargo::Single(pending, 0), flight.ask, before, flight.since);
+        link.launch(Payload::Single(pending, 0), message.ask, before, message.since);
         self.mark_dirty(id);
         true
     }

@@ -66,11 +66,11 @@ impl Proxy {
         for (_, link) in self.links.iter() {
             let server =
                 &mut self.pipelines.pools[link.pool as usize].servers[link.server as usize];
-            let pending = link.flights.len() - link.first_pending();
+            let pending = link.outstanding.len() - link.first_pending();
             server.now.links += u64::from(link.state == State::Up);
             server.now.pending += pending as u64;
             server.now.pending_bytes += link.out.len() as u64;
-            server.now.inflight += (link.flights.len() - pending) as u64;
+            server.now.inflight += (link.outstanding.len() - pending) as u64;
             server.now.inflight_bytes += link.sent - link.done;
         }
         let servers = self.pipelines.pools.iter().flat_map(|pool| &pool.servers);
