@@ -240,8 +240,8 @@ fn bend(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], dice: &mut Dice) {
         }
         7 => bytes.extend_from_slice(&corpus[dice.below(corpus.len())]),
         _ => {
-            let spaces = [1, 2, 100, 2040][dice.below(4)];
-            drop(bytes.splice(at..at, std::iter::repeat_n(b' ', spaces)));
+            let databases = [1, 2, 100, 2040][dice.below(4)];
+            drop(bytes.splice(at..at, std::iter::repeat_n(b' ', databases)));
         }
     }
 }

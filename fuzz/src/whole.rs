@@ -412,7 +412,7 @@ fn plan(is_redis: bool, dice: &mut Dice) -> Plan {
     let redis = proto::protocol("redis").expect("the table has the protocol");
     let protocol = if is_redis { redis } else { PROTOCOLS[0] };
     let mut pool = PoolPlan::new("pool", protocol, servers);
-    pool.spaces = 1 + dice.below(4) as u32;
+    pool.databases = 1 + dice.below(4) as u32;
     if dice.one_in(4) {
         pool.multi_key = MultiKey::Refuse;
     }

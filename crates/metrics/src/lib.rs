@@ -196,7 +196,7 @@ table! {
             "Links that the server closed without a reset; `link_lost_total` includes them.",
         LoginRefused "login_refused_total"
             "Links closed because the server refused the proxy's login.",
-        LaneRefused "lane_refused_total"
+        SetupRefused "setup_refused_total"
             "Links closed because the server refused the database or protocol version.",
         Poisoned "poisoned_total" "Links closed because of a reply that fits no request.",
         Down "refused_down_total" "Requests refused at once because the server was down.",

@@ -26,9 +26,9 @@ mod session;
 use std::borrow::Cow;
 
 pub use message::{
-    Answer, Ask, Asked, Carry, Class, Command, Excuse, Extra, Heard, Item, ItemKind, Lane, Local,
-    Make, Marks, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown, Skills,
-    Span,
+    Answer, Ask, Asked, Carry, Class, Command, ConnKey, Excuse, Extra, Heard, Item, ItemKind,
+    Local, Make, Marks, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown,
+    Skills, Span,
 };
 pub use part::{Ours, Part, Process, Said, Totals};
 pub use session::{Credentials, Ends, Facts, Login, Muted, Profile, Session, Turn};
@@ -65,8 +65,8 @@ pub trait Protocol: Sync {
     fn upstream(&self) -> &'static dyn Upstream;
 
     /// Returns the connection key with which a connection begins; its database is the default one.
-    fn lane(&self) -> Lane {
-        Lane::default()
+    fn conn_key(&self) -> ConnKey {
+        ConnKey::default()
     }
 
     /// Returns every command that it knows, including those that are refused. [`Request::command`]
@@ -255,11 +255,11 @@ pub trait Upstream: Sync {
 
     /// Writes the handshake for a new link. Its answer proves that the server is there, and shows
     /// the server's capabilities.
-    fn hello(&self, credentials: Option<&Credentials>, lane: Lane, out: &mut Vec<u8>);
+    fn hello(&self, credentials: Option<&Credentials>, conn_key: ConnKey, out: &mut Vec<u8>);
 
     /// Reads the answer to the handshake. `credentials` says that the handshake had some.
     /// `Malformed` gives the reason why the link is useless.
-    fn hear(&self, credentials: bool, lane: Lane, input: &[u8]) -> Parsed<Heard>;
+    fn hear(&self, credentials: bool, conn_key: ConnKey, input: &[u8]) -> Parsed<Heard>;
 
     /// Returns where the elements of a whole reply that is a list begin, and how many they are.
     fn elements(&self, _reply: &[u8]) -> Option<(usize, u64)> {

@@ -179,7 +179,7 @@ pub struct Request {
     pub stores: bool,
     pub place: Place,
     /// A database other than the client's that it accesses, if that is not the first.
-    pub space: u32,
+    pub database: u32,
     /// Length of the head.
     pub head: u32,
     /// Length of the body, without its trailer.
@@ -202,7 +202,7 @@ impl Request {
             repeat: false,
             stores: false,
             place: Place::Keys,
-            space: 0,
+            database: 0,
             head: 0,
             body: 0,
             trailer: b"",
@@ -304,11 +304,11 @@ impl Skills {
 /// The connection key. Links are shared only by requests with the same connection key, because the
 /// handshake on a link holds for everything that follows on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Lane {
+pub struct ConnKey {
     /// The version of the servers' protocol; 0 where there is only one.
-    pub dialect: u8,
+    pub proto_version: u8,
     /// The number of the database.
-    pub space: u32,
+    pub database: u32,
 }
 
 /// The reason of a retryable error: the server did nothing of the request, so it can be sent again.
@@ -397,7 +397,7 @@ pub enum Heard {
     /// The server refuses our credentials, or requires a login that we did not try.
     LoginRefused,
     /// The server refuses this connection key; otherwise it is well.
-    LaneRefused,
+    SetupRefused,
 }
 
 /// One item of a reply.

@@ -155,7 +155,7 @@ const TOLD_MAX: usize = 1000;
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::{Lane, Skills};
+    use crate::{ConnKey, Skills};
 
     /// A proxy without any facts.
     pub(crate) struct Nothing;
@@ -166,8 +166,8 @@ pub(crate) mod tests {
                 pool: "p",
                 version: "quickack-0.0.0",
                 skills: Some(Skills::default()),
-                spaces: 1,
-                lane: Lane::default(),
+                databases: 1,
+                conn_key: ConnKey::default(),
                 servers: 2,
                 clients: 0,
                 uptime_s: 0,

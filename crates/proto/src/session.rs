@@ -3,14 +3,14 @@
 
 use std::borrow::Cow;
 
-use crate::{Lane, Skills};
+use crate::{ConnKey, Skills};
 
 /// The settings that a connection has chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Session {
     /// Its number, which no other client of this proxy has. 0 until it is asked for.
     pub id: u64,
-    pub lane: Lane,
+    pub conn_key: ConnKey,
     pub muted: Muted,
     /// Its transaction was refused and is aborted. Every further request is refused until the
     /// client ends the transaction. A client that waits for that answer is closed.
@@ -53,9 +53,9 @@ pub struct Facts<'a> {
     /// The capabilities common to all servers whose capabilities are known.
     pub skills: Option<Skills>,
     /// The number of databases that may be chosen, from 0 on.
-    pub spaces: u32,
+    pub databases: u32,
     /// The connection key with which a connection to this pool begins.
-    pub lane: Lane,
+    pub conn_key: ConnKey,
     pub servers: usize,
     /// Clients of the pool, at all workers.
     pub clients: u64,

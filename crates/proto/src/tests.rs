@@ -23,8 +23,8 @@ const FACTS: Facts<'static> = Facts {
     pool: "cache",
     version: "0.1.0",
     skills: None,
-    spaces: 16,
-    lane: Lane { dialect: 2, space: 0 },
+    databases: 16,
+    conn_key: ConnKey { proto_version: 2, database: 0 },
     servers: 1,
     clients: 1,
     uptime_s: 1,
@@ -35,12 +35,12 @@ const FACTS: Facts<'static> = Facts {
 
 /// Returns the Redis protocol's answer to a local command, and the client's connection key after
 /// it.
-fn says(line: &str, facts: &Facts<'_>) -> (String, Lane) {
+fn says(line: &str, facts: &Facts<'_>) -> (String, ConnKey) {
     let (request, head) = inline(line);
-    let mut session = Session { lane: facts.lane, ..Session::default() };
+    let mut session = Session { conn_key: facts.conn_key, ..Session::default() };
     let mut out = Vec::new();
     REDIS.converse(&request, head.as_bytes(), &mut session, facts, &mut out);
-    (String::from_utf8(out).expect("an answer of ours is text"), session.lane)
+    (String::from_utf8(out).expect("an answer of ours is text"), session.conn_key)
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn what_a_protocol_does_not_know_is_nothing() {
         next: None,
     };
     let mut out = Vec::new();
-    assert_eq!(TEXT.lane(), Lane::default());
+    assert_eq!(TEXT.conn_key(), ConnKey::default());
     assert!(!TEXT.tells_ends(&request) && !TEXT.forgets(&asked));
     assert_eq!(TEXT.learn(&asked, b"STORED\r\n"), None);
     assert_eq!(TEXT.remedy(&asked, Excuse::Loading, &|_| Some(vec![1]), &mut out), None);
@@ -125,9 +125,12 @@ fn only_one_command_tells_where_a_connection_begins_and_ends() {
 
 #[test]
 fn a_database_is_chosen_by_a_plain_number_below_their_count() {
-    let lane = |space| Lane { dialect: 2, space };
-    for space in [0, 1, 9, 15] {
-        assert_eq!(says(&format!("SELECT {space}"), &FACTS), ("+OK\r\n".into(), lane(space)));
+    let conn_key = |database| ConnKey { proto_version: 2, database };
+    for database in [0, 1, 9, 15] {
+        assert_eq!(
+            says(&format!("SELECT {database}"), &FACTS),
+            ("+OK\r\n".into(), conn_key(database))
+        );
     }
     let integer = "-ERR value is not an integer or out of range\r\n";
     let invalid = "-ERR invalid DB index\r\n";
@@ -138,17 +141,17 @@ fn a_database_is_chosen_by_a_plain_number_below_their_count() {
         ("x", integer),
         ("9223372036854775808", integer),
     ] {
-        assert_eq!(says(&format!("SELECT {text}"), &FACTS), (words.into(), lane(0)), "{text}");
+        assert_eq!(says(&format!("SELECT {text}"), &FACTS), (words.into(), conn_key(0)), "{text}");
     }
     for text in ["16", "-1", "-0", "2147483647"] {
         let (words, now) = says(&format!("SELECT {text}"), &FACTS);
         assert!(words.starts_with("-ERR DB index is out of range"), "{text}: {words}");
-        assert_eq!(now, lane(0));
+        assert_eq!(now, conn_key(0));
     }
     for text in ["2147483648", "9223372036854775807"] {
         let (words, now) = says(&format!("SELECT {text}"), &FACTS);
         assert!(words.starts_with("-ERR") && words != invalid, "{text}: {words}");
-        assert_eq!(now, lane(0));
+        assert_eq!(now, conn_key(0));
     }
 }
 
@@ -156,7 +159,7 @@ fn a_database_is_chosen_by_a_plain_number_below_their_count() {
 #[test]
 fn resp3_is_given_where_every_known_server_has_it() {
     let skills = |resp3| Some(Skills { resp3, ..Skills::default() });
-    for (skills, line, dialect) in [
+    for (skills, line, proto_version) in [
         (None, "HELLO 3", Some(3)),
         (skills(true), "HELLO 3", Some(3)),
         (skills(false), "HELLO 3", None),
@@ -164,8 +167,8 @@ fn resp3_is_given_where_every_known_server_has_it() {
         (skills(false), "HELLO", Some(2)),
         (None, "HELLO 2", Some(2)),
     ] {
-        let (words, lane) = says(line, &Facts { skills, ..FACTS });
-        assert_eq!(words.starts_with("-NOPROTO"), dialect.is_none(), "{line}: {words}");
-        assert_eq!(lane.dialect, dialect.unwrap_or(2), "{line}: {words}");
+        let (words, conn_key) = says(line, &Facts { skills, ..FACTS });
+        assert_eq!(words.starts_with("-NOPROTO"), proto_version.is_none(), "{line}: {words}");
+        assert_eq!(conn_key.proto_version, proto_version.unwrap_or(2), "{line}: {words}");
     }
 }

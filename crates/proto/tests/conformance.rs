@@ -589,7 +589,7 @@ fn no_argument_can_forge_an_answer() {
 
 /// Returns whether the proxy answers by itself; checks that its answer is one whole value, or
 /// nothing.
-fn says_one_thing(protocol: &dyn Protocol, input: &[u8], dialect: u8) -> bool {
+fn says_one_thing(protocol: &dyn Protocol, input: &[u8], proto_version: u8) -> bool {
     let (outcome, _) = first(protocol, input, &mut Resume::default());
     let mut said = Vec::new();
     match outcome {
@@ -599,7 +599,7 @@ fn says_one_thing(protocol: &dyn Protocol, input: &[u8], dialect: u8) -> bool {
             protocol.answer(&nobody, &Answer::Refused(Refusal::Bad(why)), &mut said);
         }
         Parsed::Complete(request) => {
-            let mut session = transcript::session(protocol, dialect);
+            let mut session = transcript::session(protocol, proto_version);
             let head = &input[..request.head as usize];
             if transcript::own_word(protocol, &request, head, &mut session, &mut said).is_none() {
                 return false;

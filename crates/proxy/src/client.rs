@@ -6,7 +6,7 @@
 //!            (partial)   answers leave at the head only
 //! ```
 
-use proto::{Ends, Lane, Protocol, Quiet, Request, Resume, Session};
+use proto::{ConnKey, Ends, Protocol, Quiet, Request, Resume, Session};
 
 use crate::buffer::{Outbox, Spares};
 use crate::limits::Limits;
@@ -22,7 +22,7 @@ pub(crate) struct Client {
     /// It has sent something.
     pub(crate) spoke: bool,
     /// The index of its connection key.
-    pub(crate) lane: u16,
+    pub(crate) conn_key: u16,
     /// The session settings that it has chosen.
     pub(crate) session: Session,
     /// It has logged in. This stays, whatever becomes of the pool's users.
@@ -141,18 +141,18 @@ impl End {
 }
 
 impl Client {
-    /// Makes a client. `lane` is the connection key that it begins with, and its index.
+    /// Makes a client. `conn_key` is the connection key that it begins with, and its index.
     pub(crate) fn new(
         pool: u32,
         protocol: &'static dyn Protocol,
-        lane: (u16, Lane),
+        conn_key: (u16, ConnKey),
         limits: &Limits,
         since: Time,
     ) -> Client {
         Client {
             pool,
-            lane: lane.0,
-            session: Session { lane: lane.1, ..Session::default() },
+            conn_key: conn_key.0,
+            session: Session { conn_key: conn_key.1, ..Session::default() },
             state: State::Open,
             protocol,
             spoke: false,

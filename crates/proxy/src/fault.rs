@@ -31,7 +31,7 @@ pub enum Fault {
     Unable,
     Held,
     Dropped,
-    LaneRefused,
+    SetupRefused,
 }
 
 /// One entry of the table.
@@ -165,11 +165,11 @@ pub static FAULTS: &[Row] = &[
         "held back; the client that waited for the answer has disconnected and may ask again",
     ),
     row(
-        Fault::LaneRefused,
+        Fault::SetupRefused,
         Blame::Overload,
         "refuses this database, or this version of the protocol: not sent",
         "refuses this database, or this version of the protocol: not sent",
-        Some(Counter::LaneRefused),
+        Some(Counter::SetupRefused),
         "the link is closed; the server stays up for all other databases and versions",
     ),
 ];

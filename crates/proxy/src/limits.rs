@@ -69,12 +69,12 @@ pub const KEYS_KEEP_MAX: usize = 16 * 1024;
 /// Above the memory limit, a client may have this many unsent bytes before it is paused.
 pub const CLIENT_OUTBOX_SHORT: usize = 4 * 1024;
 /// Databases that clients may choose, unless the file says otherwise: Redis's own default.
-pub const SPACES_DEFAULT: u32 = 16;
+pub const DATABASES_DEFAULT: u32 = 16;
 /// Connection keys of a pool: the databases in use, times the protocol versions used in each. A
 /// server can have this many times its number of links.
-pub const LANES_MAX: usize = 64;
+pub const CONN_KEYS_MAX: usize = 64;
 /// How long a connection key that a server has refused is not tried again.
-pub const LANE_PAUSE_US: u64 = 1_000_000;
+pub const CONN_KEY_PAUSE_US: u64 = 1_000_000;
 /// Bytes of a local command.
 pub const OWN_LEN_MAX: usize = 64 * 1024;
 /// A request up to this length is kept until it is answered, so that it can be sent again after a

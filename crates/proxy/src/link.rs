@@ -32,7 +32,7 @@ pub(crate) struct Link {
     pub(crate) pool: u32,
     pub(crate) server: u32,
     /// The index of its connection key.
-    pub(crate) lane: u16,
+    pub(crate) conn_key: u16,
     pub(crate) state: State,
     /// Unsent bytes of the handshake, which goes ahead of everything.
     pub(crate) hello: Vec<u8>,
@@ -146,11 +146,11 @@ pub(crate) enum Unit {
 }
 
 impl Link {
-    pub(crate) fn new(pool: u32, (server, lane): (u32, u16), now: Time) -> Link {
+    pub(crate) fn new(pool: u32, (server, conn_key): (u32, u16), now: Time) -> Link {
         Link {
             pool,
             server,
-            lane,
+            conn_key,
             state: State::Connecting,
             hello: Vec::new(),
             login: false,

@@ -69,9 +69,9 @@ pub struct PoolPlan {
     /// The treatment of a request whose keys belong to several servers, where it could be split.
     pub multi_key: MultiKey,
     /// Databases that clients may choose, from 0 on.
-    pub spaces: u32,
-    /// The database in which a connection begins; less than `spaces`.
-    pub space: u32,
+    pub databases: u32,
+    /// The database in which a connection begins; less than `databases`.
+    pub database: u32,
     /// Commands that the operator names and the protocol does not know.
     pub extras: Vec<Extra>,
     /// The largest value, in bytes.
@@ -210,8 +210,8 @@ impl PoolPlan {
             merge_gets: true,
             partial: Partial::Error,
             multi_key: MultiKey::Split,
-            spaces: limits::SPACES_DEFAULT,
-            space: 0,
+            databases: limits::DATABASES_DEFAULT,
+            database: 0,
             extras: Vec::new(),
             allow: Vec::new(),
             server_login: None,

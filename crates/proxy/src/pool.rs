@@ -14,11 +14,11 @@
 //! back. A retired server gets nothing new; its outstanding requests are still answered.
 
 use metrics::{Counters, Latency, Recorder, Sheet};
-use proto::{Lane, Skills, Upstream};
+use proto::{ConnKey, Skills, Upstream};
 use shard::{Distribution, Node, Ring};
 
+use crate::conn_key::ConnKeys;
 use crate::id::ConnId;
-use crate::lane::Lanes;
 use crate::lore::Lore;
 use crate::plan::{PoolPlan, ServerPlan};
 use crate::request::{PendingRequest, UNTIMED};
@@ -34,7 +34,7 @@ pub(crate) struct Pool {
     pub(crate) marked: bool,
     /// A server keeps its index; the index of a vacant one is used again.
     pub(crate) servers: Vec<Server>,
-    pub(crate) lanes: Lanes,
+    pub(crate) conn_keys: ConnKeys,
     pub(crate) lore: Lore,
     pub(crate) stage: Stage,
     /// When clients that do not take their last answers are given up, if the pool has retired.
@@ -178,7 +178,7 @@ pub(crate) struct Now {
 impl Pool {
     pub(crate) fn new(plan: PoolPlan, sheet: &Sheet) -> Pool {
         assert_ne!(plan.id, 0, "a plan is numbered before it is played");
-        let lanes = Lanes::new(home(&plan));
+        let conn_keys = ConnKeys::new(home(&plan));
         let server =
             |one: &ServerPlan| Server::new(one.clone(), (1, plan.server_connections), sheet);
         let servers: Vec<Server> = plan.servers.iter().map(server).collect();
@@ -187,7 +187,7 @@ impl Pool {
             ring: ring(plan.distribution, &servers, &members),
             members,
             servers,
-            lanes,
+            conn_keys,
             lore: Lore::default(),
             stage: Stage::Planned,
             retire_at: Time(0),
@@ -220,22 +220,22 @@ impl Pool {
 
     /// Returns the index of a connection key, which is added if no client uses it. None: there are
     /// too many.
-    pub(crate) fn lane(&mut self, lane: Lane) -> Option<u16> {
-        if let Some(place) = self.lanes.find(lane) {
+    pub(crate) fn conn_key(&mut self, conn_key: ConnKey) -> Option<u16> {
+        if let Some(place) = self.conn_keys.find(conn_key) {
             return Some(place);
         }
         let is_unused = |place: u16| {
             let links = self.servers.iter().map(|one| one.links[usize::from(place)].iter());
             links.flatten().all(Option::is_none)
         };
-        let place = self.lanes.make(lane, is_unused)?;
+        let place = self.conn_keys.make(conn_key, is_unused)?;
         self.widen();
         Some(place)
     }
 
     /// Has new clients begin with the plan's connection key.
     pub(crate) fn settle_home(&mut self) {
-        self.lanes.set_home(home(&self.plan));
+        self.conn_keys.set_home(home(&self.plan));
         self.widen();
     }
 
@@ -243,7 +243,7 @@ impl Pool {
     fn widen(&mut self) {
         let places = vec![None; self.plan.server_connections];
         for server in &mut self.servers {
-            server.links.resize(self.lanes.len(), places.clone());
+            server.links.resize(self.conn_keys.len(), places.clone());
         }
     }
 
@@ -420,13 +420,13 @@ impl Server {
     }
 
     /// Notes that it refused a connection key, which is not tried again for a while.
-    pub(crate) fn note_refused(&mut self, lane: u16, now: Time) {
+    pub(crate) fn note_refused(&mut self, conn_key: u16, now: Time) {
         self.refused.retain(|(_, until)| *until > now);
-        self.refused.push((lane, now.after(limits::LANE_PAUSE_US)));
+        self.refused.push((conn_key, now.after(limits::CONN_KEY_PAUSE_US)));
     }
 
-    pub(crate) fn refuses(&self, lane: u16, now: Time) -> bool {
-        self.refused.iter().any(|(one, until)| *one == lane && *until > now)
+    pub(crate) fn refuses(&self, conn_key: u16, now: Time) -> bool {
+        self.refused.iter().any(|(one, until)| *one == conn_key && *until > now)
     }
 
     /// Forgets a link that has died.
@@ -456,8 +456,8 @@ impl Server {
 }
 
 /// Returns the connection key with which a client of this pool begins.
-fn home(plan: &PoolPlan) -> Lane {
-    Lane { space: plan.space, ..plan.protocol.lane() }
+fn home(plan: &PoolPlan) -> ConnKey {
+    ConnKey { database: plan.database, ..plan.protocol.conn_key() }
 }
 
 fn members(servers: &[Server]) -> Vec<Option<u32>> {

@@ -115,7 +115,7 @@ impl<'a> Scene<'a> {
             .collect();
         let protocol = proto::protocol("redis").expect("the table has the protocol");
         let mut pool = PoolPlan::new("pool", protocol, servers);
-        pool.spaces = 4;
+        pool.databases = 4;
         pool.server_connections = 1 + dice.below(2);
         if dice.one_in(2) {
             pool.allow = vec!["flushall".to_string(), "flushdb".to_string()];

@@ -2,8 +2,8 @@
 //! several replies are gathered into one value.
 
 use proto::{
-    Ask, Asked, Class, Facts, ItemKind, Lane, Ours, Parsed, Part, Progress, Protocol, Quiet, Said,
-    Skills, Totals,
+    Ask, Asked, Class, ConnKey, Facts, ItemKind, Ours, Parsed, Part, Progress, Protocol, Quiet,
+    Said, Skills, Totals,
 };
 
 use super::grammar;
@@ -151,8 +151,8 @@ impl Ours for Nothing {
             pool: "p",
             version: "quickack-0.0.0",
             skills: Some(Skills::default()),
-            spaces: 1,
-            lane: Lane::default(),
+            databases: 1,
+            conn_key: ConnKey::default(),
             servers: 3,
             clients: 0,
             uptime_s: 0,

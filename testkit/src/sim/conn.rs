@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use proto::Lane;
+use proto::ConnKey;
 use proxy::{ConnId, Time};
 
 pub struct Conn {
@@ -54,7 +54,7 @@ pub struct Conn {
     pub is_over: bool,
     /// Its connection key, once its handshake has been read; None if the protocol has no connection
     /// keys.
-    pub lane: Option<Lane>,
+    pub conn_key: Option<ConnKey>,
     /// It was opened to probe whether the server is back.
     pub is_probe: bool,
 }
@@ -84,7 +84,7 @@ impl Conn {
             executed: 0,
             writes: VecDeque::new(),
             is_over: false,
-            lane: None,
+            conn_key: None,
             is_probe: false,
         }
     }
@@ -123,13 +123,13 @@ impl Conn {
     }
 
     /// Returns the database selected on it.
-    pub fn space(&self) -> usize {
-        self.lane.map_or(0, |lane| lane.space as usize)
+    pub fn database(&self) -> usize {
+        self.conn_key.map_or(0, |conn_key| conn_key.database as usize)
     }
 
     /// Returns the protocol version used on it.
-    pub fn dialect(&self) -> u8 {
-        self.lane.map_or(0, |lane| lane.dialect)
+    pub fn proto_version(&self) -> u8 {
+        self.conn_key.map_or(0, |conn_key| conn_key.proto_version)
     }
 
     pub fn undelivered(&self) -> usize {

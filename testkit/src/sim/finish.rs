@@ -254,7 +254,7 @@ impl World {
         let talk = client.talk.as_mut().expect("it speaks Redis");
         talk.scan = None;
         // A server that is too old for the client's protocol version refuses a step of the scan.
-        if talk.dialect == 3 && servers.iter().any(|one| !one.has_meta) {
+        if talk.proto_version == 3 && servers.iter().any(|one| !one.has_meta) {
             return;
         }
         let (mut cursor, mut from, mut told) = (b"0".to_vec(), From::Start, u64::MAX);
@@ -273,14 +273,14 @@ impl World {
                 (cursor, from, told) = next;
                 continue;
             }
-            let (space, mut found) = (talk.space as usize, std::mem::take(&mut talk.found));
+            let (database, mut found) = (talk.database as usize, std::mem::take(&mut talk.found));
             found.sort_unstable();
             let model = &self.pools[pool];
             let servers = model.servers.iter().enumerate();
             let planned = servers.filter(|(_, one)| model.is_planned && model.has(one.id));
             let mut held: Vec<Vec<u8>> = planned
                 .flat_map(|(at, one)| one.redis.iter().map(move |redis| (at, redis)))
-                .flat_map(|(at, redis)| redis.keys(space, &model.keys, at))
+                .flat_map(|(at, redis)| redis.keys(database, &model.keys, at))
                 .collect();
             held.sort_unstable();
             // Without memory for an answer the scan ends with an error.

@@ -338,7 +338,7 @@ impl Judge<'_> {
         let is_overload =
             matches!(number.fault, Fault::OutOfMemory | Fault::QueueFull | Fault::Dropped);
         // The handshake of a server that was restarted long ago may arrive only now.
-        let is_unfit = matches!(number.fault, Fault::LinkLost | Fault::LaneRefused)
+        let is_unfit = matches!(number.fault, Fault::LinkLost | Fault::SetupRefused)
             && self.pool.servers.iter().any(|one| one.label == label && one.ever_lacked);
         assert!(!self.is_calm || is_overload || is_unfit, "{line:?} without any fault");
         self.summary.faults[number.fault as usize] += 1;
@@ -406,7 +406,7 @@ impl Judge<'_> {
             Fault::Dropped => self.may_be_dropped(server, expect),
             Fault::NoServer => unreachable!("it names no server"),
             // The server was or is too old for the request.
-            Fault::LaneRefused => server.ever_lacked,
+            Fault::SetupRefused => server.ever_lacked,
             Fault::LoginRefused => unreachable!("nobody logs in here"),
         }
     }
@@ -455,7 +455,7 @@ pub fn is_known_before(line: &str) -> bool {
         Fault::ConnectFailed,
         Fault::ConnectTimeout,
         Fault::LoginRefused,
-        Fault::LaneRefused,
+        Fault::SetupRefused,
         Fault::Unable,
     ];
     faults.iter().any(|fault| line.ends_with(&format!(": {}", fault.row().words)))

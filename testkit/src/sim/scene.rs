@@ -172,8 +172,8 @@ fn pool(random: &mut Random, at: usize, calm: bool, large: bool) -> PoolPlan {
     if word == "redis" {
         // The text outside the braces identifies the request of a key.
         plan.hash_tag = Some(*b"{}");
-        plan.spaces = random.range(1, 4) as u32;
-        plan.space = random.below(plan.spaces as usize) as u32;
+        plan.databases = random.range(1, 4) as u32;
+        plan.database = random.below(plan.databases as usize) as u32;
         plan.multi_key = if random.permille(100) { MultiKey::Refuse } else { MultiKey::Split };
     }
     plan.hash = *random.pick(&[Hash::Fnv64a, Hash::Md5, Hash::Crc16, Hash::Murmur]);

@@ -74,7 +74,7 @@ impl World {
         if self.pools[pool].is_redis {
             client.is_binary = false;
             let mut talk = Talk::new();
-            talk.space = self.pools[pool].plan.space;
+            talk.database = self.pools[pool].plan.database;
             client.talk = Some(Box::new(talk));
         }
         if client.reads_late {

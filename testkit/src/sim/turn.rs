@@ -320,7 +320,7 @@ impl World {
             if was_idle && conn.is_greeted && greetings.begin(&conn.input) {
                 // The next connection needs a new handshake.
                 conn.is_greeted = false;
-                conn.lane = None;
+                conn.conn_key = None;
             }
             // The server cannot answer before the kernel has accepted the whole message.
             if was_idle || was_begun || !conn.is_greeted {

@@ -157,14 +157,14 @@ impl World {
             server.ever_lacked = !server.has_meta;
         }
         for pool in pools.iter_mut().filter(|pool| pool.is_redis) {
-            let spaces = pool.plan.spaces as usize;
+            let databases = pool.plan.databases as usize;
             // An old server supports neither RESP3 nor `HELLO`.
             let is_old = random.permille(150);
             for server in &mut pool.servers {
                 let is_old = is_old && random.permille(500);
                 server.has_meta = !is_old;
                 server.ever_lacked = is_old;
-                server.redis = Some(Box::new(Model::new(pool.keys.len(), spaces, !is_old)));
+                server.redis = Some(Box::new(Model::new(pool.keys.len(), databases, !is_old)));
             }
         }
         let book = Book::new(pools.iter().map(|pool| pool.keys.len()));

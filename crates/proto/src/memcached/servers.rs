@@ -3,7 +3,7 @@
 use super::{commands, reply};
 use crate::scan;
 use crate::{
-    Ask, Credentials, Heard, Item, ItemKind, Lane, Parsed, Progress, Resume, Skills, Upstream,
+    Ask, ConnKey, Credentials, Heard, Item, ItemKind, Parsed, Progress, Resume, Skills, Upstream,
 };
 
 /// The longest line of a `gat` or `gats` that we send.
@@ -61,7 +61,7 @@ impl Upstream for Servers {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn hello(&self, credentials: Option<&Credentials>, _lane: Lane, out: &mut Vec<u8>) {
+    fn hello(&self, credentials: Option<&Credentials>, _conn_key: ConnKey, out: &mut Vec<u8>) {
         if let Some(Credentials { name, password }) = credentials {
             let len = name.len() + 1 + password.len();
             // A server without logins takes this for an item, which must never be found. So the
@@ -72,7 +72,7 @@ impl Upstream for Servers {
         out.extend_from_slice(b"version\r\n");
     }
 
-    fn hear(&self, credentials: bool, _lane: Lane, input: &[u8]) -> Parsed<Heard> {
+    fn hear(&self, credentials: bool, _conn_key: ConnKey, input: &[u8]) -> Parsed<Heard> {
         let (mut at, mut progress) = (0, Progress::default());
         if credentials {
             match reply::parse(Ask { command: commands::SET }, &mut progress, input) {
@@ -137,7 +137,7 @@ mod tests {
             ("VERSION unknown\r\n", false),
             ("ERROR\r\n", false),
         ] {
-            let heard = Servers.hear(false, Lane::default(), line.as_bytes());
+            let heard = Servers.hear(false, ConnKey::default(), line.as_bytes());
             let skills = Skills { meta: has, ..Skills::default() };
             let welcome = Heard::Welcome { len: line.len(), skills };
             assert_eq!(heard, Parsed::Complete(welcome), "{line}");
@@ -147,11 +147,11 @@ mod tests {
     #[test]
     fn an_error_in_answer_to_version_teaches_nothing() {
         for line in ["SERVER_ERROR out of memory\r\n", "CLIENT_ERROR line too long\r\n"] {
-            let heard = Servers.hear(false, Lane::default(), line.as_bytes());
+            let heard = Servers.hear(false, ConnKey::default(), line.as_bytes());
             assert_eq!(heard, Parsed::Malformed(NO_VERSION), "{line}");
             let after_login = format!("STORED\r\n{line}");
             assert_eq!(
-                Servers.hear(true, Lane::default(), after_login.as_bytes()),
+                Servers.hear(true, ConnKey::default(), after_login.as_bytes()),
                 heard,
                 "{line}"
             );
@@ -162,13 +162,13 @@ mod tests {
     fn a_login_comes_before_everything_and_is_taken_or_refused() {
         let (name, password) = ("anna".to_string(), "se cret".to_string());
         let mut said = Vec::new();
-        Servers.hello(Some(&Credentials { name, password }), Lane::default(), &mut said);
+        Servers.hello(Some(&Credentials { name, password }), ConnKey::default(), &mut said);
         let hello = "set quickack:login 0 -1 12\r\nanna se cret\r\nversion\r\n";
         assert_eq!(String::from_utf8_lossy(&said), hello);
         let whole = "STORED\r\nVERSION 1.6.18\r\n";
         for len in 0..whole.len() {
             assert_eq!(
-                Servers.hear(true, Lane::default(), &whole.as_bytes()[..len]),
+                Servers.hear(true, ConnKey::default(), &whole.as_bytes()[..len]),
                 Parsed::Incomplete,
                 "{len}"
             );
@@ -176,7 +176,7 @@ mod tests {
         let welcome =
             Heard::Welcome { len: whole.len(), skills: Skills { meta: true, ..Skills::default() } };
         assert_eq!(
-            Servers.hear(true, Lane::default(), whole.as_bytes()),
+            Servers.hear(true, ConnKey::default(), whole.as_bytes()),
             Parsed::Complete(welcome)
         );
         // A server that answers each line, and memcached 1.6.18, which loses all answers but the
@@ -184,7 +184,7 @@ mod tests {
         let each = "CLIENT_ERROR authentication failure\r\nCLIENT_ERROR unauthenticated\r\n";
         let last = "CLIENT_ERROR unauthenticated\r\n";
         for (tried, words) in [(true, each), (true, last), (false, last)] {
-            let heard = Servers.hear(tried, Lane::default(), words.as_bytes());
+            let heard = Servers.hear(tried, ConnKey::default(), words.as_bytes());
             assert_eq!(heard, Parsed::Complete(Heard::LoginRefused), "{tried} {words}");
         }
     }

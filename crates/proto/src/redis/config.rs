@@ -33,7 +33,7 @@ struct Setting<'a> {
 /// Writes the answer, if at least one server replied.
 pub(super) fn gather(parts: &[Part<'_>], ours: &dyn Ours, out: &mut Vec<u8>) -> Option<()> {
     let first = parts.iter().find_map(Part::reply)?;
-    let dialect = if first.starts_with(b"%") { 3 } else { 2 };
+    let proto_version = if first.starts_with(b"%") { 3 } else { 2 };
     let mut settings: Vec<Setting<'_>> = Vec::new();
     let mut places = HashMap::new();
     let mut unanswered: Vec<String> = Vec::new();
@@ -49,12 +49,12 @@ pub(super) fn gather(parts: &[Part<'_>], ours: &dyn Ours, out: &mut Vec<u8>) -> 
     }
     let is = |name: &[u8], other: &str| name.eq_ignore_ascii_case(other.as_bytes());
     settings.retain(|one| !SECRETS.iter().any(|secret| is(one.name, secret)));
-    words::open_map(settings.len() + usize::from(!unanswered.is_empty()), dialect, out);
+    words::open_map(settings.len() + usize::from(!unanswered.is_empty()), proto_version, out);
     for Setting { name, values } in settings {
         words::bulk(name, out);
         let common = values[0].1;
         if is(name, DATABASES) {
-            words::bulk(ours.facts().spaces.to_string().as_bytes(), out);
+            words::bulk(ours.facts().databases.to_string().as_bytes(), out);
         } else if values.iter().all(|(_, value)| *value == common) {
             words::bulk(common, out);
         } else {

@@ -218,14 +218,14 @@ pub(super) fn gather(
     let texts: Vec<(&str, Cow<'_, str>)> =
         parts.iter().filter_map(|part| Some((part.server, text(part.reply()?)?))).collect();
     let first = parts.iter().find_map(Part::reply)?;
-    let dialect = if first.starts_with(b"=") { 3 } else { 2 };
+    let proto_version = if first.starts_with(b"=") { 3 } else { 2 };
     let sections = sections(&texts);
     let mut told = Told::new(&sections, texts.len(), ours);
     told.servers();
     if texts.len() < parts.len() || wants_ours(asked) {
         told.ourselves(parts);
     }
-    words::verbatim(told.out.as_bytes(), dialect, out);
+    words::verbatim(told.out.as_bytes(), proto_version, out);
     Some(())
 }
 

@@ -309,7 +309,7 @@ fn keep_radius(from: u8, input: &[u8], words: &mut Vec<Span>) -> Result<Place, R
 }
 
 /// Returns the database that MOVE and COPY write to; 0 if they name none, or no number.
-pub(super) fn space(command: u16, input: &[u8], words: &[Span]) -> u32 {
+pub(super) fn database(command: u16, input: &[u8], words: &[Span]) -> u32 {
     let number = |place: usize| {
         let value = words.get(place).and_then(|word| integer(word.of(input))).unwrap_or(0);
         value.clamp(0, i64::from(u32::MAX)) as u32

@@ -33,7 +33,7 @@ pub use servers::Servers;
 use std::borrow::Cow;
 
 use crate::{
-    Answer, Ask, Asked, Carry, Command, Excuse, Extra, Facts, Item, Lane, Login, Ours, Parsed,
+    Answer, Ask, Asked, Carry, Command, ConnKey, Excuse, Extra, Facts, Item, Login, Ours, Parsed,
     Part, Protocol, Request, Resume, Session, Shown, Skills, Span, Turn, Upstream,
 };
 
@@ -58,8 +58,8 @@ impl Protocol for Redis {
         &Servers
     }
 
-    fn lane(&self) -> Lane {
-        Lane { dialect: 2, space: 0 }
+    fn conn_key(&self) -> ConnKey {
+        ConnKey { proto_version: 2, database: 0 }
     }
 
     fn commands(&self) -> &'static [Command] {

@@ -238,7 +238,7 @@ const fn plan(command: u16) -> Plan {
         repeat: is_single || matches!(class, Class::Split { .. }) || command == id::SCRIPT_LOAD,
         stores: false,
         place,
-        space: 0,
+        database: 0,
         head: 0,
         body: 0,
         trailer: b"",
@@ -306,7 +306,7 @@ fn understand_row(mut request: Request, input: &[u8], words: &mut Vec<Span>) -> 
             words.clear();
         }
         Class::Single { .. } | Class::Split { .. } | Class::Broadcast { gated: true, .. } => {
-            request.space = keys::space(command, input, words);
+            request.database = keys::database(command, input, words);
             match keys::keep(command, input, words) {
                 Ok(place) if request.place == Place::Keys => request.place = place,
                 Ok(_) => {}

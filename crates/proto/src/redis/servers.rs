@@ -15,7 +15,8 @@ use super::reply::{self, Walk};
 use super::split;
 use super::words::{bulk, open_array};
 use crate::{
-    Ask, Credentials, Excuse, Heard, Item, ItemKind, Lane, Make, Parsed, Progress, Skills, Upstream,
+    Ask, ConnKey, Credentials, Excuse, Heard, Item, ItemKind, Make, Parsed, Progress, Skills,
+    Upstream,
 };
 
 const FULL: &str = "it has as many clients as it may have";
@@ -57,12 +58,12 @@ impl Upstream for Servers {
         split::seal(ask, keys, text, out);
     }
 
-    fn hello(&self, credentials: Option<&Credentials>, lane: Lane, out: &mut Vec<u8>) {
-        hello(credentials, lane, out);
+    fn hello(&self, credentials: Option<&Credentials>, conn_key: ConnKey, out: &mut Vec<u8>) {
+        hello(credentials, conn_key, out);
     }
 
-    fn hear(&self, credentials: bool, lane: Lane, input: &[u8]) -> Parsed<Heard> {
-        hear(credentials, lane, input)
+    fn hear(&self, credentials: bool, conn_key: ConnKey, input: &[u8]) -> Parsed<Heard> {
+        hear(credentials, conn_key, input)
     }
 
     fn elements(&self, reply: &[u8]) -> Option<(usize, u64)> {
@@ -78,7 +79,7 @@ impl Upstream for Servers {
     }
 }
 
-fn hello(credentials: Option<&Credentials>, lane: Lane, out: &mut Vec<u8>) {
+fn hello(credentials: Option<&Credentials>, conn_key: ConnKey, out: &mut Vec<u8>) {
     if let Some(Credentials { name, password }) = credentials {
         // Servers before Redis 6 have no user names.
         if name.is_empty() {
@@ -91,24 +92,25 @@ fn hello(credentials: Option<&Credentials>, lane: Lane, out: &mut Vec<u8>) {
         }
         bulk(password.as_bytes(), out);
     }
-    if lane.space != 0 {
+    if conn_key.database != 0 {
         open_array(2, out);
         bulk(b"SELECT", out);
-        bulk(lane.space.to_string().as_bytes(), out);
+        bulk(conn_key.database.to_string().as_bytes(), out);
     }
     open_array(2, out);
     bulk(b"HELLO", out);
-    bulk(dialect(lane).to_string().as_bytes(), out);
+    bulk(proto_version(conn_key).to_string().as_bytes(), out);
 }
 
 /// Returns the protocol version of a connection key; the default is that of a new connection.
-fn dialect(lane: Lane) -> u8 {
-    lane.dialect.max(2)
+fn proto_version(conn_key: ConnKey) -> u8 {
+    conn_key.proto_version.max(2)
 }
 
-fn hear(credentials: bool, lane: Lane, input: &[u8]) -> Parsed<Heard> {
+fn hear(credentials: bool, conn_key: ConnKey, input: &[u8]) -> Parsed<Heard> {
     let mut rest = input;
-    let steps = [(Step::Auth, credentials), (Step::Select, lane.space != 0), (Step::Hello, true)];
+    let steps =
+        [(Step::Auth, credentials), (Step::Select, conn_key.database != 0), (Step::Hello, true)];
     for (step, _) in steps.into_iter().filter(|(_, is_asked)| *is_asked) {
         let reply = match whole_reply(rest) {
             Ok(reply) => reply,
@@ -116,11 +118,11 @@ fn hear(credentials: bool, lane: Lane, input: &[u8]) -> Parsed<Heard> {
         };
         rest = &rest[reply.len()..];
         let len = input.len() - rest.len();
-        match judge(step, lane, reply) {
+        match judge(step, conn_key, reply) {
             Verdict::GoOn => {}
             Verdict::Knows(skills) => return Parsed::Complete(Heard::Welcome { len, skills }),
             Verdict::NoLogin => return Parsed::Complete(Heard::LoginRefused),
-            Verdict::NoLane => return Parsed::Complete(Heard::LaneRefused),
+            Verdict::SetupRefused => return Parsed::Complete(Heard::SetupRefused),
             Verdict::Useless(why) => return Parsed::Malformed(why),
         }
     }
@@ -140,7 +142,7 @@ enum Verdict {
     GoOn,
     Knows(Skills),
     NoLogin,
-    NoLane,
+    SetupRefused,
     Useless(&'static str),
 }
 
@@ -167,10 +169,10 @@ fn whole_reply(input: &[u8]) -> Result<&[u8], Parsed<Heard>> {
     }
 }
 
-fn judge(step: Step, lane: Lane, reply: &[u8]) -> Verdict {
+fn judge(step: Step, conn_key: ConnKey, reply: &[u8]) -> Verdict {
     let Some(error) = reply.strip_prefix(b"-") else {
         return match step {
-            Step::Hello => welcome(lane, reply),
+            Step::Hello => welcome(conn_key, reply),
             _ if reply == b"+OK\r\n" => Verdict::GoOn,
             _ => Verdict::Useless(NO_WELCOME),
         };
@@ -190,8 +192,8 @@ fn judge(step: Step, lane: Lane, reply: &[u8]) -> Verdict {
         Step::Auth if wants_no_password(error) => Verdict::GoOn,
         Step::Auth => Verdict::NoLogin,
         _ if error.starts_with(b"NOAUTH") => Verdict::NoLogin,
-        Step::Select => Verdict::NoLane,
-        Step::Hello if dialect(lane) > 2 => Verdict::NoLane,
+        Step::Select => Verdict::SetupRefused,
+        Step::Hello if proto_version(conn_key) > 2 => Verdict::SetupRefused,
         // A server that does not know HELLO has RESP2 and no other version.
         Step::Hello => Verdict::Knows(Skills::default()),
     }
@@ -203,13 +205,13 @@ fn wants_no_password(error: &[u8]) -> bool {
 }
 
 /// Reads the map that answers HELLO: an array of pairs in RESP2.
-fn welcome(lane: Lane, reply: &[u8]) -> Verdict {
+fn welcome(conn_key: ConnKey, reply: &[u8]) -> Verdict {
     let mut make = Make { name: "redis", ..Make::default() };
     let mut proto = None;
     let mut walk = Walk::new(reply);
     let is_map = reply.first() == Some(&b'%');
     let Some(count) = walk.open() else { return Verdict::Useless(NO_WELCOME) };
-    if is_map != (dialect(lane) == 3) {
+    if is_map != (proto_version(conn_key) == 3) {
         return Verdict::Useless(NO_WELCOME);
     }
     for _ in 0..count / 2 {
@@ -225,7 +227,7 @@ fn welcome(lane: Lane, reply: &[u8]) -> Verdict {
             _ => {}
         }
     }
-    if proto != Some(u64::from(dialect(lane))) {
+    if proto != Some(u64::from(proto_version(conn_key))) {
         return Verdict::Useless(NO_WELCOME);
     }
     make.like = if make.name == VALKEY { VALKEY_LIKE } else { make.version };
@@ -247,8 +249,8 @@ fn version(text: &[u8]) -> [u16; 3] {
 /// may begin with the same word, but it ends differently.
 fn excuse(line: &[u8]) -> Option<Excuse> {
     let text = line.strip_prefix(b"-")?.strip_suffix(b"\r\n")?;
-    let space = text.iter().position(|&byte| byte == b' ')?;
-    let (word, why) = (&text[..space], &text[space + 1..]);
+    let end = text.iter().position(|&byte| byte == b' ')?;
+    let (word, why) = (&text[..end], &text[end + 1..]);
     let (excuse, is_whole) = match word {
         b"LOADING" => (Excuse::Loading, why.ends_with(b" is loading the dataset in memory")),
         b"MASTERDOWN" => (

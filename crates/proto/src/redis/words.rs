@@ -12,25 +12,25 @@ pub(super) fn open(count: u64, out: &mut Vec<u8>) {
 }
 
 /// Opens a map of this many pairs in RESP3, and in RESP2 an array of twice as many.
-pub(super) fn open_map(pairs: usize, dialect: u8, out: &mut Vec<u8>) {
-    match dialect {
+pub(super) fn open_map(pairs: usize, proto_version: u8, out: &mut Vec<u8>) {
+    match proto_version {
         3.. => sized(b'%', pairs as u64, out),
         _ => sized(b'*', 2 * pairs as u64, out),
     }
 }
 
 /// Opens a set in RESP3, and in RESP2 an array.
-pub(super) fn open_set(count: usize, dialect: u8, out: &mut Vec<u8>) {
-    sized(if dialect > 2 { b'~' } else { b'*' }, count as u64, out);
+pub(super) fn open_set(count: usize, proto_version: u8, out: &mut Vec<u8>) {
+    sized(if proto_version > 2 { b'~' } else { b'*' }, count as u64, out);
 }
 
 /// Writes a set of names of our own.
 pub(super) fn simple_set<'a>(
     names: impl ExactSizeIterator<Item = &'a str>,
-    dialect: u8,
+    proto_version: u8,
     out: &mut Vec<u8>,
 ) {
-    open_set(names.len(), dialect, out);
+    open_set(names.len(), proto_version, out);
     names.for_each(|name| simple(name, out));
 }
 
@@ -41,8 +41,8 @@ pub(super) fn bulk(text: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Writes a text for people: `=` in RESP3, a bulk string in RESP2.
-pub(super) fn verbatim(text: &[u8], dialect: u8, out: &mut Vec<u8>) {
-    if dialect < 3 {
+pub(super) fn verbatim(text: &[u8], proto_version: u8, out: &mut Vec<u8>) {
+    if proto_version < 3 {
         return bulk(text, out);
     }
     sized(b'=', text.len() as u64 + 4, out);
@@ -66,8 +66,8 @@ pub(super) fn signed(value: i64, out: &mut Vec<u8>) {
 }
 
 /// Writes a null, in place of a string.
-pub(super) fn null(dialect: u8, out: &mut Vec<u8>) {
-    out.extend_from_slice(if dialect > 2 { b"_\r\n" } else { b"$-1\r\n" });
+pub(super) fn null(proto_version: u8, out: &mut Vec<u8>) {
+    out.extend_from_slice(if proto_version > 2 { b"_\r\n" } else { b"$-1\r\n" });
 }
 
 /// Writes a line of our own text.

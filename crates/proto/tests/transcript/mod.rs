@@ -30,7 +30,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use proto::{
-    Answer, Ask, Asked, Carry, Class, Facts, ItemKind, Lane, Local, Make, Marks, NAMED, Parsed,
+    Answer, Ask, Asked, Carry, Class, ConnKey, Facts, ItemKind, Local, Make, Marks, NAMED, Parsed,
     Place, Progress, Protocol, Quiet, Refusal, Request, Resume, Session, Shown, Skills, Span, Turn,
 };
 
@@ -48,8 +48,8 @@ pub const FACTS: Facts<'static> = Facts {
     pool: "cache",
     version: "0.1.0",
     skills: Some(Skills { meta: true, resp3: true, make: REDIS }),
-    spaces: 16,
-    lane: Lane { dialect: 2, space: 0 },
+    databases: 16,
+    conn_key: ConnKey { proto_version: 2, database: 0 },
     servers: 4,
     clients: 1,
     uptime_s: 100,
@@ -77,7 +77,7 @@ pub struct Row {
     /// answer.
     pub meaning: String,
     /// The protocol version of the connection; 0 is the one in which it begins.
-    pub dialect: u8,
+    pub proto_version: u8,
     /// The reason why our answer differs from the server's.
     pub reason: String,
 }
@@ -115,7 +115,7 @@ fn read(file: &Path) -> Vec<Row> {
                 row.server = Some((bytes(said), closes));
             }
             Some(b'=') => row.meaning = rest.to_string(),
-            Some(b'%') => row.dialect = rest.parse().expect("2 or 3"),
+            Some(b'%') => row.proto_version = rest.parse().expect("2 or 3"),
             Some(b'!') => row.reason = rest.to_string(),
             _ => panic!("{name}:{}: what is this line?", number + 1),
         }
@@ -215,7 +215,7 @@ pub fn asked<'a>(request: &Request, head: &'a [u8]) -> Asked<'a> {
 /// is asked.
 pub fn own_words(protocol: &dyn Protocol, row: &Row) -> Option<(Vec<u8>, bool)> {
     let mut said = Vec::new();
-    let mut session = session(protocol, row.dialect);
+    let mut session = session(protocol, row.proto_version);
     let mut rest = &row.request[..];
     for (outcome, _) in frames(protocol, &row.request) {
         let request = match outcome {
@@ -238,10 +238,10 @@ pub fn own_words(protocol: &dyn Protocol, row: &Row) -> Option<(Vec<u8>, bool)> 
 }
 
 /// Returns the session of a connection that has chosen nothing but its protocol version.
-pub fn session(protocol: &dyn Protocol, dialect: u8) -> Session {
-    let begin = protocol.lane();
-    let dialect = if dialect == 0 { begin.dialect } else { dialect };
-    Session { id: 7, lane: Lane { dialect, ..begin }, ..Session::default() }
+pub fn session(protocol: &dyn Protocol, proto_version: u8) -> Session {
+    let begin = protocol.conn_key();
+    let proto_version = if proto_version == 0 { begin.proto_version } else { proto_version };
+    Session { id: 7, conn_key: ConnKey { proto_version, ..begin }, ..Session::default() }
 }
 
 /// Returns the proxy's answer to one request, and the client's next state.

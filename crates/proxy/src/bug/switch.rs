@@ -75,7 +75,7 @@ pub enum Bug {
     /// Timers are not set anew for deadlines that another plan has brought nearer.
     ForgetRearm,
     /// A client's next request takes another link than the one before, which is outstanding.
-    SwitchLane,
+    SwitchConnKey,
     /// A server is believed down because we could make no socket.
     BlameServer,
     /// A barrier is answered before all earlier requests are settled.
@@ -95,9 +95,9 @@ pub enum Bug {
     /// A request that a client waits for is dropped.
     DropWaitedFor,
     /// A client that changes its database stays on the links of the old one.
-    KeepLane,
+    KeepConnKey,
     /// The next requests of such a client do not wait for its earlier ones.
-    OvertakeLane,
+    OvertakeConnKey,
     /// A request is sent again although its client has sent more since.
     RepeatPastOthers,
     /// The first part of a gathered answer counts twice.
@@ -121,7 +121,7 @@ pub enum Bug {
     /// A client whose reply broke off in the middle gets an error after the beginning.
     NeverCutOff,
     /// A dead link's request is sent again in the database that its client uses by now.
-    AskInOtherLane,
+    AskWithOtherConnKey,
     /// A request is sent again whatever error its server returned.
     RepeatExecuted,
     /// The reply to an internal command is given to a client.
@@ -200,7 +200,7 @@ pub static BUGS: &[Bug] = &[
     Bug::CloseUnchanged,
     Bug::KeepRetired,
     Bug::ForgetRearm,
-    Bug::SwitchLane,
+    Bug::SwitchConnKey,
     Bug::BlameServer,
     Bug::EarlyBarrier,
     Bug::HideMarks,
@@ -210,8 +210,8 @@ pub static BUGS: &[Bug] = &[
     Bug::SendToSilent,
     Bug::KeepAbandoned,
     Bug::DropWaitedFor,
-    Bug::KeepLane,
-    Bug::OvertakeLane,
+    Bug::KeepConnKey,
+    Bug::OvertakeConnKey,
     Bug::RepeatPastOthers,
     Bug::CountTwice,
     Bug::LosePart,
@@ -223,7 +223,7 @@ pub static BUGS: &[Bug] = &[
     Bug::ScanElsewhere,
     Bug::PieceForWhole,
     Bug::NeverCutOff,
-    Bug::AskInOtherLane,
+    Bug::AskWithOtherConnKey,
     Bug::RepeatExecuted,
     Bug::InternalToClient,
     Bug::NeverLearn,

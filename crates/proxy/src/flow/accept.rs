@@ -40,11 +40,11 @@ impl Proxy {
         worker.add(Worker::Accepts, u64::from(new));
         entry.counters.add(Counter::ClientsNow, 1);
         entry.counters.add(Counter::ClientsTotal, u64::from(new));
-        let home = entry.lanes.home;
-        entry.lanes.enter(home);
-        let lane = (home, entry.lanes.of(home));
+        let home = entry.conn_keys.home;
+        entry.conn_keys.enter(home);
+        let conn_key = (home, entry.conn_keys.of(home));
         let (protocol, now) = (entry.plan.protocol, self.pipelines.now);
-        let client = Client::new(pool as u32, protocol, lane, &self.pipelines.limits, now);
+        let client = Client::new(pool as u32, protocol, conn_key, &self.pipelines.limits, now);
         Ok(self.pipelines.clients.insert(client))
     }
 
@@ -53,15 +53,15 @@ impl Proxy {
     pub(crate) fn take_over(&mut self, id: ConnId, passed: Passed) -> Result<(), Vec<u8>> {
         let client = self.pipelines.clients.find_mut(id).expect("it has just come");
         let at = client.pool as usize;
-        let Some(lane) = self.lane_for(at, passed.session.lane) else {
+        let Some(conn_key) = self.conn_key_for(at, passed.session.conn_key) else {
             self.pipelines.drop_client(id);
             return Err(Vec::new());
         };
         let client = self.pipelines.clients.find_mut(id).expect("it has just come");
         let pool = &mut self.pipelines.pools[at];
-        pool.lanes.leave(client.lane);
-        pool.lanes.enter(lane);
-        client.lane = lane;
+        pool.conn_keys.leave(client.conn_key);
+        pool.conn_keys.enter(conn_key);
+        client.conn_key = conn_key;
         client.take_over(passed);
         Ok(())
     }

@@ -50,13 +50,13 @@ impl Proxy {
             .since
             .after(self.pipelines.pools[pool].plan.timeouts.reply);
         // The request would be sent with its client's present connection key.
-        let lane = self.links.find(link).map(|link| link.lane);
+        let conn_key = self.links.find(link).map(|link| link.conn_key);
         let is_last =
             self.pipelines.clients.find(self.pipelines.requests[pending].client).is_some_and(
                 |client| {
                     client.tail == pending
                         && client.silent == 0
-                        && Some(client.lane) == lane
+                        && Some(client.conn_key) == conn_key
                         && client.state == ClientState::Open
                 },
             );

@@ -2,7 +2,7 @@
 //! database. The protocol writes the answer and decides how the client goes on.
 
 use proto::{
-    Answer, Carry, Class, Ends, Facts, Lane, Local, Muted, Ours, Quiet, Request, Session, Turn,
+    Answer, Carry, Class, ConnKey, Ends, Facts, Local, Muted, Ours, Quiet, Request, Session, Turn,
 };
 
 use super::way::Way;
@@ -49,7 +49,7 @@ impl Proxy {
         let request = Request { quiet: Quiet::Loud, ..*request };
         let is_taken = self.take_session(id, session, before);
         if !is_taken {
-            self.pipelines.answer(id, &request, head, &Answer::Failed(TOO_MANY_LANES));
+            self.pipelines.answer(id, &request, head, &Answer::Failed(TOO_MANY_CONN_KEYS));
         } else if !is_muted {
             self.pipelines.tell(id, &request, &words);
         }
@@ -100,22 +100,22 @@ impl Proxy {
     /// and the session stays as it was `before`.
     fn take_session(&mut self, id: ConnId, session: Session, before: Session) -> bool {
         let client = self.pipelines.clients.find_mut(id).expect("it has just asked");
-        let (pool, from) = (client.pool as usize, client.lane);
-        let moved = session.lane != before.lane;
-        let place = if moved { self.lane_for(pool, session.lane) } else { Some(from) };
+        let (pool, from) = (client.pool as usize, client.conn_key);
+        let moved = session.conn_key != before.conn_key;
+        let place = if moved { self.conn_key_for(pool, session.conn_key) } else { Some(from) };
         let client = self.pipelines.clients.find_mut(id).expect("it has just asked");
         let Some(place) = place else {
             client.session = before;
             return false;
         };
         client.session = session;
-        if moved && !bug!(KeepLane) {
-            client.lane = place;
-            let lanes = &mut self.pipelines.pools[pool].lanes;
-            lanes.leave(from);
-            lanes.enter(place);
+        if moved && !bug!(KeepConnKey) {
+            client.conn_key = place;
+            let conn_keys = &mut self.pipelines.pools[pool].conn_keys;
+            conn_keys.leave(from);
+            conn_keys.enter(place);
         }
-        if moved && !bug!(OvertakeLane) {
+        if moved && !bug!(OvertakeConnKey) {
             self.pipelines.hold(id);
         }
         true
@@ -123,17 +123,17 @@ impl Proxy {
 
     /// Returns the index of a connection key, which is added if it is new. If there is no room for
     /// it, links of connection keys that no client uses are closed.
-    pub(crate) fn lane_for(&mut self, pool: usize, lane: Lane) -> Option<u16> {
-        if let Some(place) = self.pipelines.pools[pool].lane(lane) {
+    pub(crate) fn conn_key_for(&mut self, pool: usize, conn_key: ConnKey) -> Option<u16> {
+        if let Some(place) = self.pipelines.pools[pool].conn_key(conn_key) {
             return Some(place);
         }
-        for place in self.pipelines.pools[pool].lanes.left() {
+        for place in self.pipelines.pools[pool].conn_keys.left() {
             let servers = self.pipelines.pools[pool].servers.iter();
             let links = servers.flat_map(|one| &one.links[usize::from(place)]).flatten();
             let links: Vec<ConnId> = links.copied().collect();
             links.into_iter().for_each(|id| self.retire_link(id));
         }
-        self.pipelines.pools[pool].lane(lane)
+        self.pipelines.pools[pool].conn_key(conn_key)
     }
 
     /// Pauses a client until the driver has given the addresses of its connection. Few clients ask
@@ -153,6 +153,6 @@ impl Proxy {
     }
 }
 
-const TOO_MANY_LANES: &str = "too many databases are in use through this proxy";
+const TOO_MANY_CONN_KEYS: &str = "too many databases are in use through this proxy";
 /// The number of bits that identify a worker.
 const WORKER_BITS: u32 = 10;

@@ -176,8 +176,8 @@ impl Proxy {
         if let Some(counter) = fault.row().counter {
             entry.counters.add(counter, 1);
         }
-        if fault == Fault::LaneRefused {
-            entry.note_refused(link.lane, now);
+        if fault == Fault::SetupRefused {
+            entry.note_refused(link.conn_key, now);
         }
         if fault == Fault::ConnectTimeout {
             entry.counters.add(Counter::ConnectTimeout, 1);
@@ -229,10 +229,10 @@ impl Proxy {
             start = message.end;
             match message.payload {
                 Payload::Fetch(batch) if is_asked_again(&batch) => {
-                    again.push(self.judge(batch, link.lane));
+                    again.push(self.judge(batch, link.conn_key));
                 }
                 Payload::Single(pending, _)
-                    if fault == Fault::LinkLost && self.may_read_again(pending, link.lane) =>
+                    if fault == Fault::LinkLost && self.may_read_again(pending, link.conn_key) =>
                 {
                     reads.push(pending);
                 }
@@ -241,7 +241,7 @@ impl Proxy {
         }
         for batch in [link.own.take(), link.batch.take()].into_iter().flatten() {
             if is_asked_again(&batch) {
-                again.push(self.judge(batch, link.lane));
+                again.push(self.judge(batch, link.conn_key));
             } else {
                 self.fail_batch(batch, link.server, fault, false);
             }
@@ -254,9 +254,9 @@ impl Proxy {
     }
 
     /// Decides which outstanding keys of a batch may be sent once more.
-    fn judge(&self, batch: Box<Batch>, lane: u16) -> (Box<Batch>, Vec<bool>) {
+    fn judge(&self, batch: Box<Batch>, conn_key: u16) -> (Box<Batch>, Vec<bool>) {
         let may =
-            batch.outstanding().map(|entry| self.may_ask_again(entry.pending, lane)).collect();
+            batch.outstanding().map(|entry| self.may_ask_again(entry.pending, conn_key)).collect();
         (batch, may)
     }
 
@@ -335,11 +335,11 @@ impl Proxy {
     }
 
     /// As `may_ask_again`, for a read that is kept until it is answered.
-    fn may_read_again(&self, id: RequestId, lane: u16) -> bool {
+    fn may_read_again(&self, id: RequestId, conn_key: u16) -> bool {
         let pending = &self.pipelines.requests[id];
         let is_read =
             !pending.writes && !pending.question.gathers && pending.question.repeats.is_some();
-        is_read && self.may_ask_again(id, lane)
+        is_read && self.may_ask_again(id, conn_key)
     }
 
     /// Sends reads whose link died once more.
@@ -356,10 +356,11 @@ impl Proxy {
     /// Whether a get may be sent once more. It must not have been sent again before, its client
     /// must be there with the same connection key, and that client must have sent no change after
     /// it: the second attempt must not see a state that the first could not have seen.
-    fn may_ask_again(&self, id: RequestId, lane: u16) -> bool {
+    fn may_ask_again(&self, id: RequestId, conn_key: u16) -> bool {
         let pending = &self.pipelines.requests[id];
         let client = self.pipelines.clients.find(pending.client);
-        let is_there = client.is_some_and(|client| client.lane == lane || bug!(AskInOtherLane));
+        let is_there =
+            client.is_some_and(|client| client.conn_key == conn_key || bug!(AskWithOtherConnKey));
         is_there && !pending.asked_again && !self.has_changed_since(id)
     }
 

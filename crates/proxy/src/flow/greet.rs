@@ -20,7 +20,7 @@ impl Proxy {
         link.since = now;
         let pool = &mut self.pipelines.pools[link.pool as usize];
         let login = pool.plan.server_login.as_ref();
-        pool.upstream.hello(login, pool.lanes.of(link.lane), &mut link.hello);
+        pool.upstream.hello(login, pool.conn_keys.of(link.conn_key), &mut link.hello);
         link.login = login.is_some();
         let server = &mut pool.servers[link.server as usize];
         server.unable_pause = limits::BACKOFF_FIRST_US;
@@ -39,7 +39,7 @@ impl Proxy {
         link.set_state(State::Greeting);
         link.since = self.pipelines.now;
         let pool = &self.pipelines.pools[link.pool as usize];
-        pool.upstream.hello(None, pool.lanes.of(link.lane), &mut link.hello);
+        pool.upstream.hello(None, pool.conn_keys.of(link.conn_key), &mut link.hello);
         link.login = false;
         self.arm_link(id);
     }
@@ -57,15 +57,15 @@ impl Proxy {
         }
         link.partial.extend_from_slice(source.bytes);
         let pool = &self.pipelines.pools[link.pool as usize];
-        let lane = pool.lanes.of(link.lane);
-        let (len, skills) = match pool.upstream.hear(link.login, lane, &link.partial) {
+        let conn_key = pool.conn_keys.of(link.conn_key);
+        let (len, skills) = match pool.upstream.hear(link.login, conn_key, &link.partial) {
             Parsed::Complete(Heard::Welcome { len, skills }) => (len, skills),
             Parsed::Complete(Heard::LoginRefused) => {
                 self.close_link(id, Fault::LoginRefused, now);
                 return Ok(());
             }
-            Parsed::Complete(Heard::LaneRefused) => {
-                self.close_link(id, Fault::LaneRefused, now);
+            Parsed::Complete(Heard::SetupRefused) => {
+                self.close_link(id, Fault::SetupRefused, now);
                 return Ok(());
             }
             Parsed::Incomplete if link.partial.len() <= limits::GREETING_MAX => return Ok(()),

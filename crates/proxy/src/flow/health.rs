@@ -44,7 +44,7 @@ impl Proxy {
     /// Probes a server.
     pub(super) fn probe(&mut self, pool: usize, server: usize, set: Time, now: Time) {
         // Another server may have the index by now, or a later timer may have replaced this one.
-        let home = self.pipelines.pools.get(pool).map_or(0, |pool| pool.lanes.home);
+        let home = self.pipelines.pools.get(pool).map_or(0, |pool| pool.conn_keys.home);
         let entry =
             self.pipelines.pools.get_mut(pool).and_then(|pool| pool.servers.get_mut(server));
         let Some(entry) = entry.filter(|entry| entry.probe_at == Some(set)) else { return };
@@ -70,8 +70,8 @@ impl Proxy {
         (entry.probe, entry.back_at) = (None, now);
         // Its failures are forgotten when it answers a request: many a sick server answers a probe.
         let was = std::mem::replace(&mut entry.health, Health::Ready);
-        let lane = usize::from(link.lane);
-        match entry.links[lane].iter_mut().find(|place| place.is_none()) {
+        let conn_key = usize::from(link.conn_key);
+        match entry.links[conn_key].iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(id),
             None => self.close_quietly(id),
         }

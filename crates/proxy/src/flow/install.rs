@@ -193,7 +193,7 @@ impl Proxy {
 
     fn add_server(&mut self, pool: usize, plan: ServerPlan) -> usize {
         let pool = &mut self.pipelines.pools[pool];
-        let links = (pool.lanes.len(), pool.plan.server_connections);
+        let links = (pool.conn_keys.len(), pool.plan.server_connections);
         let server = Server::new(plan, links, &self.pipelines.sheet);
         match pool.servers.iter().position(|one| one.stage == Stage::Vacant) {
             Some(place) => {
@@ -268,7 +268,7 @@ impl Proxy {
             }
         }
         extra.into_iter().for_each(|id| self.retire_link(id));
-        if changed && !bug!(SwitchLane) {
+        if changed && !bug!(SwitchConnKey) {
             self.clients_of(at).into_iter().for_each(|id| self.pipelines.hold(id));
         }
     }

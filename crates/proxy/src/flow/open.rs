@@ -51,28 +51,33 @@ impl Proxy {
         if entry.health != Health::Ready {
             return Err(Fault::Down);
         }
-        let lane = match pool_of.lanes.len() {
+        let conn_key = match pool_of.conn_keys.len() {
             1 => 0,
-            _ => self.pipelines.clients.find(client).map_or(pool_of.lanes.home, |one| one.lane),
+            _ => self
+                .pipelines
+                .clients
+                .find(client)
+                .map_or(pool_of.conn_keys.home, |one| one.conn_key),
         };
-        let links = &entry.links[usize::from(lane)];
+        let links = &entry.links[usize::from(conn_key)];
         let place = if links.len() == 1 { 0 } else { client.index() % links.len() };
         match links[place] {
             None if entry.unable_until > now => Err(Fault::Unable),
-            None if entry.refuses(lane, now) => Err(Fault::LaneRefused),
-            None => Ok(self.connect(pool, server, (lane, place), now)),
+            None if entry.refuses(conn_key, now) => Err(Fault::SetupRefused),
+            None => Ok(self.connect(pool, server, (conn_key, place), now)),
             Some(id) => Ok(id),
         }
     }
 
     /// Opens the first links to a server, where the operator wants them before the first request.
     pub(crate) fn preconnect(&mut self, pool: usize, server: usize, now: Time) {
-        let lane = self.pipelines.pools[pool].lanes.home;
+        let conn_key = self.pipelines.pools[pool].conn_keys.home;
         let places = self.pipelines.pools[pool].plan.server_connections;
         for place in 0..places {
-            if self.pipelines.pools[pool].servers[server].links[usize::from(lane)][place].is_none()
+            if self.pipelines.pools[pool].servers[server].links[usize::from(conn_key)][place]
+                .is_none()
             {
-                self.connect(pool, server, (lane, place), now);
+                self.connect(pool, server, (conn_key, place), now);
             }
         }
     }
@@ -82,13 +87,13 @@ impl Proxy {
         &mut self,
         pool: usize,
         server: usize,
-        (lane, place): (u16, usize),
+        (conn_key, place): (u16, usize),
         now: Time,
     ) -> ConnId {
-        let link = Link::new(pool as u32, (server as u32, lane), now);
+        let link = Link::new(pool as u32, (server as u32, conn_key), now);
         let id = self.links.insert(link);
         let entry = &mut self.pipelines.pools[pool].servers[server];
-        let place = &mut entry.links[usize::from(lane)][place];
+        let place = &mut entry.links[usize::from(conn_key)][place];
         assert!(place.is_none(), "a place holds one link");
         *place = Some(id);
         entry.alive += 1;

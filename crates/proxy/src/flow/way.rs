@@ -48,7 +48,7 @@ const NOT_SOLE: &str = "its keys cannot be read from the request: only in a pool
 const NOT_ONE: &str = "refused by the proxy: each server has its own; ask the server itself";
 const NOT_ALLOWED: &str = "refused by the proxy: the pool's `allow:` does not name it";
 const NO_PLACE: &str = "invalid cursor";
-const NO_SPACE: &str = "DB index is out of range";
+const NO_DATABASE: &str = "DB index is out of range";
 
 impl Proxy {
     /// Returns the route of a request, if it depends on servers and is not a read of single keys.
@@ -66,8 +66,8 @@ impl Proxy {
                 _ => self.way_of_own(id, request, head, now),
             };
         };
-        if request.space > 0 && !self.has_space(id, request.space) {
-            return Some(Way::Refused(Refusal::Bad(NO_SPACE)));
+        if request.database > 0 && !self.has_database(id, request.database) {
+            return Some(Way::Refused(Refusal::Bad(NO_DATABASE)));
         }
         if self.keys.len() > 1 || request.place != Place::Keys {
             return Some(self.way_of_many(id, request, head));
@@ -95,9 +95,9 @@ impl Proxy {
     }
 
     /// Whether a client's pool has this database.
-    fn has_space(&self, id: ConnId, space: u32) -> bool {
+    fn has_database(&self, id: ConnId, database: u32) -> bool {
         let client = self.pipelines.clients.find(id).expect("it has just asked");
-        space < self.pipelines.pools[client.pool as usize].plan.spaces
+        database < self.pipelines.pools[client.pool as usize].plan.databases
     }
 
     /// Returns the route of a request whose keys must be on one server, or which has none.

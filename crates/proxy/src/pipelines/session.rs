@@ -181,7 +181,7 @@ impl Pipelines {
         }
         let pool = &mut self.pools[client.pool as usize];
         pool.clients -= 1;
-        pool.lanes.leave(client.lane);
+        pool.conn_keys.leave(client.conn_key);
         pool.counters.subtract(Counter::ClientsNow, 1);
         self.worker.subtract(Worker::ClientsNow, 1);
         pool.counters.add(Counter::Abandoned, u64::from(client.depth));

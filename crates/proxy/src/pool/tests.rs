@@ -76,14 +76,14 @@ fn what_is_known_is_of_those_who_are_in_the_plan() {
 
 #[test]
 fn a_client_begins_in_the_database_and_the_dialect_of_its_pool() {
-    let lane = |pool: &Pool| pool.lanes.of(pool.lanes.home);
-    let redis = |space| {
+    let conn_key = |pool: &Pool| pool.conn_keys.of(pool.conn_keys.home);
+    let redis = |database| {
         pool(1, |plan| {
-            (plan.protocol, plan.space) = (proto::protocol("redis").expect("it is"), space)
+            (plan.protocol, plan.database) = (proto::protocol("redis").expect("it is"), database)
         })
     };
-    for space in [0, 5] {
-        let expected = Lane { space, ..proto::protocol("redis").expect("it is").lane() };
-        assert_eq!(lane(&redis(space)), expected);
+    for database in [0, 5] {
+        let expected = ConnKey { database, ..proto::protocol("redis").expect("it is").conn_key() };
+        assert_eq!(conn_key(&redis(database)), expected);
     }
 }

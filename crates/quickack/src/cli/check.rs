@@ -59,7 +59,7 @@ fn summary(outcome: &Outcome, config: &Config) -> String {
         if let Some(users) = &pool.users {
             let _ = writeln!(out, "  logins: {users}");
         }
-        spaces(config, pool, &mut out);
+        databases(config, pool, &mut out);
         lines(&config.blocks[1 + index].told(), &mut out);
     }
     out
@@ -86,18 +86,20 @@ fn process_summary(config: &Config, out: &mut String) {
 fn links(config: &Config, pool: &PoolPlan, out: &mut String) {
     let (workers, each) = (config.process.worker_count(), pool.server_connections);
     let (all, here) = (workers * each, here(config));
-    let lanes = match pool.spaces {
+    let conn_keys = match pool.databases {
         1 => "",
         _ => " for each database and version of RESP in use",
     };
-    let _ =
-        writeln!(out, "  workers x links: {workers} x {each} = {all} to each server{lanes}{here}");
+    let _ = writeln!(
+        out,
+        "  workers x links: {workers} x {each} = {all} to each server{conn_keys}{here}"
+    );
 }
 
 /// Shows the first database of clients, and the largest value, in a pool with databases.
-fn spaces(config: &Config, pool: &PoolPlan, out: &mut String) {
-    if pool.spaces > 1 {
-        let (begin, last) = (pool.space, pool.spaces - 1);
+fn databases(config: &Config, pool: &PoolPlan, out: &mut String) {
+    if pool.databases > 1 {
+        let (begin, last) = (pool.database, pool.databases - 1);
         let size = config::size_word(pool.item_size_max as u64);
         let here = here(config);
         let _ = writeln!(out, "  databases: 0 to {last}, clients start in {begin}");

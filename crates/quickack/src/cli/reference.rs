@@ -156,7 +156,7 @@ fn errors() -> String {
          left, the pool is named instead. The words after sending are for an update that had\n\
          been sent: it may have been executed, and is never sent again.\n\n\
          A change at several servers (`MSET`, `DEL`, `FLUSHALL`, `SCRIPT LOAD`, `flush_all` …) is\n\
-         sent to none of them if one of them is Down, Unable, LaneRefused or QueueFull at that\n\
+         sent to none of them if one of them is Down, Unable, SetupRefused or QueueFull at that\n\
          moment. The line names that server.\n\n\
          `-CROSSSLOT` names two keys of a request that must go to one server, and the servers\n\
          that have them. It suggests a hash tag in the bytes of the pool's `hash_tag`. If the\n\

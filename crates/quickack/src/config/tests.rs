@@ -44,14 +44,16 @@ fn shown_pool(pool: &PoolPlan) -> String {
     let PoolPlan { server_failure_limit, server_retry_timeout, client_connections, .. } = pool;
     let PoolPlan { merge_gets, partial, allow, item_size_max, quickack, server_quickack, .. } =
         pool;
-    let PoolPlan { hold_after, users, server_login, multi_key, spaces, space, extras, .. } = pool;
+    let PoolPlan {
+        hold_after, users, server_login, multi_key, databases, database, extras, ..
+    } = pool;
     let protocol = protocol.name();
     format!(
         "{name} {protocol} {hash:?} {distribution:?} {hash_tag:?} {servers:?} {server_connections} \
          {preconnect} {timeouts:?} {on_failure:?} {server_failure_limit} {server_retry_timeout} \
          {client_connections} {merge_gets} {partial:?} {allow:?} {item_size_max} {quickack:?} \
          {server_quickack:?} {hold_after:?} {users:?} {server_login:?} {multi_key:?} \
-         {spaces} {space} {extras:?}"
+         {databases} {database} {extras:?}"
     )
 }
 

@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-use proto::{Lane, Muted, Profile, Session};
+use proto::{ConnKey, Muted, Profile, Session};
 use proxy::Passed;
 use serde::{Deserialize, Serialize};
 
@@ -29,8 +29,8 @@ pub struct ClientState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Said {
     id: u64,
-    dialect: u8,
-    space: u32,
+    proto_version: u8,
+    database: u32,
     muted: Silence,
     void: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,7 +76,8 @@ impl From<ClientState> for Passed {
 
 impl From<Session> for Said {
     fn from(session: Session) -> Said {
-        let Session { id, lane: Lane { dialect, space }, muted, void, profile } = session;
+        let Session { id, conn_key: ConnKey { proto_version, database }, muted, void, profile } =
+            session;
         let muted = match muted {
             Muted::No => Silence::No,
             Muted::Next => Silence::Next,
@@ -84,13 +85,13 @@ impl From<Session> for Said {
             Muted::Yes => Silence::Yes,
         };
         let profile = profile.map(|it| Box::new((*it).into()));
-        Said { id, dialect, space, muted, void, profile }
+        Said { id, proto_version, database, muted, void, profile }
     }
 }
 
 impl From<Said> for Session {
     fn from(said: Said) -> Session {
-        let Said { id, dialect, space, muted, void, profile } = said;
+        let Said { id, proto_version, database, muted, void, profile } = said;
         let muted = match muted {
             Silence::No => Muted::No,
             Silence::Next => Muted::Next,
@@ -98,7 +99,7 @@ impl From<Said> for Session {
             Silence::Yes => Muted::Yes,
         };
         let profile = profile.map(|names| Box::new((*names).into()));
-        Session { id, lane: Lane { dialect, space }, muted, void, profile }
+        Session { id, conn_key: ConnKey { proto_version, database }, muted, void, profile }
     }
 }
 
@@ -142,13 +143,13 @@ mod tests {
             no_evict: true,
             no_touch: false,
         };
-        let lane = Lane { dialect: 3, space: 9 };
+        let conn_key = ConnKey { proto_version: 3, database: 9 };
         for muted in [Muted::No, Muted::Next, Muted::Now, Muted::Yes] {
             let profile = Some(Box::new(profile.clone()));
-            let client = client(Session { id: u64::MAX, lane, muted, void: true, profile });
+            let client = client(Session { id: u64::MAX, conn_key, muted, void: true, profile });
             assert_eq!(travel(&client).0, client);
         }
-        let silent = client(Session { lane, ..Session::default() });
+        let silent = client(Session { conn_key, ..Session::default() });
         assert_eq!(travel(&silent).0, silent);
     }
 

@@ -41,8 +41,8 @@ impl Events {
             tv_nsec: i64::from(timeout.subsec_nanos()) as _,
         };
         self.ready.clear();
-        let space = rustix::buffer::spare_capacity(&mut self.ready);
-        match epoll::wait(&self.epoll, space, Some(&timeout)) {
+        let database = rustix::buffer::spare_capacity(&mut self.ready);
+        match epoll::wait(&self.epoll, database, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

@@ -107,21 +107,23 @@ fn share(mut plan: Plan, workers: usize, listeners: usize) -> Result<Plan, Strin
     }
 }
 
-/// Descriptors that are kept for links: those that every pool needs, and those of further lanes as
-/// far as they leave half of all to clients. A link that finds none is tried again after a pause.
+/// Descriptors that are kept for links: those that every pool needs, and those of further
+/// connection keys as far as they leave half of all to clients. A link that finds none is tried
+/// again after a pause.
 fn links_kept(plan: &Plan, descriptors: usize) -> usize {
     let links = |pool: &PoolPlan| pool.servers.len() * pool.server_connections;
     let needed: usize = plan.pools.iter().map(|pool| links(pool) + pool.servers.len()).sum();
-    let further: usize = plan.pools.iter().map(|pool| links(pool) * (lanes_max(pool) - 1)).sum();
+    let further: usize =
+        plan.pools.iter().map(|pool| links(pool) * (conn_keys_max(pool) - 1)).sum();
     needed + further.min((descriptors / 2).saturating_sub(needed))
 }
 
-/// Lanes that clients of a pool can be in: each has links of its own.
-fn lanes_max(pool: &PoolPlan) -> usize {
-    const DIALECTS: usize = 2;
-    match pool.protocol.lane().dialect {
+/// Connection keys that clients of a pool can be in: each has links of its own.
+fn conn_keys_max(pool: &PoolPlan) -> usize {
+    const PROTO_VERSIONS: usize = 2;
+    match pool.protocol.conn_key().proto_version {
         0 => 1,
-        _ => (DIALECTS * pool.spaces as usize).min(limits::LANES_MAX),
+        _ => (PROTO_VERSIONS * pool.databases as usize).min(limits::CONN_KEYS_MAX),
     }
 }
 

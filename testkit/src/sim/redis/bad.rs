@@ -25,14 +25,14 @@ impl Asker<'_> {
                 return;
             }
             6 => {
-                let kind = match (self.talk().name.clone(), self.talk().dialect) {
+                let kind = match (self.talk().name.clone(), self.talk().proto_version) {
                     (name, 2) if name.is_empty() => Kind::Exactly(b"$-1\r\n".to_vec()),
                     (name, _) if name.is_empty() => Kind::Exactly(b"_\r\n".to_vec()),
                     (name, _) => bulk(&name),
                 };
                 (kind, &[b"CLIENT", b"GETNAME"])
             }
-            7 if self.talk().dialect == 3 => (Kind::Begins(b"="), &[b"CLIENT", b"INFO"]),
+            7 if self.talk().proto_version == 3 => (Kind::Begins(b"="), &[b"CLIENT", b"INFO"]),
             7 => (Kind::Begins(b"$"), &[b"CLIENT", b"INFO"]),
             8 => (Kind::Begins(b":"), &[b"COMMAND", b"COUNT"]),
             9 => (Kind::Loose(Loose::Info), &[b"INFO"]),
@@ -49,11 +49,11 @@ impl Asker<'_> {
     fn reset(&mut self) {
         let kind = Kind::Exactly(b"+RESET\r\n".to_vec());
         self.plain(Wish::new(kind, false, Vec::new()), &[b"RESET"]);
-        let space = self.plan.space;
+        let database = self.plan.database;
         let talk = self.talk();
         talk.scan = None;
         talk.name = String::new();
-        (talk.space, talk.dialect) = (space, 2);
+        (talk.database, talk.proto_version) = (database, 2);
     }
 
     pub fn redis_bad(&mut self) {

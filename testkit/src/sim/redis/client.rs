@@ -10,8 +10,8 @@ use super::resp::{put_array, put_bulk};
 
 /// A client's session settings.
 pub struct Talk {
-    pub space: u32,
-    pub dialect: u8,
+    pub database: u32,
+    pub proto_version: u8,
     pub muted: Muted,
     /// Its last request determines the meaning of the next ones, so it waits for the answer.
     pub waits: bool,
@@ -35,8 +35,8 @@ pub enum Muted {
 impl Talk {
     pub fn new() -> Talk {
         Talk {
-            space: 0,
-            dialect: 2,
+            database: 0,
+            proto_version: 2,
             muted: Muted::No,
             waits: false,
             scan: None,
@@ -339,14 +339,14 @@ impl Asker<'_> {
     }
 
     fn select(&mut self) {
-        let spaces = self.plan.spaces;
-        let number = self.random.below(spaces as usize + 1) as u32;
-        let is_good = number < spaces;
+        let databases = self.plan.databases;
+        let number = self.random.below(databases as usize + 1) as u32;
+        let is_good = number < databases;
         let kind = if is_good { OK.into() } else { Kind::Begins(b"-ERR ") };
         self.plain(Wish::new(kind, false, Vec::new()), &[b"SELECT", number.to_string().as_bytes()]);
         if is_good {
             let talk = self.talk();
-            talk.space = number;
+            talk.database = number;
             talk.scan = None;
         }
     }
@@ -446,11 +446,18 @@ impl Asker<'_> {
         if talk.muted == Muted::Next {
             talk.muted = Muted::No;
         }
-        let (space, dialect) = (talk.space, talk.dialect);
+        let (database, proto_version) = (talk.database, talk.proto_version);
         let (client, index) = (self.client.number, self.client.requests + 1);
         let pool = self.client.pool;
-        let number =
-            self.book.redis.add(Wish { pool, client, index, space, dialect, quiet, ..wish });
+        let number = self.book.redis.add(Wish {
+            pool,
+            client,
+            index,
+            database,
+            proto_version,
+            quiet,
+            ..wish
+        });
         self.expect(Asked::Redis(number), before, quiet, is_last);
     }
 }

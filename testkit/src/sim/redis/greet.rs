@@ -1,6 +1,6 @@
 //! The handshake on a link, which sets its connection key, and a model server's answer to it.
 
-use proto::Lane;
+use proto::ConnKey;
 use proxy::plan::PoolPlan;
 
 use crate::sim::conn::Conn;
@@ -10,18 +10,18 @@ use super::resp::{put_bulk, put_line};
 use super::server::{LOADING, Words};
 
 /// The handshakes for each connection key of a pool.
-pub struct Greetings(Vec<(Lane, Vec<u8>)>);
+pub struct Greetings(Vec<(ConnKey, Vec<u8>)>);
 
 impl Greetings {
     pub fn new(plan: &PoolPlan) -> Greetings {
         let upstream = plan.protocol.upstream();
         let mut ids = Vec::new();
-        for space in 0..plan.spaces {
-            for dialect in [plan.protocol.lane().dialect, 3] {
-                let lane = Lane { dialect, space };
+        for database in 0..plan.databases {
+            for proto_version in [plan.protocol.conn_key().proto_version, 3] {
+                let conn_key = ConnKey { proto_version, database };
                 let mut text = Vec::new();
-                upstream.hello(None, lane, &mut text);
-                ids.push((lane, text));
+                upstream.hello(None, conn_key, &mut text);
+                ids.push((conn_key, text));
             }
         }
         Greetings(ids)
@@ -33,9 +33,10 @@ impl Greetings {
     }
 
     /// Returns the handshake at the start of `text`, with its connection key.
-    fn find(&self, text: &[u8]) -> Option<&(Lane, Vec<u8>)> {
-        let longer =
-            |number: &&(Lane, Vec<u8>)| number.1.len() > text.len() && number.1.starts_with(text);
+    fn find(&self, text: &[u8]) -> Option<&(ConnKey, Vec<u8>)> {
+        let longer = |number: &&(ConnKey, Vec<u8>)| {
+            number.1.len() > text.len() && number.1.starts_with(text)
+        };
         if self.0.iter().any(|number| longer(&number)) {
             return None;
         }
@@ -47,7 +48,7 @@ impl Greetings {
 impl Server {
     /// Answers the handshake on a link.
     pub fn greet(&mut self, input: &[u8], conn: &mut Conn, place: &mut Place<'_>) -> Option<usize> {
-        let (lane, text) = place.greetings.find(input)?.clone();
+        let (conn_key, text) = place.greetings.find(input)?.clone();
         let start = conn.output.len();
         let trick = self.trick_of();
         let mut at = 0;
@@ -70,7 +71,7 @@ impl Server {
             // believed.
             Trick::ErrorLine | Trick::None | Trick::NoSocket => {}
         }
-        conn.lane = Some(lane);
+        conn.conn_key = Some(conn_key);
         Some(text.len())
     }
 
@@ -100,8 +101,8 @@ impl Server {
                 }
             }
             "SELECT" => {
-                let space: usize = words.text(1).parse().expect("a number");
-                let is_there = space < model.spaces.len();
+                let database: usize = words.text(1).parse().expect("a number");
+                let is_there = database < model.databases.len();
                 let line = if is_there { "+OK" } else { "-ERR DB index is out of range" };
                 put_line(out, line);
             }

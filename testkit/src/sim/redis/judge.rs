@@ -22,8 +22,8 @@ impl Judge<'_> {
         let wish = &self.book.redis.wishes[number as usize];
         // The answer to HELLO already uses the version that it selects, if it can.
         let is_hello = matches!(wish.kind, Kind::Hello(_));
-        let dialect = if is_hello { 3 } else { wish.dialect };
-        let len = resp::value(input, dialect)?;
+        let proto_version = if is_hello { 3 } else { wish.proto_version };
+        let len = resp::value(input, proto_version)?;
         // Input that cannot become a request is refused before its end.
         let is_hopeless = wish.kind == Kind::Begins(PROTOCOL_ERROR);
         let by_head = arrived == 0 && (self.tight_memory || is_hopeless);
@@ -84,14 +84,14 @@ impl Judge<'_> {
 
     fn fulfilled(&mut self, expect: &Expect, number: u32, kind: &Kind, reply: &[u8]) {
         let wish = self.wish(number);
-        let dialect = wish.dialect;
+        let proto_version = wish.proto_version;
         match kind {
             Kind::Single => {
                 let fits = wish.whole.iter().any(|(_, said)| **said == *reply);
                 assert!(fits, "wish {number} is told {:?}, which nobody said", lossy(reply));
             }
             Kind::Each => {
-                let elements = array(reply, dialect);
+                let elements = array(reply, proto_version);
                 assert_eq!(elements.len(), wish.keys.len(), "an element for each key");
                 for (at, place) in elements.into_iter().enumerate() {
                     let element = &reply[place];
@@ -117,7 +117,7 @@ impl Judge<'_> {
                 self.by_all(expect, number);
             }
             Kind::Known => {
-                let elements = array(reply, dialect);
+                let elements = array(reply, proto_version);
                 assert_eq!(elements.len(), 2);
                 let is_known = &reply[elements[0].clone()] == b":1\r\n";
                 let some = all_said(wish).any(|said| said.starts_with(b"*2\r\n:0"));
@@ -130,10 +130,10 @@ impl Judge<'_> {
             Kind::Loose(what) => self.loose(expect, number, *what, reply),
             Kind::Flush { all } => {
                 assert_eq!(reply, b"+OK\r\n");
-                let space = (!all).then_some(wish.space);
+                let database = (!all).then_some(wish.database);
                 let pool = wish.pool;
                 let done = |server: &usize| {
-                    self.book.redis.has_flushed(pool, space, *server, expect.arrived)
+                    self.book.redis.has_flushed(pool, database, *server, expect.arrived)
                 };
                 let count = self.pool.servers.len();
                 let members = (0..count).filter(done).fold(0, |bits, at| bits | 1 << at);
@@ -163,13 +163,13 @@ impl Judge<'_> {
     /// Checks the lists of all servers, one after the other.
     fn keys(&mut self, expect: &Expect, number: u32, reply: &[u8]) {
         let wish = self.wish(number);
-        let elements = array(reply, wish.dialect);
+        let elements = array(reply, wish.proto_version);
         let mut told: Vec<&[u8]> = elements.into_iter().map(|place| &reply[place]).collect();
         told.sort_unstable();
         let lists = wish.parts.iter().filter_map(|part| part.replies.last());
         let mut said: Vec<&[u8]> = Vec::new();
         for list in lists {
-            let places = array(list, wish.dialect);
+            let places = array(list, wish.proto_version);
             said.extend(places.into_iter().map(|place| &list[place]));
         }
         said.sort_unstable();
@@ -215,7 +215,7 @@ impl Judge<'_> {
     /// that no server has sent.
     fn survey(&self, expect: &Expect, number: u32, what: Loose, reply: &[u8]) {
         let wish = self.wish(number);
-        let head: &[u8] = match (what, wish.dialect) {
+        let head: &[u8] = match (what, wish.proto_version) {
             (Loose::Info, 3) => b"=",
             (Loose::Info, _) => b"$",
             (_, 3) => b"%",
@@ -239,15 +239,17 @@ impl Judge<'_> {
         what: Loose,
         since: u64,
     ) -> impl Iterator<Item = &'a super::ledger::Said> {
-        let lane = (wish.pool, wish.space, wish.dialect);
+        let conn_key = (wish.pool, wish.database, wish.proto_version);
         let all = self.book.redis.said.iter().rev().take_while(move |said| said.at > since);
-        all.filter(move |said| said.what == what && (said.pool, said.space, said.dialect) == lane)
+        all.filter(move |said| {
+            said.what == what && (said.pool, said.database, said.proto_version) == conn_key
+        })
     }
 
     /// Checks one step of a scan: its keys unchanged, and a cursor of the proxy's.
     fn scanned(&mut self, number: u32, reply: &[u8]) {
         let wish = self.wish(number);
-        let elements = array(reply, wish.dialect);
+        let elements = array(reply, wish.proto_version);
         assert_eq!(elements.len(), 2, "a cursor and the keys");
         let tail = &reply[elements[1].clone()];
         let fits = all_said(wish).any(|said| **said == *tail);
@@ -268,12 +270,13 @@ impl Judge<'_> {
             }
             _ => {}
         }
-        let (space, dialect, cursor) = (wish.space, wish.dialect, cursor.to_vec());
+        let (database, proto_version, cursor) =
+            (wish.database, wish.proto_version, cursor.to_vec());
         let talk = self.client.talk.as_mut().expect("it speaks Redis");
-        let keys = array(tail, dialect);
+        let keys = array(tail, proto_version);
         talk.found.extend(keys.into_iter().map(|place| bulk(&tail[place]).to_vec()));
         let told = arrived;
-        talk.scan = (!is_end && talk.space == space).then_some((cursor, next, told));
+        talk.scan = (!is_end && talk.database == database).then_some((cursor, next, told));
     }
 
     fn hello(&mut self, expect: &Expect, number: u32, version: u8, reply: &[u8]) {
@@ -282,7 +285,7 @@ impl Judge<'_> {
         match reply[0] {
             b'%' | b'*' => {
                 assert_eq!(reply[0] == b'%', version == 3, "the answer is in the other version");
-                talk.dialect = version;
+                talk.proto_version = version;
                 talk.scan = None;
             }
             _ if reply.starts_with(b"-NOPROTO") => {
@@ -447,8 +450,8 @@ fn extremes(replies: &[Rc<[u8]>]) -> (i64, i64) {
     (numbers().min().unwrap_or(0), numbers().max().unwrap_or(0))
 }
 
-fn array(reply: &[u8], dialect: u8) -> Vec<Range<usize>> {
-    let places = resp::elements(reply, dialect);
+fn array(reply: &[u8], proto_version: u8) -> Vec<Range<usize>> {
+    let places = resp::elements(reply, proto_version);
     places.unwrap_or_else(|| panic!("{:?} is no array", lossy(reply)))
 }
 

@@ -60,8 +60,8 @@ pub struct Wish {
     pub client: u32,
     pub index: u64,
     /// The database and the version of RESP of its client.
-    pub space: u32,
-    pub dialect: u8,
+    pub database: u32,
+    pub proto_version: u8,
     pub writes: bool,
     /// It was written as an inline command.
     pub is_inline: bool,
@@ -122,8 +122,8 @@ pub struct Said {
     pub at: u64,
     pub pool: usize,
     pub server: usize,
-    pub space: u32,
-    pub dialect: u8,
+    pub database: u32,
+    pub proto_version: u8,
     pub what: Loose,
     pub reply: Rc<[u8]>,
 }
@@ -162,8 +162,8 @@ impl Wish {
             pool: 0,
             client: 0,
             index: 0,
-            space: 0,
-            dialect: 2,
+            database: 0,
+            proto_version: 2,
             writes,
             is_inline: false,
             quiet: false,
@@ -199,20 +199,20 @@ impl Ledger {
     /// Adds a request and returns its number.
     pub fn add(&mut self, wish: Wish) -> u32 {
         if let Kind::Flush { all } = wish.kind {
-            let space = (!all).then_some(wish.space);
-            self.flushes.entry((wish.pool, space)).or_default().asked += 1;
+            let database = (!all).then_some(wish.database);
+            self.flushes.entry((wish.pool, database)).or_default().asked += 1;
         }
         self.wishes.push(wish);
         (self.wishes.len() - 1) as u32
     }
 
     /// Checks that a server may execute this now, in the database and the version of its link.
-    pub fn check(&self, number: u32, pool: usize, lane: (u32, u8)) {
+    pub fn check(&self, number: u32, pool: usize, conn_key: (u32, u8)) {
         let wish = self.wishes.get(number as usize);
         let wish = wish.unwrap_or_else(|| panic!("wish {number} is nobody's"));
         assert_eq!(wish.pool, pool, "wish {number} is another pool's");
-        let own = (wish.space, wish.dialect);
-        assert_eq!(own, lane, "wish {number} is executed in another database or version");
+        let own = (wish.database, wish.proto_version);
+        assert_eq!(own, conn_key, "wish {number} is executed in another database or version");
         assert_ne!(wish.arrived, 0, "wish {number} leaves before it is whole");
         assert!(!wish.forbidden, "wish {number} is executed, but its client was told it is not");
     }
@@ -254,17 +254,23 @@ impl Ledger {
     }
 
     /// Records that a server removes the keys of a database, or of all.
-    pub fn flush(&mut self, pool: usize, space: Option<u32>, server: usize, event: u64) {
-        let flushes = self.flushes.entry((pool, space)).or_default();
+    pub fn flush(&mut self, pool: usize, database: Option<u32>, server: usize, event: u64) {
+        let flushes = self.flushes.entry((pool, database)).or_default();
         let done = flushes.done.entry(server).or_default();
         done.push(event);
         let is_asked = done.len() as u32 <= flushes.asked;
-        assert!(is_asked, "server {server} flushes {space:?} once more than anybody asked");
+        assert!(is_asked, "server {server} flushes {database:?} once more than anybody asked");
     }
 
     /// Returns whether that server has done so since then.
-    pub fn has_flushed(&self, pool: usize, space: Option<u32>, server: usize, since: u64) -> bool {
-        let flushes = self.flushes.get(&(pool, space));
+    pub fn has_flushed(
+        &self,
+        pool: usize,
+        database: Option<u32>,
+        server: usize,
+        since: u64,
+    ) -> bool {
+        let flushes = self.flushes.get(&(pool, database));
         let done = flushes.and_then(|one| one.done.get(&server));
         done.is_some_and(|done| done.iter().any(|at| *at > since))
     }

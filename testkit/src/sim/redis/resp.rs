@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Returns the end of the first value, if it is whole. Panics on a value that a client of that
 /// version must never receive.
-pub fn value(input: &[u8], dialect: u8) -> Option<usize> {
+pub fn value(input: &[u8], proto_version: u8) -> Option<usize> {
     let mut left = 1usize;
     let mut at = 0;
     while left > 0 {
@@ -13,7 +13,7 @@ pub fn value(input: &[u8], dialect: u8) -> Option<usize> {
         left -= 1;
         let (kind, text) = (input[at], &input[at + 1..line]);
         at = line + 2;
-        assert!(dialect == 3 || b"+-:$*".contains(&kind), "{:?} in RESP2", char::from(kind));
+        assert!(proto_version == 3 || b"+-:$*".contains(&kind), "{:?} in RESP2", char::from(kind));
         match kind {
             b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => {}
             b'$' | b'=' | b'!' if text == b"-1" => {}
@@ -35,7 +35,7 @@ pub fn value(input: &[u8], dialect: u8) -> Option<usize> {
 }
 
 /// Returns the elements of an array.
-pub fn elements(reply: &[u8], dialect: u8) -> Option<Vec<Range<usize>>> {
+pub fn elements(reply: &[u8], proto_version: u8) -> Option<Vec<Range<usize>>> {
     let head = line(reply, 0)?;
     if reply[0] != b'*' || reply[1..head] == *b"-1" {
         return None;
@@ -43,7 +43,7 @@ pub fn elements(reply: &[u8], dialect: u8) -> Option<Vec<Range<usize>>> {
     let mut at = head + 2;
     let places = (0..count(&reply[1..head])).map(|_| {
         let start = at;
-        at += value(&reply[start..], dialect).expect("the whole is whole");
+        at += value(&reply[start..], proto_version).expect("the whole is whole");
         start..at
     });
     Some(places.collect())
@@ -100,8 +100,8 @@ pub fn put_bulk(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-pub fn put_null(out: &mut Vec<u8>, dialect: u8) {
-    out.extend_from_slice(if dialect == 3 { b"_\r\n" } else { b"$-1\r\n" });
+pub fn put_null(out: &mut Vec<u8>, proto_version: u8) {
+    out.extend_from_slice(if proto_version == 3 { b"_\r\n" } else { b"$-1\r\n" });
 }
 
 pub fn put_number(out: &mut Vec<u8>, number: i64) {

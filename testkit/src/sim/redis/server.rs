@@ -46,7 +46,7 @@ impl Server {
     /// whole.
     pub fn serve_redis(&mut self, conn: &mut Conn, place: &mut Place<'_>) -> bool {
         let input = std::mem::take(&mut conn.input);
-        let used = match conn.lane {
+        let used = match conn.conn_key {
             None => self.greet(&input, conn, place),
             Some(_) => self.serve_one(&input, conn, place),
         };
@@ -162,7 +162,7 @@ impl Server {
     fn mget(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         let keys = place.wishes(words, 1, 1, conn);
         assert!(keys.len() <= KEYS_MAX, "{} keys in one message", keys.len());
-        let dialect = conn.dialect();
+        let proto_version = conn.proto_version();
         let mut whole = Vec::new();
         put_array(&mut whole, keys.len());
         for (number, at, key) in keys {
@@ -172,7 +172,7 @@ impl Server {
             whole.extend_from_slice(&reply);
             place.book.redis.done(number, at, Rc::from(reply));
         }
-        debug_assert!(resp::value(&whole, dialect).is_some());
+        debug_assert!(resp::value(&whole, proto_version).is_some());
         conn.output.extend_from_slice(&whole);
     }
 
@@ -225,7 +225,7 @@ impl Server {
 
     fn keys_of(&self, conn: &Conn, place: &Place<'_>) -> Vec<Vec<u8>> {
         let model = self.redis.as_ref().expect("it is Redis");
-        model.keys(conn.space(), place.keys, place.server)
+        model.keys(conn.database(), place.keys, place.server)
     }
 
     fn scan(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
@@ -265,7 +265,7 @@ impl Server {
         let mut reply = Vec::new();
         match what {
             Loose::Size => put_number(&mut reply, own as i64),
-            Loose::Random if own.is_multiple_of(3) => put_null(&mut reply, conn.dialect()),
+            Loose::Random if own.is_multiple_of(3) => put_null(&mut reply, conn.proto_version()),
             Loose::Random => put_bulk(&mut reply, format!("some key {own}").as_bytes()),
             Loose::Time => {
                 put_array(&mut reply, 2);
@@ -274,13 +274,13 @@ impl Server {
             }
             Loose::Info => {
                 let text = format!("# Server\r\nrun_id:{own}\r\n");
-                match conn.dialect() {
+                match conn.proto_version() {
                     3 => put_line(&mut reply, &format!("={}\r\ntxt:{text}", text.len() + 4)),
                     _ => put_bulk(&mut reply, text.as_bytes()),
                 }
             }
             Loose::Setting => {
-                put_line(&mut reply, if conn.dialect() == 3 { "%1" } else { "*2" });
+                put_line(&mut reply, if conn.proto_version() == 3 { "%1" } else { "*2" });
                 put_bulk(&mut reply, words.at(2));
                 put_bulk(&mut reply, own.to_string().as_bytes());
             }
@@ -291,11 +291,11 @@ impl Server {
 
     fn flush_redis(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         assert_eq!(words.count(), 1, "{} has no arguments", words.name);
-        let space = (words.name == "FLUSHDB").then_some(conn.space());
+        let database = (words.name == "FLUSHDB").then_some(conn.database());
         let event = place.book.event();
-        let own = space.map(|space| space as u32);
+        let own = database.map(|database| database as u32);
         place.book.redis.flush(place.pool, own, place.server, event);
-        self.redis.as_mut().expect("it is Redis").wipe(space);
+        self.redis.as_mut().expect("it is Redis").wipe(database);
         put_line(&mut conn.output, "+OK");
     }
 
@@ -364,8 +364,8 @@ impl Place<'_> {
 
     /// Checks that the request may be executed now.
     fn check_wish(&mut self, number: u32, conn: &Conn) {
-        let lane = (conn.space() as u32, conn.dialect());
-        self.book.redis.check(number, self.pool, lane);
+        let conn_key = (conn.database() as u32, conn.proto_version());
+        self.book.redis.check(number, self.pool, conn_key);
         if self.is_live {
             self.book.redis.in_order(number, self.server);
         }
@@ -428,7 +428,7 @@ fn loose_of(name: &str) -> Option<Loose> {
 }
 
 fn said(what: Loose, reply: Vec<u8>, at: u64, conn: &Conn, place: &mut Place<'_>) {
-    let (space, dialect) = (conn.space() as u32, conn.dialect());
+    let (database, proto_version) = (conn.database() as u32, conn.proto_version());
     let (pool, server) = (place.pool, place.server);
     let is_his = |wish: &Wish| {
         let asks = match wish.kind {
@@ -436,13 +436,13 @@ fn said(what: Loose, reply: Vec<u8>, at: u64, conn: &Conn, place: &mut Place<'_>
             Kind::Loose(own) => own == what,
             _ => false,
         };
-        let lane = (wish.pool, wish.space, wish.dialect);
-        asks && lane == (pool, space, dialect) && wish.arrived != 0
+        let conn_key = (wish.pool, wish.database, wish.proto_version);
+        asks && conn_key == (pool, database, proto_version) && wish.arrived != 0
     };
     let asked = place.book.redis.wishes.iter().rev().any(is_his);
     assert!(asked, "nobody has asked for {what:?} in this database and version");
     let reply = Rc::from(reply);
-    place.book.redis.said.push(Said { at, pool, server, space, dialect, what, reply });
+    place.book.redis.said.push(Said { at, pool, server, database, proto_version, what, reply });
 }
 
 /// `w17*`

@@ -16,7 +16,7 @@ pub enum Held {
 /// The state of a Redis server.
 pub struct Model {
     /// By database, then by key.
-    pub spaces: Vec<Vec<Option<Held>>>,
+    pub databases: Vec<Vec<Option<Held>>>,
     /// The scripts it knows, as the numbers of the requests that loaded them.
     pub scripts: BTreeSet<u32>,
     /// Until then it answers that it is loading.
@@ -26,9 +26,9 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn new(keys: usize, spaces: usize, speaks_three: bool) -> Model {
+    pub fn new(keys: usize, databases: usize, speaks_three: bool) -> Model {
         Model {
-            spaces: vec![vec![None; keys]; spaces],
+            databases: vec![vec![None; keys]; databases],
             scripts: BTreeSet::new(),
             loads_until: Time(0),
             speaks_three,
@@ -36,21 +36,21 @@ impl Model {
     }
 
     /// Returns the keys of a database, each with the index of its server.
-    pub fn keys(&self, space: usize, keys: &[Key], server: usize) -> Vec<Vec<u8>> {
-        let held = (0..keys.len()).filter(|key| self.spaces[space][*key].is_some());
+    pub fn keys(&self, database: usize, keys: &[Key], server: usize) -> Vec<Vec<u8>> {
+        let held = (0..keys.len()).filter(|key| self.databases[database][*key].is_some());
         held.map(|key| format!("{}@{server}", keys[key].text).into_bytes()).collect()
     }
 
     /// Removes all data.
     pub fn forget(&mut self) {
-        self.spaces.iter_mut().for_each(|space| space.fill(None));
+        self.databases.iter_mut().for_each(|database| database.fill(None));
         self.scripts.clear();
     }
 
-    pub fn wipe(&mut self, space: Option<usize>) {
-        match space {
-            Some(space) => self.spaces[space].fill(None),
-            None => self.spaces.iter_mut().for_each(|space| space.fill(None)),
+    pub fn wipe(&mut self, database: Option<usize>) {
+        match database {
+            Some(database) => self.databases[database].fill(None),
+            None => self.databases.iter_mut().for_each(|database| database.fill(None)),
         }
     }
 }

@@ -24,16 +24,16 @@ impl Server {
     pub fn put_text(&mut self, key: usize, conn: &Conn, out: &mut Vec<u8>) {
         match self.held(key, conn) {
             Some(Held::Text(text)) => put_bulk(out, text),
-            _ => put_null(out, conn.dialect()),
+            _ => put_null(out, conn.proto_version()),
         }
     }
 
     pub fn held(&self, key: usize, conn: &Conn) -> Option<&Held> {
-        self.redis.as_ref().expect("it is Redis").spaces[conn.space()][key].as_ref()
+        self.redis.as_ref().expect("it is Redis").databases[conn.database()][key].as_ref()
     }
 
     pub fn slot(&mut self, key: usize, conn: &Conn) -> &mut Option<Held> {
-        &mut self.redis.as_mut().expect("it is Redis").spaces[conn.space()][key]
+        &mut self.redis.as_mut().expect("it is Redis").databases[conn.database()][key]
     }
 
     pub fn put(&mut self, key: usize, conn: &Conn, value: Vec<u8>) {
@@ -78,7 +78,7 @@ impl Server {
         match deed.name {
             "XRANGE" | "SMEMBERS" | "HGETALL" | "SUNION" | "EVAL" | "EVALSHA" | "EVALSHA_RO" => {
                 let long = place.random.permille(100);
-                *out = grow(place.random, conn.dialect(), deed.wish, long);
+                *out = grow(place.random, conn.proto_version(), deed.wish, long);
             }
             "PFCOUNT" => put_number(out, i64::from(deed.wish)),
             "MSETNX" => {
@@ -171,7 +171,7 @@ impl Server {
                 list.push(deed.rest[0].to_vec());
                 put_number(out, list.len() as i64);
             }
-            "LPOP" if list.is_empty() => return put_null(out, conn.dialect()),
+            "LPOP" if list.is_empty() => return put_null(out, conn.proto_version()),
             "LPOP" => put_bulk(out, &list.remove(0)),
             _ => {
                 super::resp::put_array(out, list.len());

@@ -74,34 +74,34 @@ impl Talk<'_> {
         for name in names {
             match find(name).filter(|row| is_taken(row)) {
                 Some(row) => self.describe(row),
-                None => words::null(self.dialect(), self.out),
+                None => words::null(self.proto_version(), self.out),
             }
         }
     }
 
     /// Writes one entry of COMMAND.
     fn describe(&mut self, row: &Row) {
-        let dialect = self.dialect();
+        let proto_version = self.proto_version();
         words::open_array(10, self.out);
         words::bulk(row.name.as_bytes(), self.out);
         words::signed(row.arity.into(), self.out);
         self.set_of_words(row.flags);
         row.legacy.iter().for_each(|number| words::signed((*number).into(), self.out));
         self.set_of_words(row.categories);
-        words::open_set(row.tips.len(), dialect, self.out);
+        words::open_set(row.tips.len(), proto_version, self.out);
         row.tips.iter().for_each(|tip| words::bulk(tip.as_bytes(), self.out));
-        words::open_set(row.keys.len(), dialect, self.out);
+        words::open_set(row.keys.len(), proto_version, self.out);
         row.keys.iter().for_each(|spec| self.key_spec(spec));
         words::open_array(subs(row).count(), self.out);
         subs(row).for_each(|sub| self.describe(sub));
     }
 
     fn set_of_words(&mut self, names: &[&str]) {
-        words::simple_set(names.iter().copied(), self.dialect(), self.out);
+        words::simple_set(names.iter().copied(), self.proto_version(), self.out);
     }
 
     fn key_spec(&mut self, spec: &KeySpec) {
-        words::open_map(3, self.dialect(), self.out);
+        words::open_map(3, self.proto_version(), self.out);
         words::bulk(b"flags", self.out);
         self.set_of_words(spec.flags);
         words::bulk(b"begin_search", self.out);
@@ -133,12 +133,12 @@ impl Talk<'_> {
 
     /// Writes `type`, and under `spec` these numbers, after the keyword that is searched.
     fn typed(&mut self, kind: &str, numbers: &[(&str, i64)], keyword: Option<&str>) {
-        let dialect = self.dialect();
-        words::open_map(2, dialect, self.out);
+        let proto_version = self.proto_version();
+        words::open_map(2, proto_version, self.out);
         words::bulk(b"type", self.out);
         words::bulk(kind.as_bytes(), self.out);
         words::bulk(b"spec", self.out);
-        words::open_map(numbers.len() + usize::from(keyword.is_some()), dialect, self.out);
+        words::open_map(numbers.len() + usize::from(keyword.is_some()), proto_version, self.out);
         if let Some(keyword) = keyword {
             words::bulk(b"keyword", self.out);
             words::bulk(keyword.as_bytes(), self.out);
@@ -153,15 +153,15 @@ impl Talk<'_> {
         if names.len() > NAMES_MAX {
             return self.error(&[MANY_NAMES]);
         }
-        let docs = Docs::of(self.dialect());
+        let docs = Docs::of(self.proto_version());
         if names.is_empty() {
-            words::open_map(tops().count(), self.dialect(), self.out);
+            words::open_map(tops().count(), self.proto_version(), self.out);
             return self.out.extend_from_slice(&docs.text);
         }
         let is_told = |place: &u16| is_taken(&commands::rows()[usize::from(*place)]);
         let places: Vec<u16> =
             names.iter().filter_map(|name| place(name)).filter(is_told).collect();
-        words::open_map(places.len(), self.dialect(), self.out);
+        words::open_map(places.len(), self.proto_version(), self.out);
         for place in places {
             self.out.extend_from_slice(&docs.text[docs.places[usize::from(place)].clone()]);
         }

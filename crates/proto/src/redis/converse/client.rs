@@ -48,7 +48,7 @@ impl Talk<'_> {
 
     pub(super) fn client_name(&mut self) {
         match self.session.profile.as_ref().map(|profile| &profile.name[..]) {
-            None | Some(b"") => words::null(self.dialect(), self.out),
+            None | Some(b"") => words::null(self.proto_version(), self.out),
             Some(name) => words::bulk(name, self.out),
         }
     }
@@ -146,15 +146,15 @@ impl Talk<'_> {
             ends.descriptor,
             text(&profile.name),
             self.facts.age_s,
-            self.session.lane.space,
+            self.session.conn_key.database,
             text(&words::echo(user)),
-            self.dialect(),
+            self.proto_version(),
             text(&profile.library),
             text(&profile.library_version),
             text(&words::echo(self.facts.pool.as_bytes())),
         );
         line.push('\n');
-        words::verbatim(line.as_bytes(), self.dialect(), self.out);
+        words::verbatim(line.as_bytes(), self.proto_version(), self.out);
     }
 
     pub(super) fn who(&mut self) {

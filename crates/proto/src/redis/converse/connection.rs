@@ -107,7 +107,7 @@ impl Talk<'_> {
     /// Resets everything except the name and version of the client's library.
     fn reset(&mut self) {
         let profile = self.session.profile.take();
-        self.session.lane = self.facts.lane;
+        self.session.conn_key = self.facts.conn_key;
         self.session.muted = Muted::No;
         self.session.void = false;
         if let Some(old) = profile {
@@ -138,7 +138,7 @@ impl Talk<'_> {
             self.set_name(name);
         }
         if let Some(version) = hello.version {
-            self.session.lane.dialect = version;
+            self.session.conn_key.proto_version = version;
         }
         self.introduce();
     }
@@ -174,14 +174,14 @@ impl Talk<'_> {
 
     /// Writes the proxy's identity in the shape of HELLO.
     fn introduce(&mut self) {
-        words::open_map(7, self.dialect(), self.out);
+        words::open_map(7, self.proto_version(), self.out);
         let (server, version) = self.make();
         for (name, value) in [("server", server), ("version", &version[..])] {
             words::bulk(name.as_bytes(), self.out);
             words::bulk(value.as_bytes(), self.out);
         }
         words::bulk(b"proto", self.out);
-        words::number(u64::from(self.dialect()), self.out);
+        words::number(u64::from(self.proto_version()), self.out);
         words::bulk(b"id", self.out);
         words::number(self.session.id, self.out);
         for (name, value) in [("mode", "standalone"), ("role", "master")] {
@@ -224,10 +224,10 @@ impl Talk<'_> {
         if value > i32::MAX as u64 {
             return self.error(&[NO_INT]);
         }
-        if digits.len() < text.len() || value >= u64::from(self.facts.spaces) {
+        if digits.len() < text.len() || value >= u64::from(self.facts.databases) {
             return self.error(&[NO_DATABASE]);
         }
-        self.session.lane.space = value as u32;
+        self.session.conn_key.database = value as u32;
         self.ok();
     }
 }

@@ -16,20 +16,20 @@ pub(super) struct Docs {
     pub text: Vec<u8>,
     /// The range in it of each command of the table.
     pub places: Vec<Range<usize>>,
-    dialect: u8,
+    proto_version: u8,
 }
 
 impl Docs {
-    pub fn of(dialect: u8) -> &'static Docs {
+    pub fn of(proto_version: u8) -> &'static Docs {
         static RESP2: OnceLock<Docs> = OnceLock::new();
         static RESP3: OnceLock<Docs> = OnceLock::new();
-        let docs = if dialect > 2 { &RESP3 } else { &RESP2 };
-        docs.get_or_init(|| Docs::write(dialect))
+        let docs = if proto_version > 2 { &RESP3 } else { &RESP2 };
+        docs.get_or_init(|| Docs::write(proto_version))
     }
 
-    fn write(dialect: u8) -> Docs {
+    fn write(proto_version: u8) -> Docs {
         let places = vec![0..0; commands::rows().len()];
-        let mut docs = Docs { text: Vec::new(), places, dialect };
+        let mut docs = Docs { text: Vec::new(), places, proto_version };
         tops().for_each(|row| docs.document(row));
         docs.text.shrink_to_fit();
         docs
@@ -52,7 +52,7 @@ impl Docs {
         let has_arguments = arguments.clone().next().is_some();
         let count =
             texts.clone().count() + usize::from(has_arguments) + usize::from(!subs.is_empty());
-        words::open_map(count, self.dialect, &mut self.text);
+        words::open_map(count, self.proto_version, &mut self.text);
         for (name, text) in texts {
             words::bulk(name.as_bytes(), &mut self.text);
             words::bulk(text.as_bytes(), &mut self.text);
@@ -62,7 +62,7 @@ impl Docs {
         }
         if !subs.is_empty() {
             words::bulk(b"subcommands", &mut self.text);
-            words::open_map(subs.len(), self.dialect, &mut self.text);
+            words::open_map(subs.len(), self.proto_version, &mut self.text);
             subs.iter().for_each(|sub| self.document(sub));
         }
         self.places[usize::from(place)] = start..self.text.len();
@@ -75,14 +75,14 @@ impl Docs {
         for argument in arguments {
             let is_made_of_others = { argument.below }.next().is_some();
             let count = 2 + argument.more().count() + usize::from(is_made_of_others);
-            words::open_map(count, self.dialect, &mut self.text);
+            words::open_map(count, self.proto_version, &mut self.text);
             let named = [("name", argument.name), ("type", argument.kind)];
             for (name, value) in named.into_iter().chain(argument.more()) {
                 words::bulk(name.as_bytes(), &mut self.text);
                 match (name, value.parse()) {
                     ("flags", _) => {
                         let flags: Vec<&str> = value.split(',').collect();
-                        words::simple_set(flags.into_iter(), self.dialect, &mut self.text);
+                        words::simple_set(flags.into_iter(), self.proto_version, &mut self.text);
                     }
                     ("key_spec_index", Ok(index)) => words::number(index, &mut self.text),
                     _ => words::bulk(value.as_bytes(), &mut self.text),

@@ -85,8 +85,8 @@ impl Talk<'_> {
     }
 
     /// Returns the protocol version of the client.
-    fn dialect(&self) -> u8 {
-        self.session.lane.dialect
+    fn proto_version(&self) -> u8 {
+        self.session.conn_key.proto_version
     }
 
     fn ok(&mut self) {

@@ -45,14 +45,14 @@ impl Talk<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::converse;
-    use crate::{Facts, Lane, Parsed, Protocol, Resume, Session};
+    use crate::{ConnKey, Facts, Parsed, Protocol, Resume, Session};
 
     const FACTS: Facts<'static> = Facts {
         pool: "cache",
         version: "quickack-0.1.0",
         skills: None,
-        spaces: 16,
-        lane: Lane { dialect: 2, space: 0 },
+        databases: 16,
+        conn_key: ConnKey { proto_version: 2, database: 0 },
         servers: 1,
         clients: 1,
         uptime_s: 1,
@@ -76,12 +76,12 @@ mod tests {
     fn nothing_of_a_refused_transaction_is_carried_out() {
         for (end, words) in [("exec", "-EXECABORT Trans"), ("discard", "+OK"), ("reset", "+RESET")]
         {
-            let mut session = Session { lane: FACTS.lane, ..Session::default() };
+            let mut session = Session { conn_key: FACTS.conn_key, ..Session::default() };
             assert!(said(&mut session, "multi").starts_with("-ERR 'multi' is not supported"));
             assert!(session.void);
             assert!(said(&mut session, "select 5").starts_with("-ERR 'select' is not supported"));
             assert!(said(&mut session, "client setname x").starts_with("-ERR 'client setname'"));
-            assert_eq!((session.lane, &session.profile), (FACTS.lane, &None));
+            assert_eq!((session.conn_key, &session.profile), (FACTS.conn_key, &None));
             assert!(said(&mut session, end).starts_with(words), "{end}");
             assert!(!session.void, "{end}");
             assert_eq!(said(&mut session, "select 5"), "+OK\r\n");

@@ -144,7 +144,7 @@ fn whoever_reaches_into_another_database_says_which() {
         let (line, mut keys) = (format!("{line}\r\n"), Vec::new());
         let parsed = request::parse(line.as_bytes(), &mut Resume::default(), &mut keys);
         let Parsed::Complete(request) = parsed else { panic!("{line}: {parsed:?}") };
-        assert_eq!(request.space, expected, "{line}");
+        assert_eq!(request.database, expected, "{line}");
     }
 }
 

@@ -12,33 +12,33 @@ const MAP_91: &str = "$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1
      $4\r\npath\r\n$3\r\nlua\r\n$4\r\nargs\r\n*0\r\n";
 const REDIS: Make = Make { name: "redis", version: [7, 0, 15], like: [7, 0, 15] };
 const VALKEY_91: Make = Make { name: VALKEY, version: [9, 1, 2], like: [7, 2, 4] };
-const PLAIN: Lane = Lane { dialect: 2, space: 0 };
-const THIRD: Lane = Lane { dialect: 3, space: 0 };
-const OTHER: Lane = Lane { dialect: 2, space: 5 };
+const PLAIN: ConnKey = ConnKey { proto_version: 2, database: 0 };
+const THIRD: ConnKey = ConnKey { proto_version: 3, database: 0 };
+const OTHER: ConnKey = ConnKey { proto_version: 2, database: 5 };
 const UNKNOWN: &str = "-ERR unknown command `HELLO`, with args beginning with: `2`, \r\n";
 const NO_PASSWORD: &str = "-ERR AUTH <password> called without any password configured for the \
      default user. Are you sure your configuration is correct?\r\n";
 const NO_AUTH: &str = "-NOAUTH Authentication required.\r\n";
 
 /// Returns the map in the format of HELLO 2 or 3.
-fn map(text: &str, dialect: u8) -> String {
-    let head = if dialect == 3 { "%7\r\n" } else { "*14\r\n" };
-    let inner = if dialect == 3 { text.to_string() } else { text.replace("%4", "*8") };
-    format!("{head}{}", inner.replace(":P", &format!(":{dialect}")))
+fn map(text: &str, proto_version: u8) -> String {
+    let head = if proto_version == 3 { "%7\r\n" } else { "*14\r\n" };
+    let inner = if proto_version == 3 { text.to_string() } else { text.replace("%4", "*8") };
+    format!("{head}{}", inner.replace(":P", &format!(":{proto_version}")))
 }
 
 /// Returns the result of an answer, and checks that there is none before all of it has come.
-fn heard(credentials: bool, lane: Lane, said: &str) -> Parsed<Heard> {
-    let whole = Servers.hear(credentials, lane, said.as_bytes());
+fn heard(credentials: bool, conn_key: ConnKey, said: &str) -> Parsed<Heard> {
+    let whole = Servers.hear(credentials, conn_key, said.as_bytes());
     let settled = (0..=said.len()).find(|len| {
-        Servers.hear(credentials, lane, &said.as_bytes()[..*len]) != Parsed::Incomplete
+        Servers.hear(credentials, conn_key, &said.as_bytes()[..*len]) != Parsed::Incomplete
     });
     assert!(settled.is_some() || whole == Parsed::Incomplete, "{said:?}");
     if let Parsed::Complete(Heard::Welcome { len, .. }) = whole {
         assert_eq!((len, settled), (said.len(), Some(said.len())), "{said:?}");
     }
     if let Some(settled) = settled {
-        let early = Servers.hear(credentials, lane, &said.as_bytes()[..settled]);
+        let early = Servers.hear(credentials, conn_key, &said.as_bytes()[..settled]);
         assert_eq!(early, whole, "{said:?}");
     }
     whole
@@ -52,8 +52,8 @@ fn welcome(len: usize, resp3: bool, make: Make) -> Parsed<Heard> {
 #[test]
 fn the_first_words_say_who_and_where() {
     let named = |name: &str| Credentials { name: name.to_string(), password: "pw".to_string() };
-    for (credentials, lane, expected) in [
-        (None, Lane::default(), "*2 $5 HELLO $1 2"),
+    for (credentials, conn_key, expected) in [
+        (None, ConnKey::default(), "*2 $5 HELLO $1 2"),
         (None, PLAIN, "*2 $5 HELLO $1 2"),
         (None, THIRD, "*2 $5 HELLO $1 3"),
         (None, OTHER, "*2 $6 SELECT $1 5 *2 $5 HELLO $1 2"),
@@ -61,7 +61,7 @@ fn the_first_words_say_who_and_where() {
         (Some(named("anna")), PLAIN, "*3 $4 AUTH $4 anna $2 pw *2 $5 HELLO $1 2"),
     ] {
         let mut said = Vec::new();
-        Servers.hello(credentials.as_ref(), lane, &mut said);
+        Servers.hello(credentials.as_ref(), conn_key, &mut said);
         let said = String::from_utf8(said).expect("text");
         assert_eq!(said.replace("\r\n", " ").trim_end(), expected);
     }
@@ -69,13 +69,13 @@ fn the_first_words_say_who_and_where() {
 
 #[test]
 fn a_server_tells_what_it_is() {
-    for dialect in [2, 3] {
-        let lane = Lane { dialect, space: 0 };
-        let said = map(MAP_70, dialect);
-        assert_eq!(heard(false, lane, &said), welcome(said.len(), true, REDIS));
+    for proto_version in [2, 3] {
+        let conn_key = ConnKey { proto_version, database: 0 };
+        let said = map(MAP_70, proto_version);
+        assert_eq!(heard(false, conn_key, &said), welcome(said.len(), true, REDIS));
         // Beside its own version it sends that of the Redis which it is compatible with.
-        let said = map(MAP_91, dialect);
-        assert_eq!(heard(false, lane, &said), welcome(said.len(), true, VALKEY_91));
+        let said = map(MAP_91, proto_version);
+        assert_eq!(heard(false, conn_key, &said), welcome(said.len(), true, VALKEY_91));
     }
     let said = format!("+OK\r\n+OK\r\n{}", map(MAP_70, 2));
     assert_eq!(heard(true, OTHER, &said), welcome(said.len(), true, REDIS));
@@ -95,9 +95,9 @@ fn servers_of_a_pool_are_what_all_of_them_are() {
 #[test]
 fn a_server_without_hello_speaks_the_second_protocol() {
     assert_eq!(heard(false, PLAIN, UNKNOWN), welcome(UNKNOWN.len(), false, Make::default()));
-    assert_eq!(heard(false, THIRD, UNKNOWN), Parsed::Complete(Heard::LaneRefused));
+    assert_eq!(heard(false, THIRD, UNKNOWN), Parsed::Complete(Heard::SetupRefused));
     let said = "-NOPROTO unsupported protocol version\r\n";
-    assert_eq!(heard(false, THIRD, said), Parsed::Complete(Heard::LaneRefused));
+    assert_eq!(heard(false, THIRD, said), Parsed::Complete(Heard::SetupRefused));
 }
 
 #[test]
@@ -128,10 +128,10 @@ fn a_lane_that_is_not_there_is_no_fault_of_the_server() {
         "-ERR SELECT is not allowed in cluster mode\r\n",
         "-NOPERM this user has no permissions to run the 'select' command\r\n",
     ] {
-        assert_eq!(heard(false, OTHER, said), Parsed::Complete(Heard::LaneRefused), "{said}");
+        assert_eq!(heard(false, OTHER, said), Parsed::Complete(Heard::SetupRefused), "{said}");
         let after_login = format!("+OK\r\n{said}");
         let found = heard(true, OTHER, &after_login);
-        assert_eq!(found, Parsed::Complete(Heard::LaneRefused), "{said}");
+        assert_eq!(found, Parsed::Complete(Heard::SetupRefused), "{said}");
     }
 }
 

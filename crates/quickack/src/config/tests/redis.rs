@@ -15,8 +15,8 @@ fn redis(directives: &str) -> Config {
 /// A directive of such a pool, and a condition on the pool.
 const REDIS_EFFECTS: &[Effect] = &[
     ("multi_key: refuse", |c| pool(c).multi_key == MultiKey::Refuse),
-    ("databases: 4", |c| pool(c).spaces == 4),
-    ("redis_db: 7", |c| pool(c).space == 7),
+    ("databases: 4", |c| pool(c).databases == 4),
+    ("redis_db: 7", |c| pool(c).database == 7),
     ("redis_auth: x", |c| pool(c).users.is_some() && pool(c).server_login.is_some()),
     ("allow: [flushall, flushdb]", |c| pool(c).allow == ["flushall", "flushdb"]),
     ("allow: [config|set, pfdebug]", |c| pool(c).allow == ["config|set", "pfdebug"]),
@@ -49,18 +49,18 @@ fn a_pool_speaks_redis_by_either_word_and_is_otherwise_as_any() {
     }
     let [memcached, redis] = [POOL_TEXT, REDIS_TEXT].map(config);
     assert_eq!(pool(&memcached).protocol.name(), "memcached");
-    assert_eq!((pool(&redis).protocol.name(), pool(&redis).spaces), ("redis", 16));
+    assert_eq!((pool(&redis).protocol.name(), pool(&redis).databases), ("redis", 16));
     assert_eq!(pool(&redis).hash, pool(&memcached).hash);
     assert_eq!(pool(&redis).timeouts, pool(&memcached).timeouts);
 }
 
 #[test]
 fn there_are_as_many_databases_as_redis_db_needs() {
-    let spaces = |words: &str| (pool(&redis(words)).space, pool(&redis(words)).spaces);
-    assert_eq!(spaces("redis_db: 0"), (0, 16));
-    assert_eq!(spaces("redis_db: 15"), (15, 16));
-    assert_eq!(spaces("redis_db: 16"), (16, 17));
-    assert_eq!(spaces("redis_db: 3\n  databases: 4"), (3, 4));
+    let databases = |words: &str| (pool(&redis(words)).database, pool(&redis(words)).databases);
+    assert_eq!(databases("redis_db: 0"), (0, 16));
+    assert_eq!(databases("redis_db: 15"), (15, 16));
+    assert_eq!(databases("redis_db: 16"), (16, 17));
+    assert_eq!(databases("redis_db: 3\n  databases: 4"), (3, 4));
     let text = format!("{REDIS_TEXT}  redis_db: 4\n  databases: 4\n");
     let told = compile("test.yml", &text, &[]).report.render_text();
     assert!(told.contains("redis_db: 4 is not one of `databases`, which are 0 to 3"), "{told}");

@@ -53,12 +53,12 @@ fn no_line_that_a_script_writes_before_redis_or_valkey_ends_a_link() {
     for family in Family::ALL {
         let backs = servers(family, 1);
         let quickack = quickack(&addresses(&backs), &[]);
-        for dialect in [2, 3] {
+        for proto_version in [2, 3] {
             let mut direct = Speaker::connect(backs[0].address);
             let mut client = Speaker::connect(quickack.address());
             let mut canary = Speaker::connect(quickack.address());
             for one in [&mut direct, &mut client, &mut canary] {
-                assert!(!one.say(&format!("HELLO {dialect}")).is_error());
+                assert!(!one.say(&format!("HELLO {proto_version}")).is_error());
             }
             direct.say("HSET h a 1");
             for script in SCRIPTS {
@@ -69,7 +69,7 @@ fn no_line_that_a_script_writes_before_redis_or_valkey_ends_a_link() {
                 canary.send(&testkit::resp::command(&["EXISTS", "h"]));
                 let found = client.reply().unwrap_or_else(|why| panic!("{script}: {why}"));
                 let name = family.name();
-                assert_eq!(found, expected, "{name}, RESP{dialect}: {script}");
+                assert_eq!(found, expected, "{name}, RESP{proto_version}: {script}");
                 assert_eq!(canary.reply(), Ok(Reply::Bulk("mine".into())), "{script}");
                 assert_eq!(canary.reply(), Ok(Reply::Integer(1)), "{script}");
             }
