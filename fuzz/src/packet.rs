@@ -1,7 +1,9 @@
 //! Packets of the binary protocol: their grammar, a second parser, and an independent translation
 //! for a server. The model of `server.rs` parses the result.
 
-use proto::{Carry, Class, PROTOCOLS, Parsed, Protocol, Quiet, Request, Resume, Skills, Span};
+use proto::{
+    Capabilities, Carry, Class, PROTOCOLS, Parsed, Protocol, Quiet, Request, Resume, Span,
+};
 
 use crate::meta;
 use crate::mutate::{self, Dice};
@@ -95,7 +97,7 @@ fn judge(request: &Request, bytes: &[u8], keys: &[Span], meta: bool, expected: O
     let head = &bytes[..request.head as usize];
     if let Class::Single { .. } = request.class
         && let Carry::Refused(_) =
-            binary().carry(request, head, Some(Skills { meta, ..Skills::default() }))
+            binary().carry(request, head, Some(Capabilities { meta, ..Capabilities::default() }))
     {
         assert_eq!(expected, None, "refused, with meta: {meta}");
         return;

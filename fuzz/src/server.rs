@@ -6,7 +6,7 @@
 //! sign before, any blank after). The model follows the server's behaviour and was compared with
 //! the recorded answers in `crates/proto/testdata/memcached/words.txt`.
 
-use proto::{Ask, Carry, Class, PROTOCOLS, Parsed, Protocol, Request, Resume, Skills, Span};
+use proto::{Ask, Capabilities, Carry, Class, PROTOCOLS, Parsed, Protocol, Request, Resume, Span};
 
 use crate::meta;
 use crate::mutate;
@@ -48,7 +48,11 @@ pub fn written(
             return out;
         }
         Class::Broadcast { ask, .. } => ask,
-        _ => match protocol.carry(request, head, Some(Skills { meta, ..Skills::default() })) {
+        _ => match protocol.carry(
+            request,
+            head,
+            Some(Capabilities { meta, ..Capabilities::default() }),
+        ) {
             Carry::Ask(ask) => ask,
             Carry::Refused(_) => return out,
             Carry::Unknown => panic!("the skills were told"),

@@ -2,8 +2,8 @@
 //! proxy's own, become whole lines, or whole packets with the opcode and the opaque of the request.
 
 use proto::{
-    Answer, Ask, Asked, Carry, Class, PROTOCOLS, Parsed, Progress, Protocol, Refusal, Request,
-    Resume, Shown, Skills,
+    Answer, Ask, Asked, Capabilities, Carry, Class, PROTOCOLS, Parsed, Progress, Protocol, Refusal,
+    Request, Resume, Shown,
 };
 
 use crate::mutate;
@@ -44,9 +44,11 @@ fn tell(protocol: &dyn Protocol, request: &Request, head: &[u8], said: &[u8]) {
     for meta in [false, true].into_iter().filter(|_| request.keep) {
         let carry = match request.class {
             Class::Fetch { ask, .. } | Class::Broadcast { ask, .. } => Carry::Ask(ask),
-            Class::Single { .. } => {
-                protocol.carry(request, head, Some(Skills { meta, ..Skills::default() }))
-            }
+            Class::Single { .. } => protocol.carry(
+                request,
+                head,
+                Some(Capabilities { meta, ..Capabilities::default() }),
+            ),
             Class::Split { .. } | Class::Local(_) | Class::Refuse(_) => return,
         };
         let Carry::Ask(ask) = carry else { continue };

@@ -26,9 +26,9 @@ mod session;
 use std::borrow::Cow;
 
 pub use message::{
-    Answer, Ask, Asked, Carry, Class, Command, ConnKey, Excuse, Extra, Heard, Item, ItemKind,
-    Local, Make, Marks, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume, Shown,
-    Skills, Span,
+    Answer, Ask, Asked, Capabilities, Carry, Class, Command, ConnKey, Excuse, Extra, Heard, Item,
+    ItemKind, Local, Make, Marks, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume,
+    Shown, Span,
 };
 pub use part::{Ours, Part, Process, Said, Totals};
 pub use session::{Credentials, Ends, Facts, Login, Muted, Profile, Session, Turn};
@@ -102,7 +102,7 @@ pub trait Protocol: Sync {
     /// Returns the form of a single request for a server with these capabilities, if they are
     /// known. For a local command it is `Unknown` if the answer depends on the servers'
     /// capabilities.
-    fn carry(&self, request: &Request, head: &[u8], skills: Option<Skills>) -> Carry;
+    fn carry(&self, request: &Request, head: &[u8], capabilities: Option<Capabilities>) -> Carry;
 
     /// Writes the head for the server of a request that is forwarded whole. It is canonical and in
     /// the form of `ask`, which always has a reply, so that completion is always known.
@@ -232,11 +232,11 @@ pub trait Upstream: Sync {
     fn parse_reply(&self, ask: Ask, progress: &mut Progress, input: &[u8]) -> Parsed<Item>;
 
     /// Returns the capabilities that a server needs for this form.
-    fn needs(&self, ask: Ask) -> Skills;
+    fn needs(&self, ask: Ask) -> Capabilities;
 
     /// Returns the name, for the operator, of a capability that a server lacks, if clients are
     /// refused some requests for lack of it.
-    fn lacks(&self, _skills: Skills) -> Option<&'static str> {
+    fn lacks(&self, _capabilities: Capabilities) -> Option<&'static str> {
         None
     }
 

@@ -63,7 +63,7 @@ pub struct Command {
     /// How the data plane handles it.
     pub class: Class,
     /// Some forms of it need capabilities that not every server has, and are refused without them.
-    pub skilled: bool,
+    pub capable: bool,
     /// A note for readers of the reference.
     pub note: &'static str,
 }
@@ -256,7 +256,7 @@ pub struct Ask {
 
 /// The capabilities of a server beyond those of every server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Skills {
+pub struct Capabilities {
     /// memcached's meta commands.
     pub meta: bool,
     /// Redis's third protocol.
@@ -285,15 +285,15 @@ impl Make {
     }
 }
 
-impl Skills {
+impl Capabilities {
     /// Whether these capabilities include all the others.
-    pub fn include(self, others: Skills) -> bool {
+    pub fn include(self, others: Capabilities) -> bool {
         (self.meta || !others.meta) && (self.resp3 || !others.resp3)
     }
 
     /// Returns the capabilities that both have.
-    pub fn common(self, other: Skills) -> Skills {
-        Skills {
+    pub fn common(self, other: Capabilities) -> Capabilities {
+        Capabilities {
             meta: self.meta && other.meta,
             resp3: self.resp3 && other.resp3,
             make: self.make.common(other.make),
@@ -393,7 +393,7 @@ pub enum Shown {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// The server's answer, of `len` bytes, showed its capabilities.
-    Welcome { len: usize, skills: Skills },
+    Welcome { len: usize, capabilities: Capabilities },
     /// The server refuses our credentials, or requires a login that we did not try.
     LoginRefused,
     /// The server refuses this connection key; otherwise it is well.

@@ -155,7 +155,7 @@ const TOLD_MAX: usize = 1000;
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::{ConnKey, Skills};
+    use crate::{Capabilities, ConnKey};
 
     /// A proxy without any facts.
     pub(crate) struct Nothing;
@@ -165,7 +165,7 @@ pub(crate) mod tests {
             Facts {
                 pool: "p",
                 version: "quickack-0.0.0",
-                skills: Some(Skills::default()),
+                capabilities: Some(Capabilities::default()),
                 databases: 1,
                 conn_key: ConnKey::default(),
                 servers: 2,

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use crate::{ConnKey, Skills};
+use crate::{Capabilities, ConnKey};
 
 /// The settings that a connection has chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +51,7 @@ pub struct Facts<'a> {
     /// The proxy's name and version.
     pub version: &'a str,
     /// The capabilities common to all servers whose capabilities are known.
-    pub skills: Option<Skills>,
+    pub capabilities: Option<Capabilities>,
     /// The number of databases that may be chosen, from 0 on.
     pub databases: u32,
     /// The connection key with which a connection to this pool begins.

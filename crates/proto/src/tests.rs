@@ -22,7 +22,7 @@ fn inline(line: &str) -> (Request, String) {
 const FACTS: Facts<'static> = Facts {
     pool: "cache",
     version: "0.1.0",
-    skills: None,
+    capabilities: None,
     databases: 16,
     conn_key: ConnKey { proto_version: 2, database: 0 },
     servers: 1,
@@ -87,10 +87,10 @@ fn what_a_protocol_does_not_know_is_nothing() {
 
 #[test]
 fn what_can_do_more_includes_what_can_do_less() {
-    let all = [0, 1, 2, 3].map(|bits| Skills {
+    let all = [0, 1, 2, 3].map(|bits| Capabilities {
         meta: bits & 1 != 0,
         resp3: bits & 2 != 0,
-        ..Skills::default()
+        ..Capabilities::default()
     });
     for (more, one) in all.iter().enumerate() {
         for (less, other) in all.iter().enumerate() {
@@ -111,8 +111,8 @@ fn only_meta_commands_need_meta_and_servers_without_it_are_named() {
             assert_eq!(servers.needs(ask).meta, is_meta, "{}", command.name);
         }
     }
-    assert!(servers.lacks(Skills::default()).is_some_and(|words| words.contains("meta")));
-    assert_eq!(servers.lacks(Skills { meta: true, ..Skills::default() }), None);
+    assert!(servers.lacks(Capabilities::default()).is_some_and(|words| words.contains("meta")));
+    assert_eq!(servers.lacks(Capabilities { meta: true, ..Capabilities::default() }), None);
 }
 
 #[test]
@@ -158,16 +158,16 @@ fn a_database_is_chosen_by_a_plain_number_below_their_count() {
 /// Before a server is known, every server may have RESP3. A server without it is noticed at once.
 #[test]
 fn resp3_is_given_where_every_known_server_has_it() {
-    let skills = |resp3| Some(Skills { resp3, ..Skills::default() });
-    for (skills, line, proto_version) in [
+    let capabilities = |resp3| Some(Capabilities { resp3, ..Capabilities::default() });
+    for (capabilities, line, proto_version) in [
         (None, "HELLO 3", Some(3)),
-        (skills(true), "HELLO 3", Some(3)),
-        (skills(false), "HELLO 3", None),
-        (skills(false), "HELLO 2", Some(2)),
-        (skills(false), "HELLO", Some(2)),
+        (capabilities(true), "HELLO 3", Some(3)),
+        (capabilities(false), "HELLO 3", None),
+        (capabilities(false), "HELLO 2", Some(2)),
+        (capabilities(false), "HELLO", Some(2)),
         (None, "HELLO 2", Some(2)),
     ] {
-        let (words, conn_key) = says(line, &Facts { skills, ..FACTS });
+        let (words, conn_key) = says(line, &Facts { capabilities, ..FACTS });
         assert_eq!(words.starts_with("-NOPROTO"), proto_version.is_none(), "{line}: {words}");
         assert_eq!(conn_key.proto_version, proto_version.unwrap_or(2), "{line}: {words}");
     }

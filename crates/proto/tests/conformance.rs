@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use proto::memcached::Binary;
 use proto::redis::{self, commands::Row};
 use proto::{
-    Answer, Ask, Asked, Class, ItemKind, NAMED, PROTOCOLS, Parsed, Progress, Protocol, Quiet,
-    Refusal, Request, Resume, Skills, Span,
+    Answer, Ask, Asked, Capabilities, Class, ItemKind, NAMED, PROTOCOLS, Parsed, Progress,
+    Protocol, Quiet, Refusal, Request, Resume, Span,
 };
 use transcript::{
     ask, bytes, carried, escaped, frames, meaning, own_words, reply_story, rows, servers, story,
@@ -44,7 +44,7 @@ const PARTS: &[(&str, usize)] = &[("redis", 60)];
 fn a_transcript_means_what_it_says() {
     let mut wrong = Vec::new();
     for_each_row(|protocol, row| {
-        let meaning = if row.skills.is_some() {
+        let meaning = if row.capabilities.is_some() {
             let (sent, told) = way(protocol, row);
             if sent != row.sent {
                 wrong.push(format!("{}\n  is  ~ {}", row.place, escaped(&sent)));
@@ -67,7 +67,7 @@ fn a_transcript_means_what_it_says() {
 fn our_own_words_are_the_servers_or_a_reason_is_given() {
     let mut wrong = Vec::new();
     count_for_each_row(OWN_WORDS, |protocol, row| {
-        let is_asked = row.asked.is_empty() && row.skills.is_none();
+        let is_asked = row.asked.is_empty() && row.capabilities.is_none();
         let Some(theirs) = row.server.as_ref().filter(|_| is_asked) else { return 0 };
         let Some(ours) = own_words(protocol, row) else {
             assert!(row.reason.is_empty(), "{}: the server's words are passed on", row.place);
@@ -95,7 +95,7 @@ fn every_command_is_in_the_transcripts() {
             for (outcome, _) in frames(protocol, &row.request) {
                 if let Parsed::Complete(request) = outcome {
                     let name = protocol.commands()[usize::from(request.command)].name;
-                    if row.skills.is_some() {
+                    if row.capabilities.is_some() {
                         answered.insert(name.to_string());
                     }
                     let refusal = matches!(request.class, Class::Refuse(_));
@@ -264,8 +264,10 @@ fn what_is_written_reads_as_the_same_request() {
                 continue;
             }
             for meta in [false, true] {
-                let skills = Some(Skills { meta, ..Skills::default() });
-                if let Ok((sent, ask)) = carried(protocol, &request, head, &keys, body, skills) {
+                let capabilities = Some(Capabilities { meta, ..Capabilities::default() });
+                if let Ok((sent, ask)) =
+                    carried(protocol, &request, head, &keys, body, capabilities)
+                {
                     let is_row = request.command == ask.command
                         || matches!(request.class, Class::Split { .. });
                     let same = is_row && protocol.name() == servers(protocol).name();

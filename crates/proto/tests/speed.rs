@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Instant;
 
-use proto::{Ask, Asked, Carry, Class, Parsed, Progress, Protocol, Resume, Skills, Span};
+use proto::{Ask, Asked, Capabilities, Carry, Class, Parsed, Progress, Protocol, Resume, Span};
 
 const CALLS: u32 = 20_000;
 
@@ -58,8 +58,9 @@ fn way(protocol: &dyn Protocol, input: &[u8], said: &[u8]) -> (f64, f64) {
                 protocol.upstream().push_fetch(black_box(keys[0]).of(head), &mut out);
             }
             _ => {
-                let skills = Some(Skills { meta: true, ..Skills::default() });
-                let Carry::Ask(asked) = protocol.carry(black_box(&request), head, skills) else {
+                let capabilities = Some(Capabilities { meta: true, ..Capabilities::default() });
+                let Carry::Ask(asked) = protocol.carry(black_box(&request), head, capabilities)
+                else {
                     panic!("it can be carried");
                 };
                 ask = asked;

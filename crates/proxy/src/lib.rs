@@ -152,7 +152,7 @@ pub enum Event {
     Lacks { server: u32, what: &'static str },
     /// A server closes its links on commands that it claimed to know. They are not sent to it any
     /// more.
-    Unskilled { server: u32 },
+    CapabilityLost { server: u32 },
     /// The first request of a pool that uses marks has come. From here on, reads that would show
     /// marks are not merged.
     Marked { pool: u32 },

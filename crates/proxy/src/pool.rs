@@ -14,7 +14,7 @@
 //! back. A retired server gets nothing new; its outstanding requests are still answered.
 
 use metrics::{Counters, Latency, Recorder, Sheet};
-use proto::{ConnKey, Skills, Upstream};
+use proto::{Capabilities, ConnKey, Upstream};
 use shard::{Distribution, Node, Ring};
 
 use crate::conn_key::ConnKeys;
@@ -61,7 +61,7 @@ pub(crate) struct Server {
     pub(crate) stage: Stage,
     pub(crate) health: Health,
     /// Its capabilities, as its last handshake showed them.
-    pub(crate) skills: Option<Skills>,
+    pub(crate) capabilities: Option<Capabilities>,
     /// Whether its replies have confirmed its capabilities.
     pub(crate) proof: Proof,
     /// It is out of the ring, by a decision made outside.
@@ -276,15 +276,15 @@ impl Pool {
     pub(crate) fn unknown(&self) -> Option<usize> {
         let is_unknown = |one: &Server| {
             let can_be_asked = one.stage == Stage::Planned && one.health == Health::Ready;
-            can_be_asked && !one.ejected && one.skills.is_none()
+            can_be_asked && !one.ejected && one.capabilities.is_none()
         };
         self.servers.iter().position(is_unknown)
     }
 
     /// Returns the capabilities common to all servers whose capabilities are known.
-    pub(crate) fn skills(&self) -> Option<Skills> {
+    pub(crate) fn capabilities(&self) -> Option<Capabilities> {
         let known = self.servers.iter().filter(|one| one.stage == Stage::Planned);
-        known.filter_map(|one| one.skills).reduce(Skills::common)
+        known.filter_map(|one| one.capabilities).reduce(Capabilities::common)
     }
 
     /// Returns the id by which the driver and the operator know a server.
@@ -338,7 +338,7 @@ impl Server {
         Server {
             stage: Stage::Planned,
             health: Health::Ready,
-            skills: None,
+            capabilities: None,
             proof: Proof::Open(0),
             ejected: false,
             failures: 0,
@@ -377,7 +377,7 @@ impl Server {
         self.failures = 0;
         if self.alive == 0 {
             // Messages that wait on a link were written for these capabilities.
-            self.skills = None;
+            self.capabilities = None;
         }
         self.forgive();
     }

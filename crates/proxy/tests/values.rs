@@ -335,7 +335,7 @@ fn a_server_that_closes_at_meta_commands_is_soon_asked_none() {
         stage.says(link, "END\r\n");
         assert_eq!(stage.hears(client), "END\r\n");
     }
-    assert_eq!(stage.events, [Event::Unskilled { server: S0 }]);
+    assert_eq!(stage.events, [Event::CapabilityLost { server: S0 }]);
     stage.says(client, "mg k t\r\n");
     assert!(stage.hears(client).starts_with("CLIENT_ERROR refused by the proxy"));
     assert_eq!(stage.turn(link), "");

@@ -401,7 +401,7 @@ impl event::Control for MasterChannel {
                 let text = format!("{} {what}", self.name(server));
                 (Level::Warning, format!("lacks {server}"), text)
             }
-            Event::Unskilled { server } => {
+            Event::CapabilityLost { server } => {
                 let text = format!(
                     "{} closes connections at meta commands: until the next reload it is treated \
                      as a server without them",

@@ -2,8 +2,8 @@
 //! several replies are gathered into one value.
 
 use proto::{
-    Ask, Asked, Class, ConnKey, Facts, ItemKind, Ours, Parsed, Part, Progress, Protocol, Quiet,
-    Said, Skills, Totals,
+    Ask, Asked, Capabilities, Class, ConnKey, Facts, ItemKind, Ours, Parsed, Part, Progress,
+    Protocol, Quiet, Said, Totals,
 };
 
 use super::grammar;
@@ -150,7 +150,7 @@ impl Ours for Nothing {
         Facts {
             pool: "p",
             version: "quickack-0.0.0",
-            skills: Some(Skills::default()),
+            capabilities: Some(Capabilities::default()),
             databases: 1,
             conn_key: ConnKey::default(),
             servers: 3,

@@ -42,7 +42,7 @@ pub struct Conn {
     pub is_greeted: bool,
     /// Its handshake reports fewer capabilities than another link's may have reported, so its
     /// server may not support the requests that wait for it.
-    pub is_unskilled: bool,
+    pub has_lost_capability: bool,
     /// The event and the time of the last handshake's answer.
     pub up: (u64, Time),
     /// Number of bytes ever received and executed, and the events at which the bytes from given
@@ -78,7 +78,7 @@ impl Conn {
             owed_since: since,
             heard_at: since,
             is_greeted: false,
-            is_unskilled: false,
+            has_lost_capability: false,
             up: (0, since),
             taken: 0,
             executed: 0,

@@ -190,7 +190,7 @@ impl Server {
             "get" | "gets" | "gat" | "gats" => self.fetch(frame, usize::MAX, conn, place),
             "version" if self.has_meta => say(conn, "VERSION 1.6.18"),
             "version" => {
-                conn.is_unskilled = true;
+                conn.has_lost_capability = true;
                 say(conn, "VERSION 1.4.15");
             }
             "mg" | "ms" | "md" | "ma" | "mn" | "me" => self.execute_meta(frame, conn, place),
@@ -386,7 +386,7 @@ impl Server {
     fn refuse_greeting(&mut self, conn: &mut Conn, place: &mut Place<'_>) {
         self.trouble.any = place.book.event();
         if place.random.permille(500) {
-            conn.is_unskilled = true;
+            conn.has_lost_capability = true;
             self.ever_lacked = true;
             return say(conn, "ERROR");
         }

@@ -394,7 +394,7 @@ impl World {
         let is_probe = conn.is_probe;
         if conn.is_greeted && !was_greeted {
             conn.up = (self.book.event(), self.now);
-            if conn.is_unskilled {
+            if conn.has_lost_capability {
                 self.pools[place.0].servers[place.1].unfit_at = self.now;
             }
             self.pools[place.0].servers[place.1].silence.greeted_at = self.now;

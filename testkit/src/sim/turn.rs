@@ -236,7 +236,7 @@ impl World {
             // The clients that were refused check this by their answers.
             Event::ClientsRefused { .. } | Event::Marked { .. } | Event::Lacks { .. } => return,
             // Its links died repeatedly under meta requests, so the proxy assumes that it has none.
-            Event::Unskilled { server } => {
+            Event::CapabilityLost { server } => {
                 let (pool, at) = self.place(*server);
                 self.pools[pool].servers[at].ever_lacked = true;
                 return;

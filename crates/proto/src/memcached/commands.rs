@@ -65,12 +65,12 @@ const SERVER_ONLY: Class =
 const ENDS: &str = "a length that cannot be read closes the connection";
 
 const fn row(name: &'static str, class: Class, note: &'static str) -> Command {
-    Command { name, class, skilled: false, note }
+    Command { name, class, capable: false, note }
 }
 
 /// An entry for a meta command that servers are asked.
 const fn meta(name: &'static str, class: Class, note: &'static str) -> Command {
-    Command { name, class, skilled: true, note }
+    Command { name, class, capable: true, note }
 }
 
 const fn fetch(command: u16) -> Class {

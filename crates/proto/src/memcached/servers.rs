@@ -3,7 +3,8 @@
 use super::{commands, reply};
 use crate::scan;
 use crate::{
-    Ask, ConnKey, Credentials, Heard, Item, ItemKind, Parsed, Progress, Resume, Skills, Upstream,
+    Ask, Capabilities, ConnKey, Credentials, Heard, Item, ItemKind, Parsed, Progress, Resume,
+    Upstream,
 };
 
 /// The longest line of a `gat` or `gats` that we send.
@@ -25,13 +26,13 @@ impl Upstream for Servers {
         reply::parse(ask, progress, input)
     }
 
-    fn needs(&self, ask: Ask) -> Skills {
+    fn needs(&self, ask: Ask) -> Capabilities {
         let meta = (commands::MG..=commands::ME).contains(&ask.command);
-        Skills { meta, ..Skills::default() }
+        Capabilities { meta, ..Capabilities::default() }
     }
 
-    fn lacks(&self, skills: Skills) -> Option<&'static str> {
-        (!skills.meta).then_some(
+    fn lacks(&self, capabilities: Capabilities) -> Option<&'static str> {
+        (!capabilities.meta).then_some(
             "has no meta commands that can be relied on (memcached has them since 1.6.13): \
              requests that need them are refused",
         )
@@ -104,7 +105,10 @@ fn welcome(kind: ItemKind, line: &[u8], len: usize) -> Parsed<Heard> {
         // The server has a problem, or we have. This says nothing of its capabilities.
         _ => return Parsed::Malformed(NO_VERSION),
     };
-    Parsed::Complete(Heard::Welcome { len, skills: Skills { meta, ..Skills::default() } })
+    Parsed::Complete(Heard::Welcome {
+        len,
+        capabilities: Capabilities { meta, ..Capabilities::default() },
+    })
 }
 
 /// Whether a server with this `VERSION` line has the meta commands.
@@ -138,8 +142,8 @@ mod tests {
             ("ERROR\r\n", false),
         ] {
             let heard = Servers.hear(false, ConnKey::default(), line.as_bytes());
-            let skills = Skills { meta: has, ..Skills::default() };
-            let welcome = Heard::Welcome { len: line.len(), skills };
+            let capabilities = Capabilities { meta: has, ..Capabilities::default() };
+            let welcome = Heard::Welcome { len: line.len(), capabilities };
             assert_eq!(heard, Parsed::Complete(welcome), "{line}");
         }
     }
@@ -173,8 +177,10 @@ mod tests {
                 "{len}"
             );
         }
-        let welcome =
-            Heard::Welcome { len: whole.len(), skills: Skills { meta: true, ..Skills::default() } };
+        let welcome = Heard::Welcome {
+            len: whole.len(),
+            capabilities: Capabilities { meta: true, ..Capabilities::default() },
+        };
         assert_eq!(
             Servers.hear(true, ConnKey::default(), whole.as_bytes()),
             Parsed::Complete(welcome)

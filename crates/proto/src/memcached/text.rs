@@ -5,8 +5,8 @@ use super::meta::{self, base64};
 use super::{Binary, Servers, answer, binary, gather, reply, request};
 use crate::scan::Tokens;
 use crate::{
-    Answer, Ask, Asked, Carry, Class, Command, Item, Login, Ours, Parsed, Part, Protocol, Request,
-    Resume, Shown, Skills, Span, Upstream,
+    Answer, Ask, Asked, Capabilities, Carry, Class, Command, Item, Login, Ours, Parsed, Part,
+    Protocol, Request, Resume, Shown, Span, Upstream,
 };
 
 const ABOUT: &str = "\
@@ -91,9 +91,9 @@ impl Protocol for Text {
         if request.arguments.of(head) == b"b" { base64::decode(key, scratch) } else { key }
     }
 
-    fn carry(&self, request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
+    fn carry(&self, request: &Request, head: &[u8], capabilities: Option<Capabilities>) -> Carry {
         match request.command {
-            MG.. => meta::carry::carry(request, head, skills),
+            MG.. => meta::carry::carry(request, head, capabilities),
             command => Carry::Ask(Ask { command }),
         }
     }

@@ -33,8 +33,8 @@ pub use servers::Servers;
 use std::borrow::Cow;
 
 use crate::{
-    Answer, Ask, Asked, Carry, Command, ConnKey, Excuse, Extra, Facts, Item, Login, Ours, Parsed,
-    Part, Protocol, Request, Resume, Session, Shown, Skills, Span, Turn, Upstream,
+    Answer, Ask, Asked, Capabilities, Carry, Command, ConnKey, Excuse, Extra, Facts, Item, Login,
+    Ours, Parsed, Part, Protocol, Request, Resume, Session, Shown, Span, Turn, Upstream,
 };
 
 /// Redis.
@@ -88,8 +88,8 @@ impl Protocol for Redis {
         inline::argument(head, span, scratch)
     }
 
-    fn carry(&self, request: &Request, _head: &[u8], skills: Option<Skills>) -> Carry {
-        converse::carry(request, skills)
+    fn carry(&self, request: &Request, _head: &[u8], capabilities: Option<Capabilities>) -> Carry {
+        converse::carry(request, capabilities)
     }
 
     fn write_head(&self, request: &Request, head: &[u8], _: &[Span], _: Ask, out: &mut Vec<u8>) {

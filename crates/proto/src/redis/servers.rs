@@ -15,7 +15,7 @@ use super::reply::{self, Walk};
 use super::split;
 use super::words::{bulk, open_array};
 use crate::{
-    Ask, ConnKey, Credentials, Excuse, Heard, Item, ItemKind, Make, Parsed, Progress, Skills,
+    Ask, Capabilities, ConnKey, Credentials, Excuse, Heard, Item, ItemKind, Make, Parsed, Progress,
     Upstream,
 };
 
@@ -37,8 +37,8 @@ impl Upstream for Servers {
         reply::parse(ask, progress, input)
     }
 
-    fn needs(&self, _ask: Ask) -> Skills {
-        Skills::default()
+    fn needs(&self, _ask: Ask) -> Capabilities {
+        Capabilities::default()
     }
 
     fn fetch_max(&self, _ask: Ask) -> usize {
@@ -120,7 +120,9 @@ fn hear(credentials: bool, conn_key: ConnKey, input: &[u8]) -> Parsed<Heard> {
         let len = input.len() - rest.len();
         match judge(step, conn_key, reply) {
             Verdict::GoOn => {}
-            Verdict::Knows(skills) => return Parsed::Complete(Heard::Welcome { len, skills }),
+            Verdict::Knows(capabilities) => {
+                return Parsed::Complete(Heard::Welcome { len, capabilities });
+            }
             Verdict::NoLogin => return Parsed::Complete(Heard::LoginRefused),
             Verdict::SetupRefused => return Parsed::Complete(Heard::SetupRefused),
             Verdict::Useless(why) => return Parsed::Malformed(why),
@@ -140,7 +142,7 @@ enum Step {
 /// The meaning of one reply.
 enum Verdict {
     GoOn,
-    Knows(Skills),
+    Knows(Capabilities),
     NoLogin,
     SetupRefused,
     Useless(&'static str),
@@ -195,7 +197,7 @@ fn judge(step: Step, conn_key: ConnKey, reply: &[u8]) -> Verdict {
         Step::Select => Verdict::SetupRefused,
         Step::Hello if proto_version(conn_key) > 2 => Verdict::SetupRefused,
         // A server that does not know HELLO has RESP2 and no other version.
-        Step::Hello => Verdict::Knows(Skills::default()),
+        Step::Hello => Verdict::Knows(Capabilities::default()),
     }
 }
 
@@ -231,7 +233,7 @@ fn welcome(conn_key: ConnKey, reply: &[u8]) -> Verdict {
         return Verdict::Useless(NO_WELCOME);
     }
     make.like = if make.name == VALKEY { VALKEY_LIKE } else { make.version };
-    Verdict::Knows(Skills { resp3: true, make, ..Skills::default() })
+    Verdict::Knows(Capabilities { resp3: true, make, ..Capabilities::default() })
 }
 
 /// Reads a version as `7.0.15`; a part that is no number counts as 0.

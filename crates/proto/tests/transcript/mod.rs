@@ -30,8 +30,9 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use proto::{
-    Answer, Ask, Asked, Carry, Class, ConnKey, Facts, ItemKind, Local, Make, Marks, NAMED, Parsed,
-    Place, Progress, Protocol, Quiet, Refusal, Request, Resume, Session, Shown, Skills, Span, Turn,
+    Answer, Ask, Asked, Capabilities, Carry, Class, ConnKey, Facts, ItemKind, Local, Make, Marks,
+    NAMED, Parsed, Place, Progress, Protocol, Quiet, Refusal, Request, Resume, Session, Shown,
+    Span, Turn,
 };
 
 /// Returns the protocol of clients that is the same as that of this protocol's servers. Its table
@@ -47,7 +48,7 @@ const REDIS: Make = Make { name: "redis", version: [7, 0, 15], like: [7, 0, 15] 
 pub const FACTS: Facts<'static> = Facts {
     pool: "cache",
     version: "0.1.0",
-    skills: Some(Skills { meta: true, resp3: true, make: REDIS }),
+    capabilities: Some(Capabilities { meta: true, resp3: true, make: REDIS }),
     databases: 16,
     conn_key: ConnKey { proto_version: 2, database: 0 },
     servers: 4,
@@ -70,7 +71,7 @@ pub struct Row {
     /// The bytes that the server sends, and whether it closes.
     pub server: Option<(Vec<u8>, bool)>,
     /// The server's capabilities, in a row about the route to it.
-    pub skills: Option<Skills>,
+    pub capabilities: Option<Capabilities>,
     /// The bytes sent to that server.
     pub sent: Vec<u8>,
     /// The protocol's reading of the row; in a row about the route to a server, the client's
@@ -106,7 +107,10 @@ fn read(file: &Path) -> Vec<Row> {
         match line.as_bytes().first() {
             None | Some(b'#') => {}
             Some(b'>') => row.request = bytes(rest),
-            Some(b'@') => row.skills = Some(Skills { meta: rest == "meta", ..Skills::default() }),
+            Some(b'@') => {
+                row.capabilities =
+                    Some(Capabilities { meta: rest == "meta", ..Capabilities::default() })
+            }
             Some(b'~') => row.sent = bytes(rest),
             Some(b'?') => row.asked = rest.to_string(),
             Some(b'<') => {
@@ -289,7 +293,7 @@ pub fn way(protocol: &dyn Protocol, row: &Row) -> (Vec<u8>, Vec<u8>) {
     let parsed = protocol.parse_request(stream, &mut Resume::default(), &mut keys);
     let Parsed::Complete(request) = parsed else { panic!("{}: {parsed:?}", row.place) };
     let (head, body) = stream.split_at(request.head as usize);
-    let (sent, ask) = match carried(protocol, &request, head, &keys, body, row.skills) {
+    let (sent, ask) = match carried(protocol, &request, head, &keys, body, row.capabilities) {
         Ok(carried) => carried,
         Err(refusal) => {
             let answer = Answer::Refused(refusal);
@@ -309,7 +313,7 @@ pub fn carried(
     head: &[u8],
     keys: &[Span],
     body: &[u8],
-    skills: Option<Skills>,
+    capabilities: Option<Capabilities>,
 ) -> Result<(Vec<u8>, Ask), Refusal> {
     let mut sent = Vec::new();
     let ask = match request.class {
@@ -323,11 +327,13 @@ pub fn carried(
             return Ok((sent, ask));
         }
         Class::Broadcast { ask, .. } => ask,
-        Class::Single { .. } | Class::Split { .. } => match protocol.carry(request, head, skills) {
-            Carry::Ask(ask) => ask,
-            Carry::Refused(refusal) => return Err(refusal),
-            Carry::Unknown => panic!("the skills were told"),
-        },
+        Class::Single { .. } | Class::Split { .. } => {
+            match protocol.carry(request, head, capabilities) {
+                Carry::Ask(ask) => ask,
+                Carry::Refused(refusal) => return Err(refusal),
+                Carry::Unknown => panic!("the skills were told"),
+            }
+        }
         Class::Refuse(refusal) => return Err(refusal),
         Class::Local(_) => panic!("no server is asked"),
     };

@@ -68,6 +68,6 @@ impl Proxy {
         body.data.close(&mut self.pipelines.spares);
         let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         client.partial = whole;
-        self.await_skills(id, server);
+        self.await_capabilities(id, server);
     }
 }

@@ -78,18 +78,18 @@ impl Proxy {
         if client.ends.is_none() && protocol.tells_ends(request) {
             return Some(Way::Locate);
         }
-        let needs_skills = protocol.carry(request, head, None) == Carry::Unknown;
-        if !needs_skills {
+        let needs_capabilities = protocol.carry(request, head, None) == Carry::Unknown;
+        if !needs_capabilities {
             return None;
         }
         let entry = &self.pipelines.pools[pool];
         // A server that cannot be asked now is not waited for, unless there is no other.
         let server = match entry.unknown() {
             Some(server) => server,
-            None if entry.skills().is_some() => return None,
+            None if entry.capabilities().is_some() => return None,
             None => entry.any_place(id.index())?,
         };
-        match self.skills(pool, server, id, now) {
+        match self.capabilities(pool, server, id, now) {
             Ok(_) => Some(Way::Wait(server)),
             Err(fault) => Some(Way::Fault(Some(server as u32), fault)),
         }

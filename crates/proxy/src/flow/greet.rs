@@ -3,7 +3,7 @@
 //! gets no request.
 
 use metrics::Server as Counter;
-use proto::{Ask, Heard, Parsed, Skills};
+use proto::{Ask, Capabilities, Heard, Parsed};
 
 use crate::buffer::Source;
 use crate::fault::Fault;
@@ -58,8 +58,8 @@ impl Proxy {
         link.partial.extend_from_slice(source.bytes);
         let pool = &self.pipelines.pools[link.pool as usize];
         let conn_key = pool.conn_keys.of(link.conn_key);
-        let (len, skills) = match pool.upstream.hear(link.login, conn_key, &link.partial) {
-            Parsed::Complete(Heard::Welcome { len, skills }) => (len, skills),
+        let (len, capabilities) = match pool.upstream.hear(link.login, conn_key, &link.partial) {
+            Parsed::Complete(Heard::Welcome { len, capabilities }) => (len, capabilities),
             Parsed::Complete(Heard::LoginRefused) => {
                 self.close_link(id, Fault::LoginRefused, now);
                 return Ok(());
@@ -81,9 +81,10 @@ impl Proxy {
         let upstream = pool.upstream;
         let (pool, server) = (link.pool as usize, link.server as usize);
         let entry = &mut self.pipelines.pools[pool].servers[server];
-        let skills = if entry.proof == Proof::Disproved { Skills::default() } else { skills };
-        let before = entry.skills.replace(skills);
-        let what = upstream.lacks(skills).filter(|_| entry.proof != Proof::Disproved);
+        let capabilities =
+            if entry.proof == Proof::Disproved { Capabilities::default() } else { capabilities };
+        let before = entry.capabilities.replace(capabilities);
+        let what = upstream.lacks(capabilities).filter(|_| entry.proof != Proof::Disproved);
         if let Some(what) = what
             && before.is_none_or(|before| upstream.lacks(before).is_none())
         {
@@ -98,8 +99,8 @@ impl Proxy {
         if self.links.find(id).is_some() {
             self.note_up(id, now);
         }
-        if before.is_some_and(|before| !skills.include(before)) {
-            self.close_unfit(pool, server, skills, now);
+        if before.is_some_and(|before| !capabilities.include(before)) {
+            self.close_unfit(pool, server, capabilities, now);
         }
         if self.links.find(id).is_some() {
             self.mark_dirty(id);
@@ -110,11 +111,11 @@ impl Proxy {
 
     /// Closes unused links of a server that has lost a capability. The messages that wait on them
     /// were written for a server that had it.
-    fn close_unfit(&mut self, pool: usize, server: usize, skills: Skills, now: Time) {
+    fn close_unfit(&mut self, pool: usize, server: usize, capabilities: Capabilities, now: Time) {
         let upstream = self.pipelines.pools[pool].upstream;
         for id in self.links_of(pool, server) {
             let link = self.links.find_mut(id).expect("it has just been listed");
-            let is_unfit = |message: &Message| !skills.include(upstream.needs(message.ask));
+            let is_unfit = |message: &Message| !capabilities.include(upstream.needs(message.ask));
             if link.sent == 0 && link.outstanding.iter().any(is_unfit) {
                 // The server is well, but another one.
                 link.proven = true;
@@ -127,7 +128,7 @@ impl Proxy {
     pub(super) fn prove(&mut self, pool: usize, server: usize, ask: Ask) {
         let upstream = self.pipelines.pools[pool].upstream;
         let entry = &mut self.pipelines.pools[pool].servers[server];
-        if entry.proof != Proof::Proven && !Skills::default().include(upstream.needs(ask)) {
+        if entry.proof != Proof::Proven && !Capabilities::default().include(upstream.needs(ask)) {
             entry.proof = Proof::Proven;
         }
     }
@@ -142,14 +143,14 @@ impl Proxy {
         let entry = &mut pool.servers[link.server as usize];
         let Proof::Open(times) = entry.proof else { return };
         let mut sent = link.outstanding.iter().take_while(|message| message.end <= link.sent);
-        if !sent.any(|message| !Skills::default().include(upstream.needs(message.ask))) {
+        if !sent.any(|message| !Capabilities::default().include(upstream.needs(message.ask))) {
             return;
         }
         entry.proof = Proof::Open(times + 1);
         if times + 1 == limits::DOUBTS_MAX {
             entry.proof = Proof::Disproved;
-            entry.skills = Some(Skills::default());
-            let event = Event::Unskilled { server: entry.plan.id };
+            entry.capabilities = Some(Capabilities::default());
+            let event = Event::CapabilityLost { server: entry.plan.id };
             self.pipelines.actions.push_back(Action::Log(event));
         }
     }

@@ -177,7 +177,7 @@ impl Proxy {
         let renamed = server.plan.name != plan.name || server.plan.weight != plan.weight;
         server.plan = plan;
         if server.proof == Proof::Disproved {
-            (server.proof, server.skills) = (Proof::Open(0), None);
+            (server.proof, server.capabilities) = (Proof::Open(0), None);
         }
         if server.stage == Stage::Retired {
             server.stage = Stage::Planned;

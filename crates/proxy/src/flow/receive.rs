@@ -264,7 +264,7 @@ impl Proxy {
         (muted, now): (Muted, Time),
     ) -> Option<usize> {
         let used = match way {
-            Way::Wait(server) => self.await_skills(id, server),
+            Way::Wait(server) => self.await_capabilities(id, server),
             Way::Locate => self.await_ends(id),
             Way::Refused(refusal) => {
                 let answer = Answer::Refused(refusal);
@@ -292,7 +292,7 @@ impl Proxy {
             Removal::Nothing => self.refuse_read(id, request, head, answer),
             Removal::Asked => head.len(),
             Removal::Waits(server) => {
-                let used = self.await_skills(id, server);
+                let used = self.await_capabilities(id, server);
                 self.read_later(id, used, muted)
             }
         }

@@ -2,7 +2,7 @@
 //! replies are gathered into one answer. A request whose keys belong to one server goes there
 //! unchanged.
 
-use proto::{Ask, Carry, Class, Reach, Request, Skills, Span};
+use proto::{Ask, Capabilities, Carry, Class, Reach, Request, Span};
 
 use super::ask::How;
 use super::receive::Data;
@@ -34,7 +34,7 @@ impl Proxy {
         let (pool, protocol) = (client.pool as usize, client.protocol);
         match self.meet(id, request, head) {
             Ok(None) => Way::Fault(None, Fault::NoServer),
-            Ok(server) => match protocol.carry(request, head, Some(Skills::default())) {
+            Ok(server) => match protocol.carry(request, head, Some(Capabilities::default())) {
                 Carry::Ask(ask) => Way::Go { ask, server },
                 Carry::Refused(refusal) => Way::Refused(refusal),
                 Carry::Unknown => unreachable!("the skills were told"),

@@ -8,7 +8,7 @@
 //! ```
 
 use metrics::Pool as Counter;
-use proto::{Answer, Ask, Carry, Class, Marks, Place, Reach, Refusal, Request, Skills, Span};
+use proto::{Answer, Ask, Capabilities, Carry, Class, Marks, Place, Reach, Refusal, Request, Span};
 use shard::Distribution;
 
 use crate::fault::Fault;
@@ -81,10 +81,10 @@ impl Proxy {
                 let Some(server) = self.server_for(id, request, head) else {
                     return Some(Way::Fault(None, Fault::NoServer));
                 };
-                match self.skills(pool, server, id, now) {
+                match self.capabilities(pool, server, id, now) {
                     Err(fault) => Way::Fault(Some(server as u32), fault),
                     Ok(None) => Way::Wait(server),
-                    Ok(skills) => match protocol.carry(request, head, skills) {
+                    Ok(capabilities) => match protocol.carry(request, head, capabilities) {
                         Carry::Ask(ask) => Way::Go { ask, server: Some(server) },
                         Carry::Refused(refusal) => Way::Refused(refusal),
                         Carry::Unknown => unreachable!("the skills were told"),
@@ -104,7 +104,7 @@ impl Proxy {
     fn way_of_many(&mut self, id: ConnId, request: &Request, head: &[u8]) -> Way {
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
-        let ask = match protocol.carry(request, head, Some(Skills::default())) {
+        let ask = match protocol.carry(request, head, Some(Capabilities::default())) {
             Carry::Ask(ask) => ask,
             Carry::Refused(refusal) => return Way::Refused(refusal),
             Carry::Unknown => unreachable!("the skills were told"),
@@ -233,23 +233,23 @@ impl Proxy {
 
     /// Returns the capabilities of a server. If they are unknown, a link to it is opened for the
     /// handshake.
-    pub(super) fn skills(
+    pub(super) fn capabilities(
         &mut self,
         pool: usize,
         server: usize,
         client: ConnId,
         now: Time,
-    ) -> Result<Option<Skills>, Fault> {
-        let skills = self.pipelines.pools[pool].servers[server].skills;
-        if skills.is_none() {
+    ) -> Result<Option<Capabilities>, Fault> {
+        let capabilities = self.pipelines.pools[pool].servers[server].capabilities;
+        if capabilities.is_none() {
             self.link_for(pool, server, client, now)?;
         }
-        Ok(skills)
+        Ok(capabilities)
     }
 
     /// Pauses a client until the capabilities of a server are known, or a link to it is up. Its
     /// next request and all that follows wait. Uses none of the request's bytes.
-    pub(super) fn await_skills(&mut self, id: ConnId, server: usize) -> usize {
+    pub(super) fn await_capabilities(&mut self, id: ConnId, server: usize) -> usize {
         let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         (client.awaits, client.awaited) = (Some(server as u32), server as u32);
         // A client that has left began to wait before it left.

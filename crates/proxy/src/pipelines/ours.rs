@@ -19,7 +19,7 @@ impl Ours for View<'_> {
         Facts {
             pool: &pool.plan.name,
             version: VERSION,
-            skills: pool.skills(),
+            capabilities: pool.capabilities(),
             databases: pool.plan.databases,
             conn_key: pool.conn_keys.of(pool.conn_keys.home),
             servers: pool.planned(),

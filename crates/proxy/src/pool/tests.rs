@@ -60,18 +60,18 @@ fn anybody_is_who_can_be_asked_and_the_same_for_the_same_number() {
 #[test]
 fn what_is_known_is_of_those_who_are_in_the_plan() {
     let mut pool = pool(4, |_| {});
-    let meta = Skills { meta: true, ..Skills::default() };
-    assert_eq!((pool.unknown(), pool.skills()), (Some(0), None));
-    pool.servers[0].skills = Some(meta);
-    assert_eq!((pool.unknown(), pool.skills()), (Some(1), Some(meta)));
+    let meta = Capabilities { meta: true, ..Capabilities::default() };
+    assert_eq!((pool.unknown(), pool.capabilities()), (Some(0), None));
+    pool.servers[0].capabilities = Some(meta);
+    assert_eq!((pool.unknown(), pool.capabilities()), (Some(1), Some(meta)));
     pool.servers[1].ejected = true;
     assert_eq!(pool.unknown(), Some(2));
     pool.servers[2].health = Health::Down;
     assert_eq!(pool.unknown(), Some(3));
-    pool.servers[3].skills = Some(Skills::default());
-    assert_eq!((pool.unknown(), pool.skills()), (None, Some(Skills::default())));
+    pool.servers[3].capabilities = Some(Capabilities::default());
+    assert_eq!((pool.unknown(), pool.capabilities()), (None, Some(Capabilities::default())));
     pool.servers[3].stage = Stage::Retired;
-    assert_eq!(pool.skills(), Some(meta));
+    assert_eq!(pool.capabilities(), Some(meta));
 }
 
 #[test]

@@ -47,13 +47,13 @@ fn commands() -> String {
             let name = command.name.replace('|', "\\|");
             page += &format!("| `{name}` | {class} | {} |\n", command.note);
         }
-        let skilled = protocol.commands().iter().filter(|command| command.skilled);
-        let skilled: Vec<String> = skilled.map(|it| format!("`{}`", it.name)).collect();
-        if !skilled.is_empty() {
+        let capable = protocol.commands().iter().filter(|command| command.capable);
+        let capable: Vec<String> = capable.map(|it| format!("`{}`", it.name)).collect();
+        if !capable.is_empty() {
             page += &format!(
                 "\nThe log names a server without the meta commands when the proxy connects to \
                  it. For such\na server, some forms of these commands are refused: {}.\n",
-                skilled.join(", ")
+                capable.join(", ")
             );
         }
     }

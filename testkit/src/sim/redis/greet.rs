@@ -81,7 +81,7 @@ impl Server {
         let out = &mut conn.output;
         match words.name.as_str() {
             "HELLO" if !model.speaks_three => {
-                conn.is_unskilled = true;
+                conn.has_lost_capability = true;
                 put_line(out, "-ERR unknown command `HELLO`, with args beginning with: `3`, ");
             }
             "HELLO" => {

@@ -11,19 +11,19 @@ use super::super::request::stats_words;
 use super::header::{self, Header};
 use super::opcodes::{self, Mode, Shape};
 use crate::scan::push_decimal;
-use crate::{Ask, Carry, Quiet, Refusal, Request, Skills};
+use crate::{Ask, Capabilities, Carry, Quiet, Refusal, Request};
 
 const NO_META: &str = "refused by the proxy: this needs the meta commands, which the server lacks";
 /// The expiry with which an `Increment` creates nothing.
 const NO_CREATE: u32 = u32::MAX;
 
 /// Returns the form of a single request for a server with these capabilities.
-pub(super) fn carry(request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
+pub(super) fn carry(request: &Request, head: &[u8], capabilities: Option<Capabilities>) -> Carry {
     let said = Said::read(request, head);
-    match (said.classic(), skills) {
+    match (said.classic(), capabilities) {
         (Some(command), _) => Carry::Ask(Ask { command }),
         (None, None) => Carry::Unknown,
-        (None, Some(skills)) => match said.other(skills) {
+        (None, Some(capabilities)) => match said.other(capabilities) {
             Some(command) => Carry::Ask(Ask { command }),
             None => Carry::Refused(Refusal::ByName(NO_META)),
         },
@@ -118,9 +118,9 @@ impl<'a> Said<'a> {
     }
 
     /// Returns the form for a server with these capabilities.
-    fn other(&self, skills: Skills) -> Option<u16> {
+    fn other(&self, capabilities: Capabilities) -> Option<u16> {
         match self.shape {
-            _ if !skills.meta => None,
+            _ if !capabilities.meta => None,
             Shape::Get { .. } | Shape::Touch { .. } => Some(MG),
             Shape::Store(_) | Shape::Concat { .. } => Some(MS),
             Shape::Delete => Some(MD),

@@ -20,8 +20,8 @@ mod request;
 use super::meta::answer::Repeated;
 use super::{Servers, Text, gather, reply};
 use crate::{
-    Answer, Ask, Asked, Carry, Command, Item, Login, Ours, Parsed, Part, Protocol, Request, Resume,
-    Shown, Skills, Span, Upstream,
+    Answer, Ask, Asked, Capabilities, Carry, Command, Item, Login, Ours, Parsed, Part, Protocol,
+    Request, Resume, Shown, Span, Upstream,
 };
 use header::Header;
 use opcodes::Shape;
@@ -96,8 +96,8 @@ impl Protocol for Binary {
         span.of(head)
     }
 
-    fn carry(&self, request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
-        carry::carry(request, head, skills)
+    fn carry(&self, request: &Request, head: &[u8], capabilities: Option<Capabilities>) -> Carry {
+        carry::carry(request, head, capabilities)
     }
 
     fn write_head(

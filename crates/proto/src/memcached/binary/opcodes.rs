@@ -104,12 +104,12 @@ const fn row(
 ) -> Opcode {
     // The commands that show or take a cas number. A quiet one shows none, and a quiet store has
     // the classic `cas`.
-    let skilled = match shape {
+    let capable = match shape {
         Shape::Store(_) => matches!(quiet, Quiet::Loud),
         Shape::Concat { .. } | Shape::Delete | Shape::Delta { .. } => true,
         _ => false,
     };
-    Opcode { code, shape, quiet, command: Command { name, class, skilled, note } }
+    Opcode { code, shape, quiet, command: Command { name, class, capable, note } }
 }
 
 const fn unknown(code: u8, name: &'static str) -> Opcode {

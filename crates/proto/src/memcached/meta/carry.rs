@@ -5,14 +5,18 @@ use super::super::commands::{self, GATS_ONE, GETS_ONE};
 use super::super::is_plain;
 use super::{Line, Verb, base64};
 use crate::scan::{Tokens, push_decimal};
-use crate::{Ask, Carry, Refusal, Request, Skills, Span};
+use crate::{Ask, Capabilities, Carry, Refusal, Request, Span};
 
 /// Otherwise the server would answer with the unencoded key.
 const HIDDEN: &str = "refused by the proxy: a line cannot hold this key";
 const NO_META: &str = "refused by the proxy: this needs the meta commands, which the server lacks";
 
 /// Returns the form of a single request for a server with these capabilities.
-pub(in super::super) fn carry(request: &Request, head: &[u8], skills: Option<Skills>) -> Carry {
+pub(in super::super) fn carry(
+    request: &Request,
+    head: &[u8],
+    capabilities: Option<Capabilities>,
+) -> Carry {
     if request.command == commands::ME && !request.arguments.is_empty() {
         let mut tokens = Tokens::new(head);
         let key = tokens.nth(1).map_or(&b""[..], |key| tokens.text(key));
@@ -20,9 +24,9 @@ pub(in super::super) fn carry(request: &Request, head: &[u8], skills: Option<Ski
             return Carry::Refused(Refusal::ByName(HIDDEN));
         }
     }
-    match skills {
+    match capabilities {
         None => Carry::Unknown,
-        Some(skills) if skills.meta => Carry::Ask(Ask { command: request.command }),
+        Some(capabilities) if capabilities.meta => Carry::Ask(Ask { command: request.command }),
         Some(_) => match Line::read(head).and_then(|line| classic(&line)) {
             Some(command) => Carry::Ask(Ask { command }),
             None => Carry::Refused(Refusal::ByName(NO_META)),

@@ -127,12 +127,12 @@ pub(super) fn list() -> &'static [Command] {
 }
 
 static LIST: [Command; COUNT] = {
-    let none = Command { name: "", class: table::ROWS[0].class, skilled: false, note: "" };
+    let none = Command { name: "", class: table::ROWS[0].class, capable: false, note: "" };
     let mut list = [none; COUNT];
     let mut at = 0;
     while at < list.len() {
         let Row { name, class, note, .. } = table::ROWS[at];
-        list[at] = Command { name, class, skilled: false, note };
+        list[at] = Command { name, class, capable: false, note };
         at += 1;
     }
     list

@@ -124,7 +124,7 @@ impl Talk<'_> {
             Ok(hello) => hello,
             Err(why) => return self.error(&[&why]),
         };
-        let knows_3 = self.facts.skills.is_none_or(|skills| skills.resp3);
+        let knows_3 = self.facts.capabilities.is_none_or(|capabilities| capabilities.resp3);
         if hello.version == Some(3) && !knows_3 {
             return self.error(&[NO_PROTOCOL, b": a server of this pool has no RESP3"]);
         }
@@ -152,7 +152,7 @@ impl Talk<'_> {
     /// Returns the servers' program and version; if they differ, the version that they are
     /// compatible with. A server that does not know HELLO is older than Redis 6.
     fn make(&self) -> (&'static str, String) {
-        let make = self.facts.skills.unwrap_or_default().make;
+        let make = self.facts.capabilities.unwrap_or_default().make;
         let (name, version) = match make.name {
             VALKEY => (VALKEY, make.version),
             _ => ("redis", make.like),
@@ -164,7 +164,7 @@ impl Talk<'_> {
     /// Answers as the pool's servers do outside a cluster: Valkey accepts both commands, Redis 6
     /// the second, Redis 7 none.
     pub(super) fn cluster_only(&mut self, command: u16) {
-        let make = self.facts.skills.unwrap_or_default().make;
+        let make = self.facts.capabilities.unwrap_or_default().make;
         let is_old = make.name == "redis" && make.version < [7, 0, 0];
         if make.name == VALKEY || is_old && command == id::READWRITE {
             return self.ok();

@@ -14,15 +14,15 @@ mod transaction;
 
 use super::commands::id;
 use super::{request, words};
-use crate::{Ask, Carry, Facts, Request, Session, Skills, Turn};
+use crate::{Ask, Capabilities, Carry, Facts, Request, Session, Turn};
 
 pub(super) use connection::login;
 
 /// Returns the form of a request for a server; for a local command, whether the servers must be
 /// known first.
-pub(super) fn carry(request: &Request, skills: Option<Skills>) -> Carry {
+pub(super) fn carry(request: &Request, capabilities: Option<Capabilities>) -> Carry {
     match request.command {
-        id::HELLO | id::READONLY | id::READWRITE if skills.is_none() => Carry::Unknown,
+        id::HELLO | id::READONLY | id::READWRITE if capabilities.is_none() => Carry::Unknown,
         command => Carry::Ask(Ask { command }),
     }
 }

@@ -50,7 +50,7 @@ mod tests {
     const FACTS: Facts<'static> = Facts {
         pool: "cache",
         version: "quickack-0.1.0",
-        skills: None,
+        capabilities: None,
         databases: 16,
         conn_key: ConnKey { proto_version: 2, database: 0 },
         servers: 1,

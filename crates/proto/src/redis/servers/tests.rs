@@ -45,8 +45,8 @@ fn heard(credentials: bool, conn_key: ConnKey, said: &str) -> Parsed<Heard> {
 }
 
 fn welcome(len: usize, resp3: bool, make: Make) -> Parsed<Heard> {
-    let skills = Skills { resp3, make, ..Skills::default() };
-    Parsed::Complete(Heard::Welcome { len, skills })
+    let capabilities = Capabilities { resp3, make, ..Capabilities::default() };
+    Parsed::Complete(Heard::Welcome { len, capabilities })
 }
 
 #[test]
@@ -83,13 +83,13 @@ fn a_server_tells_what_it_is() {
 
 #[test]
 fn servers_of_a_pool_are_what_all_of_them_are() {
-    let skills = |make| Skills { resp3: true, make, ..Skills::default() };
+    let capabilities = |make| Capabilities { resp3: true, make, ..Capabilities::default() };
     let older = Make { version: [8, 0, 1], ..VALKEY_91 };
-    assert_eq!(skills(VALKEY_91).common(skills(older)), skills(older));
-    let both = skills(REDIS).common(skills(VALKEY_91)).make;
+    assert_eq!(capabilities(VALKEY_91).common(capabilities(older)), capabilities(older));
+    let both = capabilities(REDIS).common(capabilities(VALKEY_91)).make;
     assert_eq!(both, Make { name: "", version: [7, 0, 15], like: [7, 0, 15] });
     let newer = Make { name: "redis", version: [8, 2, 0], like: [8, 2, 0] };
-    assert_eq!(skills(newer).common(skills(VALKEY_91)).make.like, [7, 2, 4]);
+    assert_eq!(capabilities(newer).common(capabilities(VALKEY_91)).make.like, [7, 2, 4]);
 }
 
 #[test]
