@@ -26,9 +26,9 @@ mod session;
 use std::borrow::Cow;
 
 pub use message::{
-    Answer, Ask, Asked, Capabilities, Carry, Class, Command, ConnKey, Excuse, Extra, Heard, Item,
-    ItemKind, Local, Make, Marks, Parsed, Place, Progress, Quiet, Reach, Refusal, Request, Resume,
-    Shown, Span,
+    Answer, Ask, Asked, Capabilities, Carry, Class, Command, ConnKey, Excuse, Extra,
+    HandshakeReply, Item, ItemKind, Local, Make, Marks, Parsed, Place, Progress, Quiet, Reach,
+    Refusal, Request, Resume, Shown, Span,
 };
 pub use part::{Ours, Part, Process, Said, Totals};
 pub use session::{Credentials, Ends, Facts, Login, Muted, Profile, Session, Turn};
@@ -255,11 +255,21 @@ pub trait Upstream: Sync {
 
     /// Writes the handshake for a new link. Its answer proves that the server is there, and shows
     /// the server's capabilities.
-    fn hello(&self, credentials: Option<&Credentials>, conn_key: ConnKey, out: &mut Vec<u8>);
+    fn write_handshake(
+        &self,
+        credentials: Option<&Credentials>,
+        conn_key: ConnKey,
+        out: &mut Vec<u8>,
+    );
 
     /// Reads the answer to the handshake. `credentials` says that the handshake had some.
     /// `Malformed` gives the reason why the link is useless.
-    fn hear(&self, credentials: bool, conn_key: ConnKey, input: &[u8]) -> Parsed<Heard>;
+    fn read_handshake(
+        &self,
+        credentials: bool,
+        conn_key: ConnKey,
+        input: &[u8],
+    ) -> Parsed<HandshakeReply>;
 
     /// Returns where the elements of a whole reply that is a list begin, and how many they are.
     fn elements(&self, _reply: &[u8]) -> Option<(usize, u64)> {

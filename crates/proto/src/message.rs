@@ -391,7 +391,7 @@ pub enum Shown {
 
 /// The result of the handshake on a new link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum HandshakeReply {
     /// The server's answer, of `len` bytes, showed its capabilities.
     Welcome { len: usize, capabilities: Capabilities },
     /// The server refuses our credentials, or requires a login that we did not try.

@@ -374,8 +374,8 @@ impl Proxy {
         } else if let Some(link) = self.links.find(conn) {
             match link.state {
                 link::State::Connecting => {}
-                link::State::Greeting if link.hello.is_empty() => {}
-                link::State::Greeting => out.push(&link.hello),
+                link::State::Handshake if link.handshake.is_empty() => {}
+                link::State::Handshake => out.push(&link.handshake),
                 link::State::Up => {
                     let server =
                         &self.pipelines.pools[link.pool as usize].servers[link.server as usize];

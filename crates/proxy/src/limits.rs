@@ -60,7 +60,7 @@ pub const REPLY_STRETCH: u64 = 16;
 /// Bytes of most heads of replies.
 pub const REPLY_HEAD_MAX: usize = 2048;
 /// Bytes of the answer to the handshake.
-pub const GREETING_MAX: usize = 64 * 1024;
+pub const HANDSHAKE_MAX: usize = 64 * 1024;
 /// A value of at least this length is kept by reference to the block it arrived in; a shorter one
 /// is copied.
 pub const REFERENCE_MIN: usize = 4 * 1024;
@@ -157,7 +157,7 @@ mod tests {
             (CLIENT_OUTBOX_MAX, 1_048_576),
             (LINK_OUTBOX_MAX, 67_108_864),
             (BATCH_BYTES_MAX, 8_192),
-            (GREETING_MAX, 65_536),
+            (HANDSHAKE_MAX, 65_536),
             (REFERENCE_MIN, 4_096),
             (KEYS_KEEP_MAX, 16_384),
             (CLIENT_OUTBOX_SHORT, 4_096),

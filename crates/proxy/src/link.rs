@@ -35,7 +35,7 @@ pub(crate) struct Link {
     pub(crate) conn_key: u16,
     pub(crate) state: State,
     /// Unsent bytes of the handshake, which goes ahead of everything.
-    pub(crate) hello: Vec<u8>,
+    pub(crate) handshake: Vec<u8>,
     /// The handshake contains a login.
     pub(crate) login: bool,
     pub(crate) out: Outbox,
@@ -88,7 +88,7 @@ pub(crate) enum State {
     /// Requests may queue; nothing can be sent.
     Connecting,
     /// Established; the handshake waits for its answer.
-    Greeting,
+    Handshake,
     /// The server has answered the handshake.
     Up,
 }
@@ -152,7 +152,7 @@ impl Link {
             server,
             conn_key,
             state: State::Connecting,
-            hello: Vec::new(),
+            handshake: Vec::new(),
             login: false,
             out: Outbox::default(),
             outstanding: VecDeque::new(),
@@ -183,8 +183,8 @@ impl Link {
     /// silent.
     pub(crate) fn set_state(&mut self, next: State) {
         let after = match self.state {
-            State::Connecting | State::Up => State::Greeting,
-            State::Greeting => State::Up,
+            State::Connecting | State::Up => State::Handshake,
+            State::Handshake => State::Up,
         };
         assert_eq!(next, after, "a link connects, greets and is up");
         self.state = next;
@@ -269,7 +269,7 @@ impl Link {
     pub(crate) fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
         let owed = match self.state {
             State::Connecting => Some(self.since.after(timeouts.connect)),
-            State::Greeting => Some(self.since.after(timeouts.reply)),
+            State::Handshake => Some(self.since.after(timeouts.reply)),
             State::Up if self.is_waiting() && !bug!(NoReplyDeadline) => {
                 Some(self.reply_deadline(timeouts))
             }

@@ -32,7 +32,7 @@ fn what_waits_on_another_link_is_not_sent_to_a_server_that_lost_meta() {
     stage.establishes(third);
     stage.says(third, NO_META);
     assert_eq!(stage.closed, [second]);
-    assert_eq!(stage.hears(clients[1]), "SERVER_ERROR s0: connection lost\r\n");
+    assert_eq!(stage.received(clients[1]), "SERVER_ERROR s0: connection lost\r\n");
     assert_eq!(stage.turn(third), "get x\r\n");
     let is_down = |event: &Event| matches!(event, Event::ServerDown { .. });
     assert!(!stage.events.iter().any(is_down), "it is well: {:?}", stage.events);
@@ -56,7 +56,7 @@ fn a_server_that_is_back_in_the_plan_can_do_what_its_standing_link_has_learnt() 
     stage.says(client, &append);
     assert_eq!(stage.turn(link), append);
     stage.says(link, "HD\r\nHD\r\n");
-    assert_eq!(stage.hears(client), "HD\r\nHD\r\n");
+    assert_eq!(stage.received(client), "HD\r\nHD\r\n");
 }
 
 /// Seed 3930: a request whose data came while its key moved to a server with unknown capabilities
@@ -75,11 +75,11 @@ fn data_that_comes_while_its_key_moves_waits_for_the_greeting_of_the_new_server(
     stage.install(|plan| drop(plan.pools[0].servers.pop()));
     stage.says(client, "cd\r\nget other\r\n");
     stage.end_turn();
-    assert_eq!(stage.hears(client), "EN\r\n");
+    assert_eq!(stage.received(client), "EN\r\n");
     let new = stage.connect(0);
     assert_eq!(stage.turn(new), format!("ms {key} 4 MA\r\nabcd\r\nget other\r\n"));
     stage.says(new, "HD\r\nEND\r\n");
-    assert_eq!(stage.hears(client), "HD\r\nEND\r\n");
+    assert_eq!(stage.received(client), "HD\r\nEND\r\n");
     stage.expect_rows(0);
 }
 
@@ -89,7 +89,7 @@ fn a_server_without_meta_is_told_of_when_that_is_learned() {
     let client = stage.client();
     let is_lack = |event: &&Event| matches!(event, Event::Lacks { server: S0, .. });
     let lacks = |stage: &Stage| stage.events.iter().filter(is_lack).count();
-    stage.greet(link);
+    stage.handshake(link);
     stage.closes(link, Closed::Eof);
     assert_eq!(lacks(&stage), 0, "{:?}", stage.events);
     // The server is an older one when it is back. The link after that shows nothing new.
@@ -101,7 +101,7 @@ fn a_server_without_meta_is_told_of_when_that_is_learned() {
         stage.says(link, NO_META);
         assert_eq!(stage.turn(link), "get k\r\n");
         stage.says(link, "END\r\n");
-        assert_eq!(stage.hears(client), "END\r\n");
+        assert_eq!(stage.received(client), "END\r\n");
         stage.closes(link, Closed::Eof);
     }
     assert_eq!(lacks(&stage), 1, "{:?}", stage.events);

@@ -37,10 +37,10 @@ fn what_comes_for_a_silent_server_waits_until_it_speaks() {
     stage.passes(HOLD_AFTER);
     assert_eq!(stage.turn(link), "");
     stage.says(link, "5\r\n");
-    assert_eq!(stage.hears(link), "", "not before the end of the turn");
+    assert_eq!(stage.received(link), "", "not before the end of the turn");
     assert_eq!(stage.turn(link), "append x 0 0 1\r\nX\r\nget x\r\n");
     stage.says(link, "STORED\r\nEND\r\n");
-    assert_eq!(stage.hears(client), "STORED\r\nEND\r\n");
+    assert_eq!(stage.received(client), "STORED\r\nEND\r\n");
     stage.expect_count(Server::HeldNow, 0);
     stage.expect_count(Server::Held, 2);
     stage.expect_count(Server::Dropped, 0);
@@ -118,7 +118,7 @@ fn a_client_that_has_closed_its_half_is_told_that_its_request_was_dropped() {
     stage.closes(client, Closed::Eof);
     stage.passes(HOLD_AFTER);
     let words = "SERVER_ERROR s0: silent, and its client has left: dropped, not sent\r\n";
-    assert_eq!(stage.hears(client), [words, words].concat());
+    assert_eq!(stage.received(client), [words, words].concat());
     assert_eq!(stage.closed, [client]);
     stage.says(link, "5\r\n");
     assert_eq!(stage.turn(link), "");
@@ -177,9 +177,9 @@ fn a_message_that_has_begun_to_leave_is_finished() {
     stage.says(client, "get x\r\nset x 0 0 4\r\nabcd\r\ndelete x\r\n");
     stage.end_turn();
     let all = "get x\r\nset x 0 0 4\r\nabcd\r\ndelete x\r\n";
-    assert_eq!(stage.hears_some(link, 12), all[..12]);
+    assert_eq!(stage.received_some(link, 12), all[..12]);
     stage.passes(HOLD_AFTER);
-    assert_eq!(stage.hears(link), all[12..26]);
+    assert_eq!(stage.received(link), all[12..26]);
     stage.closes(client, Closed::Reset);
     stage.says(link, "END\r\nSTORED\r\n");
     assert_eq!(stage.turn(link), "", "the rest was dropped");
@@ -201,7 +201,7 @@ fn a_held_message_has_its_time_in_the_queue_and_no_more() {
     assert_eq!(stage.turn(link), "");
     stage.passes(SECOND / 10);
     let words = "SERVER_ERROR s0: silent, timed out in the queue, not sent\r\n";
-    assert_eq!(stage.hears(client), words);
+    assert_eq!(stage.received(client), words);
     stage.expect_count(Server::QueueTimeout, 1);
 }
 
@@ -225,7 +225,7 @@ fn the_server_is_silent_not_the_link() {
     stage.says(idle, "VERSION 1.6.18\r\n");
     assert_eq!(stage.turn(idle), "incr n 2\r\n");
     stage.says(idle, "7\r\n");
-    assert_eq!(stage.hears(clients[1]), "7\r\n");
+    assert_eq!(stage.received(clients[1]), "7\r\n");
 }
 
 #[test]
@@ -292,9 +292,9 @@ fn what_waited_for_a_greeting_and_was_given_up_is_not_sent() {
         stage.says(link, "VERSION 1.6.18\r\n");
         assert_eq!(stage.turn(link), append);
         let words = "SERVER_ERROR s0: silent, and its client has left: dropped, not sent\r\n";
-        assert_eq!(stage.hears(gone), if how == Closed::Eof { words } else { "" });
+        assert_eq!(stage.received(gone), if how == Closed::Eof { words } else { "" });
         stage.says(link, "HD\r\n");
-        assert_eq!(stage.hears(still_there), "HD\r\n");
+        assert_eq!(stage.received(still_there), "HD\r\n");
     }
 }
 
@@ -365,7 +365,7 @@ fn a_link_that_dies_ends_the_hold() {
     stage.says(client, "delete x\r\n");
     assert_eq!(stage.turn(link), "");
     stage.closes(link, Closed::Reset);
-    assert_eq!(stage.hears(client), "SERVER_ERROR s0: connection lost\r\n");
+    assert_eq!(stage.received(client), "SERVER_ERROR s0: connection lost\r\n");
     stage.expect_count(Server::HeldNow, 0);
     stage.end_turn();
 }

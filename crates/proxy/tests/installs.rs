@@ -18,7 +18,7 @@ fn a_pool_that_comes_with_links_to_its_servers_asks_for_them_at_once() {
     stage.connect(2);
     let client = stage.accept_at(S0 + 1).expect("it has a pool");
     stage.says(client, "version\r\n");
-    assert!(stage.hears(client).starts_with("VERSION "));
+    assert!(stage.received(client).starts_with("VERSION "));
 }
 
 #[test]

@@ -73,8 +73,8 @@ fn a_server_that_is_gone_gets_nothing_new_and_answers_what_it_was_asked() {
     stage.end_turn();
     assert_eq!((stage.retired(), stage.uses(S1)), (vec![], false));
     stage.says(heir, "END\r\n");
-    assert_eq!(stage.hears(client), "1\r\nEND\r\nEND\r\n");
-    assert_eq!(stage.hears(other), "DELETED\r\n");
+    assert_eq!(stage.received(client), "1\r\nEND\r\nEND\r\n");
+    assert_eq!(stage.received(other), "DELETED\r\n");
     assert_eq!((&stage.events, &stage.reports), (&vec![], &vec![]), "no failure is counted");
     stage.expect_rows(0);
 }
@@ -89,7 +89,7 @@ fn what_waits_for_a_server_that_is_gone_keeps_its_deadlines() {
     stage.turn(link);
     stage.install(remove(S1));
     stage.passes(SECOND);
-    assert_eq!(stage.hears(client), "SERVER_ERROR s1: no reply in time, outcome unknown\r\n");
+    assert_eq!(stage.received(client), "SERVER_ERROR s1: no reply in time, outcome unknown\r\n");
     assert_eq!(stage.closed, [link]);
     stage.end_turn();
     assert!(!stage.uses(S1));
@@ -112,7 +112,7 @@ fn idle_links_and_the_probe_of_a_server_that_is_gone_are_closed_at_once() {
     assert_eq!(stage.closed, [probe]);
     stage.end_turn();
     assert!(!stage.uses(S1));
-    stage.hears(client);
+    stage.received(client);
     stage.says(client, &format!("get {key}\r\n"));
     let heir = stage.connect(0);
     assert_eq!(stage.turn(heir), format!("get {key}\r\n"));
@@ -132,7 +132,7 @@ fn a_server_that_is_back_before_its_link_has_gone_keeps_it() {
     stage.says(client, &format!("get {key}\r\n"));
     assert_eq!(stage.turn(link), format!("get {key}\r\n"));
     stage.says(link, "END\r\nEND\r\n");
-    assert_eq!(stage.hears(client), "END\r\nEND\r\n");
+    assert_eq!(stage.received(client), "END\r\nEND\r\n");
     assert_eq!(stage.closed, []);
 }
 
@@ -171,7 +171,7 @@ fn the_clients_of_a_pool_that_is_gone_are_answered_and_let_go() {
     assert!(stage.uses(POOL) && stage.uses(S0));
     stage.says(link, "VALUE x 0 1\r\nX\r\nEND\r\n");
     stage.says(busy, "get z\r\n");
-    assert_eq!(stage.hears(busy), "VALUE x 0 1\r\nX\r\nEND\r\nEND\r\n");
+    assert_eq!(stage.received(busy), "VALUE x 0 1\r\nX\r\nEND\r\nEND\r\n");
     assert_eq!(stage.closed, [idle, slow, busy]);
     stage.end_turn();
     assert_eq!(stage.closed, [idle, slow, busy, link]);
@@ -212,7 +212,7 @@ fn pools_come_and_go_and_places_are_used_again() {
         stage.comes_up(far);
         assert_eq!(stage.turn(far), "get x\r\n");
         stage.says(far, "END\r\n");
-        assert_eq!(stage.hears(other), "END\r\n");
+        assert_eq!(stage.received(other), "END\r\n");
         stage.install(|plan| drop(plan.pools.pop()));
         stage.end_turn();
         assert_eq!(stage.closed, [other, far]);
@@ -234,7 +234,7 @@ fn a_nearer_deadline_is_kept_for_what_waits_already() {
     assert_eq!(stage.closed, []);
     stage.passes(SECOND / 10);
     assert_eq!(stage.closed, [link]);
-    assert_eq!(stage.hears(client), "SERVER_ERROR s0: no reply in time\r\n");
+    assert_eq!(stage.received(client), "SERVER_ERROR s0: no reply in time\r\n");
 }
 
 #[test]
@@ -257,12 +257,12 @@ fn bounds_change_in_place() {
     stage.says(link, "END\r\n");
     assert_eq!(stage.turn(link), "get y\r\n");
     stage.says(link, "END\r\n");
-    assert_eq!(stage.hears(first), "END\r\nEND\r\n");
+    assert_eq!(stage.received(first), "END\r\nEND\r\n");
     for client in [second, third] {
         stage.says(client, "get z\r\n");
         assert_eq!(stage.turn(link), "get z\r\n");
         stage.says(link, "END\r\n");
-        assert_eq!(stage.hears(client), "END\r\n");
+        assert_eq!(stage.received(client), "END\r\n");
     }
 }
 
@@ -293,7 +293,7 @@ fn another_weight_is_another_ring() {
             stage.says(client, &format!("get key{key}\r\n"));
             assert_eq!(stage.turn(links[owner]), format!("get key{key}\r\n"), "{weights:?}");
             stage.says(links[owner], "END\r\n");
-            assert_eq!(stage.hears(client), "END\r\n");
+            assert_eq!(stage.received(client), "END\r\n");
         }
     }
     assert!(shares[2] + 20 < shares[0] && shares[0] + 20 < shares[1], "{shares:?}");
@@ -318,7 +318,7 @@ fn a_client_that_waits_is_not_read_while_the_number_of_links_changes() {
     let heard = links.map(|link| stage.turn(link));
     assert_eq!(heard, ["", ""].map(str::to_string));
     stage.says(links[busy], "STORED\r\n");
-    assert_eq!(stage.hears(client), "STORED\r\n");
+    assert_eq!(stage.received(client), "STORED\r\n");
     stage.end_turn();
     assert_eq!(stage.paused, []);
     let left = links[usize::from(stage.closed == [links[0]])];
@@ -341,7 +341,7 @@ fn links_that_are_too_many_are_closed_when_their_last_answer_is_there() {
     stage.install(|plan| plan.pools[0].server_connections = 1);
     assert_eq!(stage.closed, []);
     links.iter().for_each(|link| stage.says(*link, "END\r\n"));
-    assert_eq!(clients.map(|client| stage.hears(client)), ["END\r\n"; 3].map(str::to_string));
+    assert_eq!(clients.map(|client| stage.received(client)), ["END\r\n"; 3].map(str::to_string));
     assert_eq!(stage.closed, links[1..]);
 }
 
@@ -361,7 +361,7 @@ fn a_server_may_be_out_though_this_worker_saw_nothing_and_is_probed_from_then_on
     stage.set_ejected(S1, true);
     // Its outstanding request is answered, and that brings no server back.
     stage.says(link, "END\r\n");
-    assert_eq!((stage.hears(client), &stage.reports), ("END\r\n".to_string(), &vec![]));
+    assert_eq!((stage.received(client), &stage.reports), ("END\r\n".to_string(), &vec![]));
     stage.says(client, &format!("get {key}\r\n"));
     let heir = stage.connect(0);
     assert_eq!(stage.turn(heir), format!("get {key}\r\n"));
@@ -413,13 +413,13 @@ fn a_socket_that_we_cannot_make_is_no_servers_fault_and_starts_no_storm() {
         stage.says(client, "set x 0 0 1\r\nX\r\n");
         let (link, _) = stage.connects.pop().expect("it is tried");
         stage.closes(link, Closed::Own);
-        assert_eq!(stage.hears(client), refused);
+        assert_eq!(stage.received(client), refused);
         for _ in 0..100 {
             stage.says(client, "get x\r\n");
         }
         stage.passes(pause - 1);
         stage.says(client, "get x\r\n");
-        assert_eq!(stage.hears(client), refused.repeat(101));
+        assert_eq!(stage.received(client), refused.repeat(101));
         assert_eq!(stage.connects, [], "it waits before it tries again");
         stage.passes(1);
     }
@@ -436,13 +436,13 @@ fn a_client_that_goes_on_after_the_last_write_of_a_turn_has_another_turn() {
     let mut stage = Stage::of(&["s0"], |plan| plan.limits.client_outbox = 60);
     let client = stage.client();
     stage.says(client, &"version\r\n".repeat(50));
-    let mut told = stage.hears(client);
+    let mut told = stage.received(client);
     for _ in 0..50 {
         if !stage.wants_turn() {
             break;
         }
         stage.end_turn();
-        told += &stage.hears(client);
+        told += &stage.received(client);
     }
     assert_eq!(told.matches("VERSION ").count(), 50);
     assert!(stage.paused.is_empty() && !stage.wants_turn());
@@ -460,7 +460,7 @@ fn a_client_that_goes_on_and_ends_in_one_turn_is_answered_once() {
     stage.closes(client, Closed::Eof);
     assert_eq!(stage.turn(link), "delete z\r\n");
     stage.says(link, "NOT_FOUND\r\n");
-    assert_eq!(stage.hears(client), "DELETED\r\nDELETED\r\nNOT_FOUND\r\n");
+    assert_eq!(stage.received(client), "DELETED\r\nDELETED\r\nNOT_FOUND\r\n");
     assert_eq!(stage.closed, [client]);
     stage.expect_rows(0);
 }

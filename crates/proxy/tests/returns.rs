@@ -31,7 +31,7 @@ impl Outage {
         let client = self.client;
         self.stage.says(client, "get x\r\n");
         self.refuse();
-        assert_eq!(self.stage.hears(client), "SERVER_ERROR s0: connect failed\r\n");
+        assert_eq!(self.stage.received(client), "SERVER_ERROR s0: connect failed\r\n");
     }
 
     /// Refuses the outstanding connect.
@@ -68,7 +68,7 @@ impl Outage {
         self.stage.says(client, "get x\r\n");
         assert_eq!(self.stage.turn(link), "get x\r\n");
         self.stage.says(link, "END\r\n");
-        assert_eq!(self.stage.hears(client), "END\r\n");
+        assert_eq!(self.stage.received(client), "END\r\n");
     }
 
     /// Ends the link and refuses the next connect.
@@ -158,7 +158,7 @@ fn a_server_that_answers_only_probes_is_asked_ever_more_seldom() {
         outage.stage.turn(link);
         outage.stage.says(link, "what?\r\n");
         let lost = "SERVER_ERROR s0: unexpected reply, connection closed\r\n";
-        assert_eq!(outage.stage.hears(client), lost);
+        assert_eq!(outage.stage.received(client), lost);
     }
     assert!(outage.until_probe() >= limits::BACKOFF_LAST_US * 3 / 4);
 }

@@ -18,11 +18,11 @@ fn gets_of_a_turn_leave_as_one_and_a_key_asked_twice_is_answered_twice() {
     stage.says(a, "get x y\r\n");
     stage.says(b, "get y\r\n");
     stage.says(a, "get x x\r\n");
-    assert_eq!(stage.hears(link), "", "they wait for the end of the turn");
+    assert_eq!(stage.received(link), "", "they wait for the end of the turn");
     assert_eq!(stage.turn(link), "get x y y x x\r\n");
     stage.says(link, &[X, Y, Y, X, X, "END\r\n"].concat());
-    assert_eq!(stage.hears(a), [X, Y, "END\r\n", X, X, "END\r\n"].concat());
-    assert_eq!(stage.hears(b), [Y, "END\r\n"].concat());
+    assert_eq!(stage.received(a), [X, Y, "END\r\n", X, X, "END\r\n"].concat());
+    assert_eq!(stage.received(b), [Y, "END\r\n"].concat());
     stage.expect_rows(0);
 }
 
@@ -63,7 +63,7 @@ fn only_a_client_with_nothing_outstanding_goes_to_another_worker() {
     stage.says(link, "DELETED\r\n");
     assert_eq!(stage.hand_over(), [quiet]);
     stage.says(link, "END\r\n");
-    assert_eq!(stage.hears(asks), "END\r\n");
+    assert_eq!(stage.received(asks), "END\r\n");
     assert_eq!(stage.hand_over(), [asks]);
     stage.says(half, "x\r\n");
     assert_eq!(stage.turn(link), "get x\r\n");
@@ -84,8 +84,8 @@ fn an_update_passes_the_open_batch_unless_its_own_client_has_a_get_in_it() {
     stage.says(b, "get y\r\n");
     assert_eq!(stage.turn(link), "get x x\r\ndelete x\r\nget y\r\n");
     stage.says(link, &["END\r\nDELETED\r\n", Y, "END\r\n"].concat());
-    assert_eq!(stage.hears(a), "END\r\nEND\r\nDELETED\r\n");
-    assert_eq!(stage.hears(b), ["STORED\r\nEND\r\n", Y, "END\r\n"].concat());
+    assert_eq!(stage.received(a), "END\r\nEND\r\nDELETED\r\n");
+    assert_eq!(stage.received(b), ["STORED\r\nEND\r\n", Y, "END\r\n"].concat());
 }
 
 /// A server closes the link on a longer line that is no get, and all its clients lose their
@@ -106,7 +106,7 @@ fn a_line_of_a_gat_is_never_longer_than_1000_bytes() {
         }
         assert_eq!(asked, keys);
         stage.says(link, &"END\r\n".repeat(sent.lines().count()));
-        assert_eq!(stage.hears(client), "END\r\n");
+        assert_eq!(stage.received(client), "END\r\n");
     }
 }
 
@@ -118,11 +118,11 @@ fn an_error_line_for_a_batch_makes_each_key_be_asked_alone() {
     stage.says(b, "get y\r\n");
     assert_eq!(stage.turn(link), "get x y\r\n");
     stage.says(link, "SERVER_ERROR busy\r\n");
-    assert_eq!(stage.hears(a), "");
+    assert_eq!(stage.received(a), "");
     assert_eq!(stage.turn(link), "get x\r\nget y\r\n");
     stage.says(link, &["SERVER_ERROR busy\r\n", Y, "END\r\n"].concat());
-    assert_eq!(stage.hears(a), "SERVER_ERROR busy\r\n");
-    assert_eq!(stage.hears(b), [Y, "END\r\n"].concat());
+    assert_eq!(stage.received(a), "SERVER_ERROR busy\r\n");
+    assert_eq!(stage.received(b), [Y, "END\r\n"].concat());
     stage.expect_rows(0);
 }
 
@@ -137,10 +137,10 @@ fn a_key_is_not_asked_alone_behind_its_own_clients_update() {
     stage.says(a, "set x 0 0 1\r\nN\r\n");
     assert_eq!(stage.turn(link), "set x 0 0 1\r\nN\r\n");
     stage.says(link, "SERVER_ERROR busy\r\nSTORED\r\n");
-    assert_eq!(stage.hears(a), "SERVER_ERROR busy\r\nSTORED\r\n");
+    assert_eq!(stage.received(a), "SERVER_ERROR busy\r\nSTORED\r\n");
     assert_eq!(stage.turn(link), "get y\r\n");
     stage.says(link, "END\r\n");
-    assert_eq!(stage.hears(b), "END\r\n");
+    assert_eq!(stage.received(b), "END\r\n");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_noreply_is_sent_in_the_answering_form_and_answers_nothing() {
     stage.expect_rows(1);
     stage.says(link, "SERVER_ERROR out of memory\r\n");
     stage.expect_rows(0);
-    assert_eq!(stage.hears(client), "");
+    assert_eq!(stage.received(client), "");
     // A client that is about to leave is closed only when its updates are done.
     stage.says(client, "delete x noreply\r\n");
     assert_eq!(stage.turn(link), "delete x\r\n");
@@ -168,14 +168,14 @@ fn a_noreply_is_sent_in_the_answering_form_and_answers_nothing() {
 fn an_update_on_a_lost_link_is_not_sent_again_and_its_outcome_is_unknown() {
     let (mut stage, link) = Stage::of_one();
     let (a, b) = (stage.client(), stage.client());
-    stage.greet(link);
+    stage.handshake(link);
     stage.says(a, "incr n 1\r\n");
     assert_eq!(stage.turn(link), "incr n 1\r\n");
     // Nothing of this request has been sent yet.
     stage.says(b, "incr n 2\r\n");
     stage.closes(link, Closed::Reset);
-    assert_eq!(stage.hears(a), "SERVER_ERROR s0: connection lost, outcome unknown\r\n");
-    assert_eq!(stage.hears(b), "SERVER_ERROR s0: connection lost\r\n");
+    assert_eq!(stage.received(a), "SERVER_ERROR s0: connection lost, outcome unknown\r\n");
+    assert_eq!(stage.received(b), "SERVER_ERROR s0: connection lost\r\n");
     stage.expect_rows(0);
     stage.says(a, "get n\r\n");
     let again = stage.connect(0);
@@ -186,7 +186,7 @@ fn an_update_on_a_lost_link_is_not_sent_again_and_its_outcome_is_unknown() {
 fn a_get_on_a_lost_link_is_asked_once_more_and_only_once() {
     let (mut stage, link) = Stage::of_one();
     let client = stage.client();
-    stage.greet(link);
+    stage.handshake(link);
     stage.says(client, "get x y\r\n");
     assert_eq!(stage.turn(link), "get x y\r\n");
     stage.says(client, "get z\r\n");
@@ -201,7 +201,7 @@ fn a_get_on_a_lost_link_is_asked_once_more_and_only_once() {
     stage.says(second, "END\r\n");
     stage.closes(second, Closed::Eof);
     let lost = "SERVER_ERROR s0: connection lost\r\n";
-    assert_eq!(stage.hears(client), [X, "END\r\n", lost].concat());
+    assert_eq!(stage.received(client), [X, "END\r\n", lost].concat());
     assert_eq!(stage.connects, []);
     stage.expect_rows(0);
 }
@@ -211,14 +211,14 @@ fn a_get_on_a_lost_link_is_not_asked_behind_a_write_of_its_own_client() {
     for write in ["delete x\r\n", "delete x noreply\r\n"] {
         let (mut stage, link) = Stage::of_one();
         let client = stage.client();
-        stage.greet(link);
+        stage.handshake(link);
         stage.says(client, &format!("get x\r\n{write}"));
         assert_eq!(stage.turn(link), "get x\r\ndelete x\r\n");
         stage.closes(link, Closed::Reset);
         let unknown = "SERVER_ERROR s0: connection lost, outcome unknown\r\n";
         let unknown = if write.contains("noreply") { "" } else { unknown };
         assert_eq!(
-            stage.hears(client),
+            stage.received(client),
             ["SERVER_ERROR s0: connection lost\r\n", unknown].concat(),
             "{write}"
         );
@@ -241,14 +241,14 @@ fn time_spent_in_a_queue_is_not_the_servers() {
     let link = stage.connect(0);
     assert_eq!(stage.turn(link), "delete x\r\ndelete y\r\n");
     stage.passes(SECOND - 1);
-    assert_eq!(stage.hears(client), "");
+    assert_eq!(stage.received(client), "");
     // Each answer starts the deadline of the next.
     stage.says(link, "DELETED\r\n");
-    assert_eq!(stage.hears(client), "DELETED\r\n");
+    assert_eq!(stage.received(client), "DELETED\r\n");
     stage.passes(SECOND - 1);
-    assert_eq!(stage.hears(client), "");
+    assert_eq!(stage.received(client), "");
     stage.passes(1);
-    assert_eq!(stage.hears(client), "SERVER_ERROR s0: no reply in time, outcome unknown\r\n");
+    assert_eq!(stage.received(client), "SERVER_ERROR s0: no reply in time, outcome unknown\r\n");
     assert_eq!(stage.closed, [link]);
 }
 
@@ -264,10 +264,10 @@ fn a_message_of_a_long_turn_waits_no_longer_than_its_deadline() {
     stage.passes(10);
     stage.end_turn();
     stage.passes(SECOND - 11);
-    assert_eq!(stage.hears(client), "");
+    assert_eq!(stage.received(client), "");
     stage.passes(1);
     let late = "SERVER_ERROR s0: timed out in the queue, not sent\r\n";
-    assert_eq!(stage.hears(client), late);
+    assert_eq!(stage.received(client), late);
     assert_eq!(stage.closed, [], "the connect has its time");
 }
 
@@ -283,7 +283,7 @@ fn a_connect_that_waits_for_its_turn_is_not_late() {
     stage.says(client, "get x\r\n");
     stage.end_turn();
     stage.passes(SECOND);
-    assert!(stage.hears(client).starts_with("SERVER_ERROR "));
+    assert!(stage.received(client).starts_with("SERVER_ERROR "));
     assert_eq!((&stage.closed[..], &stage.events[..]), (&[][..], &[][..]));
     stage.connecting(link, 0);
     stage.passes(SECOND - 1);
@@ -303,14 +303,14 @@ fn a_long_set_that_the_kernel_takes_slowly_is_not_a_silent_server() {
     stage.end_turn();
     let mut taken = 0;
     while taken < set.len() {
-        taken += stage.hears_some(link, 10_000).len();
+        taken += stage.received_some(link, 10_000).len();
         stage.passes(SECOND - 1);
         assert_eq!(stage.closed, [], "after {taken} bytes");
     }
     stage.passes(1);
     assert_eq!(stage.closed, [link], "from the last byte on, the server owes an answer");
     let unknown = "SERVER_ERROR s0: no reply in time, outcome unknown\r\n";
-    assert_eq!(stage.hears(client), unknown);
+    assert_eq!(stage.received(client), unknown);
 }
 
 /// Gets that wait for others to share a message with are sent when the queue deadline has come,
@@ -354,11 +354,11 @@ fn an_ejected_server_that_answers_its_probe_is_probed_again() {
 fn a_server_that_falls_silent_is_down_until_a_probe_is_answered() {
     let (mut stage, link) = Stage::of_one();
     let client = stage.client();
-    stage.greet(link);
+    stage.handshake(link);
     stage.says(client, "get x\r\n");
     assert_eq!(stage.turn(link), "get x\r\n");
     stage.passes(SECOND);
-    assert_eq!(stage.hears(client), "SERVER_ERROR s0: no reply in time\r\n");
+    assert_eq!(stage.received(client), "SERVER_ERROR s0: no reply in time\r\n");
     stage.expect_refused(client);
     stage.passes(SECOND);
     let (probe, _) = stage.connects.pop().expect("a probe is due");
@@ -385,14 +385,14 @@ fn an_ejected_server_gives_its_keys_to_the_others_until_a_probe_is_answered() {
     stage.says(client, &format!("get {key}\r\n"));
     let (link, _) = stage.connects.pop().expect("a link is made when it is needed");
     stage.closes(link, Closed::Reset);
-    assert_eq!(stage.hears(client), "SERVER_ERROR s1: connect failed\r\n");
+    assert_eq!(stage.received(client), "SERVER_ERROR s1: connect failed\r\n");
     let server = S0 + 1;
     let why = "connect failed";
     assert_eq!(stage.events, [Event::ServerDown { server, why }]);
     assert_eq!(stage.reports, [Report::Failed { server, failures: 1, why }]);
     // The ring stays as it is until the decision.
     stage.says(client, &format!("get {key}\r\n"));
-    assert_eq!(stage.hears(client), "SERVER_ERROR s1: down, waiting for it to come back\r\n");
+    assert_eq!(stage.received(client), "SERVER_ERROR s1: down, waiting for it to come back\r\n");
     stage.set_ejected(server, true);
     stage.says(client, &format!("get {key}\r\n"));
     let other = stage.connect(0);
@@ -428,7 +428,7 @@ fn a_reply_that_nobody_asked_for_poisons_the_link() {
         stage.says(link, reply);
         assert_eq!(stage.closed, [link], "{reply:?} for {asked:?}");
         assert!(matches!(stage.events[0], Event::Poisoned { server: S0, .. }));
-        let words = stage.hears(client);
+        let words = stage.received(client);
         assert!(words.contains(heard), "{words:?} for {reply:?}");
         assert_eq!(words.lines().count(), asked.lines().count());
         stage.expect_rows(0);
@@ -446,7 +446,7 @@ fn a_meta_answer_with_another_key_or_opaque_ends_its_link() {
         stage.says(link, reply);
         let is_ended = heard.starts_with("SERVER_ERROR");
         assert_eq!(stage.closed, if is_ended { vec![link] } else { vec![] }, "{reply:?}");
-        assert_eq!(stage.hears(client), heard, "{reply:?}");
+        assert_eq!(stage.received(client), heard, "{reply:?}");
         stage.expect_rows(0);
     };
     let lost = "SERVER_ERROR s0: unexpected reply, connection closed\r\n";
@@ -497,7 +497,7 @@ fn a_value_with_a_wrong_end_is_answered_with_an_error_and_leaks_no_request() {
         assert_eq!(stage.turn(link), "get x\r\n");
         pieces.iter().for_each(|piece| stage.says(link, piece));
         let words = "SERVER_ERROR s0: unexpected reply, connection closed\r\n";
-        assert_eq!(stage.hears(client), words);
+        assert_eq!(stage.received(client), words);
         assert_eq!(stage.closed, [link]);
         stage.expect_rows(0);
     }
@@ -522,11 +522,11 @@ fn a_missing_server_is_told_unless_the_pool_says_partial_miss() {
             Partial::Error => "SERVER_ERROR s1: connect failed",
             Partial::Miss => "END",
         };
-        assert_eq!(stage.hears(client), format!("VALUE {here} 0 1\r\nH\r\n{end}\r\n"));
+        assert_eq!(stage.received(client), format!("VALUE {here} 0 1\r\nH\r\n{end}\r\n"));
         // A read of one key has no other keys that could hit, so it always gets the fault.
         stage.says(client, &format!("get {gone}\r\n"));
         let words = "SERVER_ERROR s1: down, waiting for it to come back\r\n";
-        assert_eq!(stage.hears(client), words, "{partial:?}");
+        assert_eq!(stage.received(client), words, "{partial:?}");
     }
 }
 
@@ -543,11 +543,11 @@ fn a_reply_above_the_memory_ceiling_is_dropped_and_the_link_goes_on() {
         if cut < value.len() {
             stage.says(link, &value[cut..]);
         }
-        assert_eq!(stage.hears(client), "SERVER_ERROR s0: out of memory holding the reply\r\n");
+        assert_eq!(stage.received(client), "SERVER_ERROR s0: out of memory holding the reply\r\n");
         stage.says(client, "get x\r\n");
         assert_eq!(stage.turn(link), "get x\r\n");
         stage.says(link, &[X, "END\r\n"].concat());
-        assert_eq!(stage.hears(client), [X, "END\r\n"].concat());
+        assert_eq!(stage.received(client), [X, "END\r\n"].concat());
         assert_eq!(stage.closed, []);
     }
 }
@@ -570,7 +570,7 @@ fn a_paused_client_goes_on_where_it_stopped() {
     stage.says(client, "te w\r\n");
     assert_eq!(stage.turn(link), "delete w\r\n");
     stage.says(link, "DELETED\r\n");
-    assert_eq!(stage.hears(client), "DELETED\r\nDELETED\r\nNOT_FOUND\r\nDELETED\r\n");
+    assert_eq!(stage.received(client), "DELETED\r\nDELETED\r\nNOT_FOUND\r\nDELETED\r\n");
 }
 
 /// Commit 7ae4607: the requests were answered without a check of how much waited for the client.
@@ -581,7 +581,7 @@ fn a_reply_in_another_order_than_asked_makes_no_miss() {
     stage.says(client, "get a b\r\n");
     stage.turn(link);
     stage.says(link, "VALUE b 0 1\r\nB\r\nVALUE a 0 1\r\nA\r\nEND\r\n");
-    let heard = stage.hears(client);
+    let heard = stage.received(client);
     assert!(heard.starts_with("VALUE b 0 1\r\nB\r\nSERVER_ERROR s0: unexpected reply"), "{heard}");
     stage.expect_rows(0);
 }
@@ -602,7 +602,7 @@ fn a_server_that_keeps_speaking_is_not_silent_but_not_for_ever() {
     stage.says(link, "x");
     stage.passes(SECOND - 1);
     assert_eq!(stage.closed, [link]);
-    assert!(stage.hears(client).contains("no reply in time"));
+    assert!(stage.received(client).contains("no reply in time"));
 }
 
 #[test]
@@ -611,7 +611,7 @@ fn values_that_have_begun_to_arrive_are_counted_whole() {
     let said = |stage: &mut Stage| {
         let client = stage.client();
         stage.says(client, "add k 0 0 1000\r\nx");
-        stage.hears(client)
+        stage.received(client)
     };
     assert_eq!([said(&mut stage), said(&mut stage)], ["", ""]);
     assert_eq!(said(&mut stage), "SERVER_ERROR out of memory storing object\r\n");
@@ -633,7 +633,7 @@ fn what_a_paused_client_had_sent_is_answered_before_it_is_let_go() {
             let asked = stage.turn(link);
             assert!(!asked.is_empty(), "nothing more is asked, and it is not let go: {drained}");
             stage.says(link, &"END\r\n".repeat(asked.lines().count()));
-            answers += &stage.hears(client);
+            answers += &stage.received(client);
             stage.end_turn();
         }
         assert_eq!(answers, "END\r\n".repeat(200), "drained: {drained}");
@@ -651,12 +651,12 @@ fn a_client_that_sends_only_bad_data_blocks_is_paused() {
     let mut heard = String::new();
     assert_eq!(stage.paused, [client]);
     while stage.paused == [client] {
-        let part = stage.hears(client);
+        let part = stage.received(client);
         assert!(!part.is_empty() && part.len() <= bound + words.len(), "{} bytes", part.len());
         heard += &part;
         stage.end_turn();
     }
-    heard += &stage.hears(client);
+    heard += &stage.received(client);
     assert_eq!(heard, words.repeat(100));
 }
 
@@ -696,7 +696,7 @@ fn stats_are_of_all_workers_together() {
     stage.turn(link);
     stage.says(client, "set y 0 0 1\r\nY\r\nstats proxy\r\n");
     stage.says(link, "END\r\nSTORED\r\n");
-    let heard = stage.hears(client);
+    let heard = stage.received(client);
     for line in ["pool.requests_total 43", "pool.s0.pending 4", "pool.s0.inflight 1"] {
         assert!(heard.contains(&format!("STAT {line}\r\n")), "{line} is not in {heard}");
     }
@@ -793,7 +793,7 @@ fn a_servers_ack_is_flushed_while_its_reply_is_incomplete_and_never_otherwise() 
         stage.says(link, piece);
         assert_eq!(stage.flushes, vec![link; flushes], "after {piece:?}");
     }
-    assert_eq!(stage.hears(client), [X, Y, "END\r\n", X, "END\r\n"].concat());
+    assert_eq!(stage.received(client), [X, Y, "END\r\n", X, "END\r\n"].concat());
 }
 
 const X: &str = "VALUE x 0 1\r\nX\r\n";

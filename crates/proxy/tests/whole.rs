@@ -57,7 +57,7 @@ fn field(limit: impl FnOnce(&mut limits::Limits)) -> (Stage, ConnId, [String; 2]
         let link = comes_up(&mut stage, server);
         stage.turn(link);
         stage.says(link, "$-1\r\n");
-        stage.hears(client);
+        stage.received(client);
         link
     });
     (stage, client, keys, links)
@@ -70,7 +70,7 @@ fn loses(stage: &mut Stage, client: ConnId, keys: &[String; 2], link: ConnId, ho
     let (connect, server) = stage.connects.pop().expect("it is tried");
     assert_eq!(server, 1);
     stage.closes(connect, how);
-    assert!(stage.hears(client).starts_with("-ERR s1: "));
+    assert!(stage.received(client).starts_with("-ERR s1: "));
 }
 
 /// Checks that nothing of each change reaches the server that is well.
@@ -89,7 +89,7 @@ fn check_refused(stage: &mut Stage, client: ConnId, keys: &[String; 2], link: Co
     for words in by_key.iter().chain(&by_all) {
         asks(stage, client, words);
         assert_eq!(stage.turn(link), "", "{words}");
-        assert_eq!(stage.hears(client), format!("-ERR s1: {why}\r\n"), "{words}");
+        assert_eq!(stage.received(client), format!("-ERR s1: {why}\r\n"), "{words}");
     }
     assert_eq!(stage.connects, []);
 }
@@ -108,7 +108,7 @@ fn a_change_at_several_servers_is_sent_to_none_of_them_if_one_is_down() {
         assert!(stage.turn(link).contains(&name.to_lowercase()), "{words}");
         stage.says(link, if name == "MGET" { "*1\r\n$-1\r\n" } else { ":0\r\n" });
         let told = "-ERR s1: down, waiting for it to come back\r\n";
-        assert_eq!(stage.hears(client), told, "{words}");
+        assert_eq!(stage.received(client), told, "{words}");
     }
     // So do changes for one server.
     asks(&mut stage, client, &format!("DEL {0} {0}", keys[0]));
@@ -151,11 +151,11 @@ fn a_change_that_would_fill_a_queue_by_itself_is_refused_whole_or_sent_whole() {
                 assert_eq!((one.matches("mset").count(), more.matches("mset").count()), (1, 3));
                 stage.says(link, "+OK\r\n");
                 stage.says(other, "+OK\r\n+OK\r\n+OK\r\n");
-                assert_eq!(stage.hears(client), "+OK\r\n");
+                assert_eq!(stage.received(client), "+OK\r\n");
             }
             false => {
                 assert_eq!((one.as_str(), more.as_str()), ("", ""));
-                assert!(stage.hears(client).ends_with(": queue full, not sent\r\n"));
+                assert!(stage.received(client).ends_with(": queue full, not sent\r\n"));
             }
         }
         stage.expect_rows(0);
@@ -176,7 +176,7 @@ fn a_flush_all_is_sent_to_no_server_if_one_is_down() {
     stage.closes(other, Closed::Reset);
     let told = "SERVER_ERROR s1: down, waiting for it to come back\r\n";
     stage.says(client, "flush_all\r\nflush_all noreply\r\nflush_all 10\r\n");
-    assert_eq!((stage.turn(link), stage.hears(client)), (String::new(), told.repeat(2)));
+    assert_eq!((stage.turn(link), stage.received(client)), (String::new(), told.repeat(2)));
     stage.passes(SECOND);
     let back = stage.connect(1);
     stage.says(client, "flush_all\r\n");
@@ -194,13 +194,13 @@ fn a_list_of_another_length_than_was_asked_for_ends_the_link_of_one_server_as_we
         let link = comes_up(&mut stage, 0);
         assert_eq!(stage.turn(link), resp("MGET a b"));
         stage.says(link, "*2\r\n$1\r\n1\r\n$-1\r\n");
-        assert_eq!(stage.hears(client), "*2\r\n$1\r\n1\r\n$-1\r\n");
+        assert_eq!(stage.received(client), "*2\r\n$1\r\n1\r\n$-1\r\n");
         asks(&mut stage, client, "MGET a b");
         stage.turn(link);
         stage.says(link, wrong);
         let told = "-ERR s0: unexpected reply, connection closed\r\n";
         assert_eq!(
-            (stage.hears(client).as_str(), &stage.closed[..]),
+            (stage.received(client).as_str(), &stage.closed[..]),
             (told, &[link][..]),
             "{wrong}"
         );
@@ -220,7 +220,7 @@ fn a_script_that_is_missed_in_a_pipeline_is_loaded_for_the_next_call() {
     stage.turn(link);
     let answer = format!("$40\r\n{DIGEST}\r\n");
     stage.says(link, &answer);
-    assert_eq!(stage.hears(client), answer);
+    assert_eq!(stage.received(client), answer);
     let call = resp(&format!("EVALSHA {DIGEST} 1 k"));
     let set = resp("SET k v");
     let load = resp("SCRIPT LOAD 1");
@@ -228,21 +228,21 @@ fn a_script_that_is_missed_in_a_pipeline_is_loaded_for_the_next_call() {
     assert_eq!(stage.turn(link), [&call[..], &call, &set].concat());
     stage.says(link, NO_SCRIPT);
     stage.says(link, &format!("{NO_SCRIPT}+OK\r\n"));
-    assert_eq!(stage.hears(client), format!("{NO_SCRIPT}{NO_SCRIPT}+OK\r\n"));
+    assert_eq!(stage.received(client), format!("{NO_SCRIPT}{NO_SCRIPT}+OK\r\n"));
     // It is loaded once, although two calls have missed it. A request that comes before the answer,
     // from this client or another, stands behind the load.
     let other = stage.client();
     stage.says(other, &call);
     assert_eq!(stage.turn(link), [&load[..], &call].concat());
     stage.says(link, &format!("{answer}:1\r\n"));
-    assert_eq!(stage.hears(other), ":1\r\n");
+    assert_eq!(stage.received(other), ":1\r\n");
     // If it is lost again, it is loaded again.
     stage.says(client, &[&call[..], &set].concat());
     stage.turn(link);
     stage.says(link, &format!("{NO_SCRIPT}+OK\r\n"));
     assert_eq!(stage.turn(link), load);
     stage.says(link, &answer);
-    assert_eq!(stage.hears(client), format!("{NO_SCRIPT}+OK\r\n"));
+    assert_eq!(stage.received(client), format!("{NO_SCRIPT}+OK\r\n"));
     stage.expect_rows(0);
 }
 
@@ -256,7 +256,7 @@ fn a_script_is_loaded_once_for_each_call_that_misses_it() {
     stage.turn(link);
     let answer = format!("$40\r\n{DIGEST}\r\n");
     stage.says(link, &answer);
-    stage.hears(client);
+    stage.received(client);
     let (call, load) = (resp(&format!("EVALSHA {DIGEST} 1 k")), resp("SCRIPT LOAD 1"));
     stage.says(client, &call);
     assert_eq!(stage.turn(link), call);
@@ -264,6 +264,6 @@ fn a_script_is_loaded_once_for_each_call_that_misses_it() {
     stage.passes(0);
     assert_eq!(stage.turn(link), [&load[..], &call].concat());
     stage.says(link, &format!("{answer}{NO_SCRIPT}"));
-    assert_eq!((stage.turn(link).as_str(), stage.hears(client).as_str()), ("", NO_SCRIPT));
+    assert_eq!((stage.turn(link).as_str(), stage.received(client).as_str()), ("", NO_SCRIPT));
     stage.expect_rows(0);
 }

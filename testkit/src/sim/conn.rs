@@ -39,7 +39,7 @@ pub struct Conn {
     /// The last time at which the server sent anything on it.
     pub heard_at: Time,
     /// The server has answered the handshake; before that, no request is sent.
-    pub is_greeted: bool,
+    pub is_established: bool,
     /// Its handshake reports fewer capabilities than another link's may have reported, so its
     /// server may not support the requests that wait for it.
     pub has_lost_capability: bool,
@@ -77,7 +77,7 @@ impl Conn {
             ends_with_reply: true,
             owed_since: since,
             heard_at: since,
-            is_greeted: false,
+            is_established: false,
             has_lost_capability: false,
             up: (0, since),
             taken: 0,
@@ -100,12 +100,12 @@ impl Conn {
 
     /// Returns whether the server owes no answer, not even to the handshake.
     pub fn owes_nothing(&self) -> bool {
-        self.is_greeted && self.is_idle()
+        self.is_established && self.is_idle()
     }
 
     /// Returns whether the server owes an answer to a request.
     pub fn owes(&self) -> bool {
-        self.is_up() && self.is_greeted && !self.is_idle()
+        self.is_up() && self.is_established && !self.is_idle()
     }
 
     /// Records that `n` more bytes are on their way to the server.
@@ -146,7 +146,7 @@ impl Conn {
             self.reply_ends.pop_front();
             self.ends_with_reply = end == self.delivered;
             self.owed_since = now;
-            self.is_greeted = true;
+            self.is_established = true;
         }
         // A run may be long, and delivered bytes are never needed again.
         if self.delivered == self.output.len() && self.poison.is_none() {

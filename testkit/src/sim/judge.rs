@@ -415,7 +415,7 @@ impl Judge<'_> {
     /// if a server was silent.
     fn may_be_dropped(&self, server: &Server, expect: &Expect) -> bool {
         let patience = self.plan.hold_after.unwrap_or(u64::MAX);
-        let greeted = server.silence.greeted_at.since(expect.arrived_at) >= patience;
+        let established = server.silence.established_at.since(expect.arrived_at) >= patience;
         let held = server.silence.held_at >= expect.arrived_at;
         // The request may have waited for another server's capabilities, with all later input; or
         // for the links of a change to several servers.
@@ -423,7 +423,7 @@ impl Judge<'_> {
         let waited = (self.client.has_forms || is_spread) && self.plan.hold_after.is_some();
         // Or it may have waited to be sent again after a retryable error.
         let rested = self.client.talk.is_some();
-        self.client.is_half_closed && (held || greeted || waited || rested)
+        self.client.is_half_closed && (held || established || waited || rested)
     }
 
     fn explain_injected(&self, expect: &Expect, keys: &[u8], number: usize) -> Explained {

@@ -55,19 +55,19 @@ impl World {
         let timeouts = self.pools[conn.pool].plan.timeouts;
         let (since, most, what) = match conn {
             _ if !conn.is_up() => (conn.since, timeouts.connect, "to connect"),
-            _ if !conn.is_greeted => (conn.owed_since, timeouts.reply, "to be greeted"),
+            _ if !conn.is_established => (conn.owed_since, timeouts.reply, "to be greeted"),
             _ if conn.is_idle() => return,
             _ => (conn.owed_since.max(conn.heard_at), timeouts.reply, "to answer"),
         };
         assert!(self.now < since.after(most), "a server has had since {since:?} {what}");
         let longest = timeouts.reply * limits::REPLY_STRETCH;
-        let speaks_on = conn.is_greeted && self.now >= conn.owed_since.after(longest);
+        let speaks_on = conn.is_established && self.now >= conn.owed_since.after(longest);
         assert!(!speaks_on, "a server speaks on and on since {:?}", conn.owed_since);
     }
 
     fn is_probed(&self, pool: usize, server: usize) -> bool {
         let is_its = |conn: &Conn| (conn.pool, conn.server) == (pool, server);
-        let asks = |conn: &Conn| conn.is_probe && !conn.is_greeted && is_its(conn);
+        let asks = |conn: &Conn| conn.is_probe && !conn.is_established && is_its(conn);
         self.conns.iter().flatten().any(asks)
     }
 

@@ -13,7 +13,7 @@ use super::conn::Conn;
 use super::frame::{Frame, data_number, frame, number};
 use super::history::{Store, Value};
 use super::random::Random;
-use super::redis::{Greetings, Model};
+use super::redis::{Handshakes, Model};
 use super::rings::Rings;
 use super::scene::Key;
 use super::silence::{Silence, check_abandoned};
@@ -92,7 +92,7 @@ pub struct Place<'a> {
     pub server: usize,
     pub keys: &'a [Key],
     pub rings: &'a Rings,
-    pub greetings: &'a Greetings,
+    pub handshakes: &'a Handshakes,
     pub now: Time,
     /// The proxy still has the link.
     pub is_live: bool,
@@ -357,7 +357,7 @@ impl Server {
         let line = place.book.injected.len();
         let word = frame.words[0];
         if word == "version" {
-            return self.refuse_greeting(conn, place);
+            return self.refuse_handshake(conn, place);
         }
         let first = if word.starts_with("gat") { 2 } else { 1 };
         let is_read = word.starts_with("ge") || word.starts_with("gat");
@@ -383,7 +383,7 @@ impl Server {
 
     /// Refuses a handshake. A server that does not know `version` still knows the classic commands;
     /// any other error must not be accepted as a handshake.
-    fn refuse_greeting(&mut self, conn: &mut Conn, place: &mut Place<'_>) {
+    fn refuse_handshake(&mut self, conn: &mut Conn, place: &mut Place<'_>) {
         self.trouble.any = place.book.event();
         if place.random.permille(500) {
             conn.has_lost_capability = true;

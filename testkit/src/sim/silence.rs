@@ -23,7 +23,7 @@ pub struct Silence {
     pub held: u64,
     pub held_at: Time,
     /// The last time at which it answered a handshake.
-    pub greeted_at: Time,
+    pub established_at: Time,
     /// Another worker reports it silent until then.
     pub rumour_until: Option<Time>,
 }
@@ -105,12 +105,12 @@ impl World {
         let Some(patience) = model.plan.hold_after else { return };
         let fresh = &conn.input[before..];
         // The kernel may accept only a part of it.
-        let is_greeting = model.greetings.begin(if was_idle { fresh } else { &conn.input });
+        let is_in_handshake = model.handshakes.begin(if was_idle { fresh } else { &conn.input });
         if was_idle && silence.rumour_until.is_some() {
             let is_fresh = self.now < silence.heard_at.after(patience);
-            assert!(is_fresh || is_greeting, "another worker holds this server");
+            assert!(is_fresh || is_in_handshake, "another worker holds this server");
         }
-        if is_greeting || !silence.is_on {
+        if is_in_handshake || !silence.is_on {
             return;
         }
         let mut at = 0;

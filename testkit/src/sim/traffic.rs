@@ -337,7 +337,7 @@ impl World {
             server,
             keys: &model.keys,
             rings: &model.rings,
-            greetings: &model.greetings,
+            handshakes: &model.handshakes,
             now: self.now,
             is_live,
             hold_after: model.plan.hold_after,
@@ -386,18 +386,18 @@ impl World {
         let conn = self.conns[at].as_mut().expect("it was there a moment ago");
         let piece = conn.output[conn.delivered..conn.delivered + n].to_vec();
         say!(self, "link {at} delivers {:?}", String::from_utf8_lossy(&piece));
-        let was_greeted = conn.is_greeted;
+        let was_established = conn.is_established;
         let replies = conn.reply_ends.len();
         conn.deliver(n, self.now);
-        let has_answered = was_greeted && conn.reply_ends.len() < replies;
-        let has_come_up = conn.is_greeted && !was_greeted;
+        let has_answered = was_established && conn.reply_ends.len() < replies;
+        let has_come_up = conn.is_established && !was_established;
         let is_probe = conn.is_probe;
-        if conn.is_greeted && !was_greeted {
+        if conn.is_established && !was_established {
             conn.up = (self.book.event(), self.now);
             if conn.has_lost_capability {
                 self.pools[place.0].servers[place.1].unfit_at = self.now;
             }
-            self.pools[place.0].servers[place.1].silence.greeted_at = self.now;
+            self.pools[place.0].servers[place.1].silence.established_at = self.now;
         }
         self.note_silence(place, true);
         let conn = self.conns[at].as_mut().expect("it was there a moment ago");
@@ -445,10 +445,10 @@ impl World {
         let server = &mut self.pools[conn.pool].servers[conn.server];
         let event = self.book.event();
         let trouble = &mut server.trouble;
-        if conn.is_greeted || conn.up.0 > 0 {
+        if conn.is_established || conn.up.0 > 0 {
             trouble.lost = event;
         }
-        if !conn.is_greeted {
+        if !conn.is_established {
             trouble.refused = event;
         }
         trouble.any = event;

@@ -127,11 +127,11 @@ impl World {
             true => !conn.owes_nothing() && waited >= timeouts.reply,
             false => waited >= timeouts.connect,
         };
-        let waits = conn.is_greeted && !conn.is_idle() && !conn.is_probe;
+        let waits = conn.is_established && !conn.is_idle() && !conn.is_probe;
         let is_poisoned = conn.poison.is_some_and(|(start, _)| conn.delivered > start);
         // Its handshake has just reported fewer capabilities than the waiting requests may need.
         let unfit_at = model.servers[conn.server].unfit_at;
-        let is_unfit = unfit_at == self.now && (conn.is_idle() || !conn.is_greeted);
+        let is_unfit = unfit_at == self.now && (conn.is_idle() || !conn.is_established);
         if may_retire && !waits && !is_poisoned && !is_late && !is_unfit {
             // No client waits for an answer, so this is not a failure.
             return;
@@ -316,14 +316,14 @@ impl World {
                 say!(self, "  link {} holds {} bytes", id.index(), conn.input.len());
                 return;
             }
-            let greetings = &self.pools[conn.pool].greetings;
-            if was_idle && conn.is_greeted && greetings.begin(&conn.input) {
+            let handshakes = &self.pools[conn.pool].handshakes;
+            if was_idle && conn.is_established && handshakes.begin(&conn.input) {
                 // The next connection needs a new handshake.
-                conn.is_greeted = false;
+                conn.is_established = false;
                 conn.conn_key = None;
             }
             // The server cannot answer before the kernel has accepted the whole message.
-            if was_idle || was_begun || !conn.is_greeted {
+            if was_idle || was_begun || !conn.is_established {
                 conn.owed_since = self.now;
             }
             let place = (conn.pool, conn.server);

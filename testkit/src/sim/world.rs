@@ -15,7 +15,7 @@ use super::book::Book;
 use super::client::Client;
 use super::conn::Conn;
 use super::random::Random;
-use super::redis::{Greetings, Model};
+use super::redis::{Handshakes, Model};
 use super::rings::{Rings, View};
 use super::scene::{FaultKind, Key, Scene, keys};
 use super::server::Server;
@@ -64,7 +64,7 @@ pub struct PoolModel {
     pub servers: Vec<Server>,
     pub rings: Rings,
     /// The handshakes of links.
-    pub greetings: Greetings,
+    pub handshakes: Handshakes,
     /// Its servers are Redis.
     pub is_redis: bool,
     /// Number of times that keys have moved.
@@ -84,7 +84,7 @@ impl PoolModel {
             universe.iter().map(|one| Server::new(one, keys.len())).collect();
         PoolModel {
             rings: Rings::new(View::new(plan, &servers, &keys)),
-            greetings: Greetings::new(plan),
+            handshakes: Handshakes::new(plan),
             is_redis: plan.protocol.name() == "redis",
             deadlines: vec![(Time(0), plan.timeouts)],
             plan: plan.clone(),

@@ -3,8 +3,8 @@
 use super::{commands, reply};
 use crate::scan;
 use crate::{
-    Ask, Capabilities, ConnKey, Credentials, Heard, Item, ItemKind, Parsed, Progress, Resume,
-    Upstream,
+    Ask, Capabilities, ConnKey, Credentials, HandshakeReply, Item, ItemKind, Parsed, Progress,
+    Resume, Upstream,
 };
 
 /// The longest line of a `gat` or `gats` that we send.
@@ -62,7 +62,12 @@ impl Upstream for Servers {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn hello(&self, credentials: Option<&Credentials>, _conn_key: ConnKey, out: &mut Vec<u8>) {
+    fn write_handshake(
+        &self,
+        credentials: Option<&Credentials>,
+        _conn_key: ConnKey,
+        out: &mut Vec<u8>,
+    ) {
         if let Some(Credentials { name, password }) = credentials {
             let len = name.len() + 1 + password.len();
             // A server without logins takes this for an item, which must never be found. So the
@@ -73,12 +78,17 @@ impl Upstream for Servers {
         out.extend_from_slice(b"version\r\n");
     }
 
-    fn hear(&self, credentials: bool, _conn_key: ConnKey, input: &[u8]) -> Parsed<Heard> {
+    fn read_handshake(
+        &self,
+        credentials: bool,
+        _conn_key: ConnKey,
+        input: &[u8],
+    ) -> Parsed<HandshakeReply> {
         let (mut at, mut progress) = (0, Progress::default());
         if credentials {
             match reply::parse(Ask { command: commands::SET }, &mut progress, input) {
                 Parsed::Complete(Item { kind: ItemKind::Status, head, .. }) => at = head as usize,
-                Parsed::Complete(_) => return Parsed::Complete(Heard::LoginRefused),
+                Parsed::Complete(_) => return Parsed::Complete(HandshakeReply::LoginRefused),
                 Parsed::Incomplete => return Parsed::Incomplete,
                 Parsed::Malformed(why) => return Parsed::Malformed(why),
             }
@@ -96,16 +106,18 @@ impl Upstream for Servers {
 
 /// Reads the server's capabilities from the answer to `version`. `len` is the length of the whole
 /// answer to the handshake.
-fn welcome(kind: ItemKind, line: &[u8], len: usize) -> Parsed<Heard> {
+fn welcome(kind: ItemKind, line: &[u8], len: usize) -> Parsed<HandshakeReply> {
     let meta = match kind {
         ItemKind::Status => has_meta(line),
         // A server that does not know this command knows no other new one.
         _ if line == b"ERROR\r\n" => false,
-        _ if line.starts_with(LOGIN_FIRST) => return Parsed::Complete(Heard::LoginRefused),
+        _ if line.starts_with(LOGIN_FIRST) => {
+            return Parsed::Complete(HandshakeReply::LoginRefused);
+        }
         // The server has a problem, or we have. This says nothing of its capabilities.
         _ => return Parsed::Malformed(NO_VERSION),
     };
-    Parsed::Complete(Heard::Welcome {
+    Parsed::Complete(HandshakeReply::Welcome {
         len,
         capabilities: Capabilities { meta, ..Capabilities::default() },
     })
@@ -141,9 +153,9 @@ mod tests {
             ("VERSION unknown\r\n", false),
             ("ERROR\r\n", false),
         ] {
-            let heard = Servers.hear(false, ConnKey::default(), line.as_bytes());
+            let heard = Servers.read_handshake(false, ConnKey::default(), line.as_bytes());
             let capabilities = Capabilities { meta: has, ..Capabilities::default() };
-            let welcome = Heard::Welcome { len: line.len(), capabilities };
+            let welcome = HandshakeReply::Welcome { len: line.len(), capabilities };
             assert_eq!(heard, Parsed::Complete(welcome), "{line}");
         }
     }
@@ -151,11 +163,11 @@ mod tests {
     #[test]
     fn an_error_in_answer_to_version_teaches_nothing() {
         for line in ["SERVER_ERROR out of memory\r\n", "CLIENT_ERROR line too long\r\n"] {
-            let heard = Servers.hear(false, ConnKey::default(), line.as_bytes());
+            let heard = Servers.read_handshake(false, ConnKey::default(), line.as_bytes());
             assert_eq!(heard, Parsed::Malformed(NO_VERSION), "{line}");
             let after_login = format!("STORED\r\n{line}");
             assert_eq!(
-                Servers.hear(true, ConnKey::default(), after_login.as_bytes()),
+                Servers.read_handshake(true, ConnKey::default(), after_login.as_bytes()),
                 heard,
                 "{line}"
             );
@@ -166,23 +178,27 @@ mod tests {
     fn a_login_comes_before_everything_and_is_taken_or_refused() {
         let (name, password) = ("anna".to_string(), "se cret".to_string());
         let mut said = Vec::new();
-        Servers.hello(Some(&Credentials { name, password }), ConnKey::default(), &mut said);
+        Servers.write_handshake(
+            Some(&Credentials { name, password }),
+            ConnKey::default(),
+            &mut said,
+        );
         let hello = "set quickack:login 0 -1 12\r\nanna se cret\r\nversion\r\n";
         assert_eq!(String::from_utf8_lossy(&said), hello);
         let whole = "STORED\r\nVERSION 1.6.18\r\n";
         for len in 0..whole.len() {
             assert_eq!(
-                Servers.hear(true, ConnKey::default(), &whole.as_bytes()[..len]),
+                Servers.read_handshake(true, ConnKey::default(), &whole.as_bytes()[..len]),
                 Parsed::Incomplete,
                 "{len}"
             );
         }
-        let welcome = Heard::Welcome {
+        let welcome = HandshakeReply::Welcome {
             len: whole.len(),
             capabilities: Capabilities { meta: true, ..Capabilities::default() },
         };
         assert_eq!(
-            Servers.hear(true, ConnKey::default(), whole.as_bytes()),
+            Servers.read_handshake(true, ConnKey::default(), whole.as_bytes()),
             Parsed::Complete(welcome)
         );
         // A server that answers each line, and memcached 1.6.18, which loses all answers but the
@@ -190,8 +206,8 @@ mod tests {
         let each = "CLIENT_ERROR authentication failure\r\nCLIENT_ERROR unauthenticated\r\n";
         let last = "CLIENT_ERROR unauthenticated\r\n";
         for (tried, words) in [(true, each), (true, last), (false, last)] {
-            let heard = Servers.hear(tried, ConnKey::default(), words.as_bytes());
-            assert_eq!(heard, Parsed::Complete(Heard::LoginRefused), "{tried} {words}");
+            let heard = Servers.read_handshake(tried, ConnKey::default(), words.as_bytes());
+            assert_eq!(heard, Parsed::Complete(HandshakeReply::LoginRefused), "{tried} {words}");
         }
     }
 }

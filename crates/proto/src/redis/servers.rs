@@ -15,8 +15,8 @@ use super::reply::{self, Walk};
 use super::split;
 use super::words::{bulk, open_array};
 use crate::{
-    Ask, Capabilities, ConnKey, Credentials, Excuse, Heard, Item, ItemKind, Make, Parsed, Progress,
-    Upstream,
+    Ask, Capabilities, ConnKey, Credentials, Excuse, HandshakeReply, Item, ItemKind, Make, Parsed,
+    Progress, Upstream,
 };
 
 const FULL: &str = "it has as many clients as it may have";
@@ -58,12 +58,22 @@ impl Upstream for Servers {
         split::seal(ask, keys, text, out);
     }
 
-    fn hello(&self, credentials: Option<&Credentials>, conn_key: ConnKey, out: &mut Vec<u8>) {
-        hello(credentials, conn_key, out);
+    fn write_handshake(
+        &self,
+        credentials: Option<&Credentials>,
+        conn_key: ConnKey,
+        out: &mut Vec<u8>,
+    ) {
+        write_handshake(credentials, conn_key, out);
     }
 
-    fn hear(&self, credentials: bool, conn_key: ConnKey, input: &[u8]) -> Parsed<Heard> {
-        hear(credentials, conn_key, input)
+    fn read_handshake(
+        &self,
+        credentials: bool,
+        conn_key: ConnKey,
+        input: &[u8],
+    ) -> Parsed<HandshakeReply> {
+        read_handshake(credentials, conn_key, input)
     }
 
     fn elements(&self, reply: &[u8]) -> Option<(usize, u64)> {
@@ -79,7 +89,7 @@ impl Upstream for Servers {
     }
 }
 
-fn hello(credentials: Option<&Credentials>, conn_key: ConnKey, out: &mut Vec<u8>) {
+fn write_handshake(credentials: Option<&Credentials>, conn_key: ConnKey, out: &mut Vec<u8>) {
     if let Some(Credentials { name, password }) = credentials {
         // Servers before Redis 6 have no user names.
         if name.is_empty() {
@@ -107,7 +117,7 @@ fn proto_version(conn_key: ConnKey) -> u8 {
     conn_key.proto_version.max(2)
 }
 
-fn hear(credentials: bool, conn_key: ConnKey, input: &[u8]) -> Parsed<Heard> {
+fn read_handshake(credentials: bool, conn_key: ConnKey, input: &[u8]) -> Parsed<HandshakeReply> {
     let mut rest = input;
     let steps =
         [(Step::Auth, credentials), (Step::Select, conn_key.database != 0), (Step::Hello, true)];
@@ -121,10 +131,10 @@ fn hear(credentials: bool, conn_key: ConnKey, input: &[u8]) -> Parsed<Heard> {
         match judge(step, conn_key, reply) {
             Verdict::GoOn => {}
             Verdict::Knows(capabilities) => {
-                return Parsed::Complete(Heard::Welcome { len, capabilities });
+                return Parsed::Complete(HandshakeReply::Welcome { len, capabilities });
             }
-            Verdict::NoLogin => return Parsed::Complete(Heard::LoginRefused),
-            Verdict::SetupRefused => return Parsed::Complete(Heard::SetupRefused),
+            Verdict::NoLogin => return Parsed::Complete(HandshakeReply::LoginRefused),
+            Verdict::SetupRefused => return Parsed::Complete(HandshakeReply::SetupRefused),
             Verdict::Useless(why) => return Parsed::Malformed(why),
         }
     }
@@ -149,7 +159,7 @@ enum Verdict {
 }
 
 /// Returns the reply that `input` begins with, or the result if there is none.
-fn whole_reply(input: &[u8]) -> Result<&[u8], Parsed<Heard>> {
+fn whole_reply(input: &[u8]) -> Result<&[u8], Parsed<HandshakeReply>> {
     let mut at = 0;
     let mut progress = Progress::default();
     loop {

@@ -154,7 +154,7 @@ pub enum Bug {
     LeaveHeld,
     /// Gets that gather do not leave when there is room for them.
     LeaveGathered,
-    /// A client that waits for a greeting is not read when it has come.
+    /// A client that waits for a handshake is not read when it has come.
     AwaitForEver,
     /// A client that has closed in the middle of a request is never closed.
     KeepHalfAsked,

@@ -53,12 +53,12 @@ impl Proxy {
         link.armed = None;
         let timeouts = self.pipelines.pools[link.pool as usize].plan.timeouts;
         let stands = link.state == State::Up;
-        let (connecting, greeting) =
-            (link.state == State::Connecting, link.state == State::Greeting);
+        let (connecting, handshake) =
+            (link.state == State::Connecting, link.state == State::Handshake);
         if connecting && now >= link.since.after(timeouts.connect) {
             return self.close_link(id, Fault::ConnectTimeout, now);
         }
-        if greeting && now >= link.since.after(timeouts.reply) {
+        if handshake && now >= link.since.after(timeouts.reply) {
             return self.close_link(id, Fault::ReplyTimeout, now);
         }
         if stands && link.is_waiting() && now >= link.reply_deadline(&timeouts) {
@@ -108,7 +108,7 @@ impl Proxy {
         let server = &pool.servers[link.server as usize];
         match server.silence.hold {
             Hold::On => return self.expire_batch(id, queue, Fault::Held, now),
-            _ if link.state == State::Greeting => {
+            _ if link.state == State::Handshake => {
                 return self.expire_batch(id, queue, Fault::QueueTimeout, now);
             }
             Hold::Off | Hold::Ending => {}
@@ -142,7 +142,7 @@ impl Proxy {
     /// Handles the end of a link's connection, or of an attempt to connect.
     pub(crate) fn link_closed(&mut self, id: ConnId, how: Closed, now: Time) {
         let Some(link) = self.links.find(id) else { return };
-        let stands = link.state == State::Up || link.state == State::Greeting && link.proven;
+        let stands = link.state == State::Up || link.state == State::Handshake && link.proven;
         let fault = match how {
             _ if stands => Fault::LinkLost,
             Closed::Own => Fault::Unable,

@@ -112,11 +112,11 @@ impl Proxy {
         let is_sent = server.silence.hold == Hold::Off;
         match link.state {
             State::Connecting => false,
-            State::Greeting => !link.hello.is_empty(),
+            State::Handshake => !link.handshake.is_empty(),
             State::Up if link.out.is_empty() => false,
             State::Up if link.is_waiting() => is_sent || link.begun() > 0,
             State::Up if self.is_suspect(link) => {
-                self.greet_again(id);
+                self.repeat_handshake(id);
                 true
             }
             State::Up => is_sent,

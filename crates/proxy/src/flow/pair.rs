@@ -33,7 +33,7 @@ impl Proxy {
         let (pool, server, state) = (link.pool as usize, link.server as usize, link.state);
         self.note_heard(pool, server, now);
         let outcome = match state {
-            State::Greeting => self.greet(id, source, now),
+            State::Handshake => self.handshake(id, source, now),
             _ => self.pair_all(id, source, now),
         };
         match outcome {
@@ -332,8 +332,8 @@ impl Proxy {
         let Some(link) = self.links.find_mut(id) else { return };
         let server = &self.pipelines.pools[link.pool as usize].servers[link.server as usize];
         server.counters.add(Counter::MessageBytes, n as u64);
-        if link.state == State::Greeting {
-            link.hello.drain(..n);
+        if link.state == State::Handshake {
+            link.handshake.drain(..n);
             if n > 0 {
                 // While the kernel still takes the handshake, the server cannot answer it.
                 link.since = now;

@@ -146,7 +146,7 @@ impl Proxy {
         let stands = link.state == State::Up;
         if stands && !link.is_waiting() && self.is_suspect(link) {
             // The link has to repeat the handshake before anything is sent on it.
-            self.greet_again(id);
+            self.repeat_handshake(id);
             self.mark_dirty(id);
             return Ok(false);
         }

@@ -119,11 +119,11 @@ impl Stage {
     }
 
     /// Returns all bytes that are written to a peer.
-    pub fn hears(&mut self, conn: ConnId) -> String {
-        String::from_utf8(self.hears_bytes(conn)).expect("these stories are text")
+    pub fn received(&mut self, conn: ConnId) -> String {
+        String::from_utf8(self.received_bytes(conn)).expect("these stories are text")
     }
 
-    pub fn hears_bytes(&mut self, conn: ConnId) -> Vec<u8> {
+    pub fn received_bytes(&mut self, conn: ConnId) -> Vec<u8> {
         while self.proxy.poll_transmit(Side::Client).is_some() {}
         let mut bytes = Vec::new();
         loop {
@@ -140,8 +140,8 @@ impl Stage {
         bytes
     }
 
-    /// As `hears`, with a kernel that takes this many bytes and no more.
-    pub fn hears_some(&mut self, conn: ConnId, n: usize) -> String {
+    /// As `received`, with a kernel that takes this many bytes and no more.
+    pub fn received_some(&mut self, conn: ConnId, n: usize) -> String {
         let mut slices = Slices::default();
         self.proxy.transmit(conn, &mut slices);
         let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).take(n).collect();
@@ -153,7 +153,7 @@ impl Stage {
     /// Ends the turn; returns the bytes that a server then receives.
     pub fn turn(&mut self, link: ConnId) -> String {
         self.end_turn();
-        self.hears(link)
+        self.received(link)
     }
 
     pub fn end_turn(&mut self) {
@@ -185,7 +185,7 @@ impl Stage {
     pub fn establishes(&mut self, link: ConnId) {
         self.proxy.handle_connected(link, self.now);
         self.settle();
-        assert_eq!(self.hears(link), "version\r\n");
+        assert_eq!(self.received(link), "version\r\n");
     }
 
     /// Establishes the first link that was ordered; the server answers the handshake with `hello`.
@@ -234,7 +234,7 @@ impl Stage {
     }
 
     /// Has a reply arrive on the link, so that its loss is no sign that the server is down.
-    pub fn greet(&mut self, link: ConnId) {
+    pub fn handshake(&mut self, link: ConnId) {
         let client = self.client();
         self.says(client, "get hello\r\n");
         assert_eq!(self.turn(link), "get hello\r\n");
@@ -266,7 +266,7 @@ impl Stage {
         self.says(client, "get x\r\n");
         self.end_turn();
         let words = "SERVER_ERROR s0: down, waiting for it to come back\r\n";
-        assert_eq!(self.hears(client), words);
+        assert_eq!(self.received(client), words);
     }
 
     fn settle(&mut self) {

@@ -105,7 +105,7 @@ impl Asker<'_> {
             Ask::Scan => self.scan(),
             Ask::Flush => self.flush_all(),
             Ask::Select => self.select(),
-            Ask::Hello => self.hello(),
+            Ask::Hello => self.write_handshake(),
             Ask::Mute => self.mute(),
             Ask::Local => self.redis_local(),
             Ask::Bad => self.redis_bad(),
@@ -351,7 +351,7 @@ impl Asker<'_> {
         }
     }
 
-    fn hello(&mut self) {
+    fn write_handshake(&mut self) {
         let version = if self.random.permille(600) { 3 } else { 2 };
         // The session settings take effect when the request is answered.
         if self.talk().muted != Muted::No {

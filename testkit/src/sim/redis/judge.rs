@@ -64,7 +64,7 @@ impl Judge<'_> {
                 let fits = reply.starts_with(words) || self.is_tight(reply);
                 assert!(fits, "{:?}, not {:?}", lossy(reply), lossy(words));
             }
-            Kind::Hello(version) => self.hello(expect, number, version, reply),
+            Kind::Hello(version) => self.write_handshake(expect, number, version, reply),
             kind if reply[0] == b'-' && !self.is_said(number, &kind, reply) => {
                 self.fails(expect, number, reply);
             }
@@ -279,7 +279,7 @@ impl Judge<'_> {
         talk.scan = (!is_end && talk.database == database).then_some((cursor, next, told));
     }
 
-    fn hello(&mut self, expect: &Expect, number: u32, version: u8, reply: &[u8]) {
+    fn write_handshake(&mut self, expect: &Expect, number: u32, version: u8, reply: &[u8]) {
         let talk = self.client.talk.as_mut().expect("it speaks Redis");
         talk.waits = false;
         match reply[0] {

@@ -13,7 +13,7 @@
 
 mod bad;
 mod client;
-mod greet;
+mod handshake;
 mod inline;
 mod judge;
 mod ledger;
@@ -24,7 +24,7 @@ mod together;
 mod tree;
 
 pub use client::Talk;
-pub use greet::Greetings;
+pub use handshake::Handshakes;
 pub use ledger::{From, Ledger};
 pub use store::Model;
 

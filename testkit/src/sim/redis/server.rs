@@ -47,7 +47,7 @@ impl Server {
     pub fn serve_redis(&mut self, conn: &mut Conn, place: &mut Place<'_>) -> bool {
         let input = std::mem::take(&mut conn.input);
         let used = match conn.conn_key {
-            None => self.greet(&input, conn, place),
+            None => self.handshake(&input, conn, place),
             Some(_) => self.serve_one(&input, conn, place),
         };
         conn.input = input;

@@ -28,25 +28,26 @@ fn map(text: &str, proto_version: u8) -> String {
 }
 
 /// Returns the result of an answer, and checks that there is none before all of it has come.
-fn heard(credentials: bool, conn_key: ConnKey, said: &str) -> Parsed<Heard> {
-    let whole = Servers.hear(credentials, conn_key, said.as_bytes());
+fn heard(credentials: bool, conn_key: ConnKey, said: &str) -> Parsed<HandshakeReply> {
+    let whole = Servers.read_handshake(credentials, conn_key, said.as_bytes());
     let settled = (0..=said.len()).find(|len| {
-        Servers.hear(credentials, conn_key, &said.as_bytes()[..*len]) != Parsed::Incomplete
+        Servers.read_handshake(credentials, conn_key, &said.as_bytes()[..*len])
+            != Parsed::Incomplete
     });
     assert!(settled.is_some() || whole == Parsed::Incomplete, "{said:?}");
-    if let Parsed::Complete(Heard::Welcome { len, .. }) = whole {
+    if let Parsed::Complete(HandshakeReply::Welcome { len, .. }) = whole {
         assert_eq!((len, settled), (said.len(), Some(said.len())), "{said:?}");
     }
     if let Some(settled) = settled {
-        let early = Servers.hear(credentials, conn_key, &said.as_bytes()[..settled]);
+        let early = Servers.read_handshake(credentials, conn_key, &said.as_bytes()[..settled]);
         assert_eq!(early, whole, "{said:?}");
     }
     whole
 }
 
-fn welcome(len: usize, resp3: bool, make: Make) -> Parsed<Heard> {
+fn welcome(len: usize, resp3: bool, make: Make) -> Parsed<HandshakeReply> {
     let capabilities = Capabilities { resp3, make, ..Capabilities::default() };
-    Parsed::Complete(Heard::Welcome { len, capabilities })
+    Parsed::Complete(HandshakeReply::Welcome { len, capabilities })
 }
 
 #[test]
@@ -61,7 +62,7 @@ fn the_first_words_say_who_and_where() {
         (Some(named("anna")), PLAIN, "*3 $4 AUTH $4 anna $2 pw *2 $5 HELLO $1 2"),
     ] {
         let mut said = Vec::new();
-        Servers.hello(credentials.as_ref(), conn_key, &mut said);
+        Servers.write_handshake(credentials.as_ref(), conn_key, &mut said);
         let said = String::from_utf8(said).expect("text");
         assert_eq!(said.replace("\r\n", " ").trim_end(), expected);
     }
@@ -95,14 +96,14 @@ fn servers_of_a_pool_are_what_all_of_them_are() {
 #[test]
 fn a_server_without_hello_speaks_the_second_protocol() {
     assert_eq!(heard(false, PLAIN, UNKNOWN), welcome(UNKNOWN.len(), false, Make::default()));
-    assert_eq!(heard(false, THIRD, UNKNOWN), Parsed::Complete(Heard::SetupRefused));
+    assert_eq!(heard(false, THIRD, UNKNOWN), Parsed::Complete(HandshakeReply::SetupRefused));
     let said = "-NOPROTO unsupported protocol version\r\n";
-    assert_eq!(heard(false, THIRD, said), Parsed::Complete(Heard::SetupRefused));
+    assert_eq!(heard(false, THIRD, said), Parsed::Complete(HandshakeReply::SetupRefused));
 }
 
 #[test]
 fn a_login_is_taken_or_refused() {
-    let refused = Parsed::Complete(Heard::LoginRefused);
+    let refused = Parsed::Complete(HandshakeReply::LoginRefused);
     for said in [
         "-WRONGPASS invalid username-password pair or user is disabled.\r\n",
         "-ERR invalid password\r\n",
@@ -128,10 +129,14 @@ fn a_lane_that_is_not_there_is_no_fault_of_the_server() {
         "-ERR SELECT is not allowed in cluster mode\r\n",
         "-NOPERM this user has no permissions to run the 'select' command\r\n",
     ] {
-        assert_eq!(heard(false, OTHER, said), Parsed::Complete(Heard::SetupRefused), "{said}");
+        assert_eq!(
+            heard(false, OTHER, said),
+            Parsed::Complete(HandshakeReply::SetupRefused),
+            "{said}"
+        );
         let after_login = format!("+OK\r\n{said}");
         let found = heard(true, OTHER, &after_login);
-        assert_eq!(found, Parsed::Complete(Heard::SetupRefused), "{said}");
+        assert_eq!(found, Parsed::Complete(HandshakeReply::SetupRefused), "{said}");
     }
 }
 

@@ -10,21 +10,21 @@ use super::resp::{put_bulk, put_line};
 use super::server::{LOADING, Words};
 
 /// The handshakes for each connection key of a pool.
-pub struct Greetings(Vec<(ConnKey, Vec<u8>)>);
+pub struct Handshakes(Vec<(ConnKey, Vec<u8>)>);
 
-impl Greetings {
-    pub fn new(plan: &PoolPlan) -> Greetings {
+impl Handshakes {
+    pub fn new(plan: &PoolPlan) -> Handshakes {
         let upstream = plan.protocol.upstream();
         let mut ids = Vec::new();
         for database in 0..plan.databases {
             for proto_version in [plan.protocol.conn_key().proto_version, 3] {
                 let conn_key = ConnKey { proto_version, database };
                 let mut text = Vec::new();
-                upstream.hello(None, conn_key, &mut text);
+                upstream.write_handshake(None, conn_key, &mut text);
                 ids.push((conn_key, text));
             }
         }
-        Greetings(ids)
+        Handshakes(ids)
     }
 
     /// Returns whether the text is a handshake or the beginning of one.
@@ -47,14 +47,19 @@ impl Greetings {
 
 impl Server {
     /// Answers the handshake on a link.
-    pub fn greet(&mut self, input: &[u8], conn: &mut Conn, place: &mut Place<'_>) -> Option<usize> {
-        let (conn_key, text) = place.greetings.find(input)?.clone();
+    pub fn handshake(
+        &mut self,
+        input: &[u8],
+        conn: &mut Conn,
+        place: &mut Place<'_>,
+    ) -> Option<usize> {
+        let (conn_key, text) = place.handshakes.find(input)?.clone();
         let start = conn.output.len();
         let trick = self.trick_of();
         let mut at = 0;
         while at < text.len() {
             let words = Words::read(&text[at..]).expect("first words are commands");
-            self.greet_one(&words, conn, place);
+            self.handshake_one(&words, conn, place);
             at += words.len;
         }
         match trick {
@@ -75,7 +80,7 @@ impl Server {
         Some(text.len())
     }
 
-    fn greet_one(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
+    fn handshake_one(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         let model = self.redis.as_ref().expect("it is Redis");
         let is_loading = place.now < model.loads_until;
         let out = &mut conn.output;

@@ -3,7 +3,7 @@
 //! gets no request.
 
 use metrics::Server as Counter;
-use proto::{Ask, Capabilities, Heard, Parsed};
+use proto::{Ask, Capabilities, HandshakeReply, Parsed};
 
 use crate::buffer::Source;
 use crate::fault::Fault;
@@ -16,11 +16,11 @@ impl Proxy {
     /// Starts the handshake when a connect has succeeded.
     pub(crate) fn connected(&mut self, id: ConnId, now: Time) {
         let Some(link) = self.links.find_mut(id) else { return };
-        link.set_state(State::Greeting);
+        link.set_state(State::Handshake);
         link.since = now;
         let pool = &mut self.pipelines.pools[link.pool as usize];
         let login = pool.plan.server_login.as_ref();
-        pool.upstream.hello(login, pool.conn_keys.of(link.conn_key), &mut link.hello);
+        pool.upstream.write_handshake(login, pool.conn_keys.of(link.conn_key), &mut link.handshake);
         link.login = login.is_some();
         let server = &mut pool.servers[link.server as usize];
         server.unable_pause = limits::BACKOFF_FIRST_US;
@@ -34,44 +34,47 @@ impl Proxy {
 
     /// Repeats the handshake with a server that may have fallen silent, on a link on which it owes
     /// nothing.
-    pub(super) fn greet_again(&mut self, id: ConnId) {
+    pub(super) fn repeat_handshake(&mut self, id: ConnId) {
         let link = self.links.find_mut(id).expect("the caller found it");
-        link.set_state(State::Greeting);
+        link.set_state(State::Handshake);
         link.since = self.pipelines.now;
         let pool = &self.pipelines.pools[link.pool as usize];
-        pool.upstream.hello(None, pool.conn_keys.of(link.conn_key), &mut link.hello);
+        pool.upstream.write_handshake(None, pool.conn_keys.of(link.conn_key), &mut link.handshake);
         link.login = false;
         self.arm_link(id);
     }
 
     /// Handles the answer to the handshake, or a part of it.
-    pub(super) fn greet(
+    pub(super) fn handshake(
         &mut self,
         id: ConnId,
         source: Source<'_>,
         now: Time,
     ) -> Result<(), &'static str> {
         let link = self.links.find_mut(id).expect("the caller found it");
-        if !link.hello.is_empty() {
+        if !link.handshake.is_empty() {
             return Err("a reply before its request was sent");
         }
         link.partial.extend_from_slice(source.bytes);
         let pool = &self.pipelines.pools[link.pool as usize];
         let conn_key = pool.conn_keys.of(link.conn_key);
-        let (len, capabilities) = match pool.upstream.hear(link.login, conn_key, &link.partial) {
-            Parsed::Complete(Heard::Welcome { len, capabilities }) => (len, capabilities),
-            Parsed::Complete(Heard::LoginRefused) => {
-                self.close_link(id, Fault::LoginRefused, now);
-                return Ok(());
-            }
-            Parsed::Complete(Heard::SetupRefused) => {
-                self.close_link(id, Fault::SetupRefused, now);
-                return Ok(());
-            }
-            Parsed::Incomplete if link.partial.len() <= limits::GREETING_MAX => return Ok(()),
-            Parsed::Incomplete => return Err("a handshake without end"),
-            Parsed::Malformed(why) => return Err(why),
-        };
+        let (len, capabilities) =
+            match pool.upstream.read_handshake(link.login, conn_key, &link.partial) {
+                Parsed::Complete(HandshakeReply::Welcome { len, capabilities }) => {
+                    (len, capabilities)
+                }
+                Parsed::Complete(HandshakeReply::LoginRefused) => {
+                    self.close_link(id, Fault::LoginRefused, now);
+                    return Ok(());
+                }
+                Parsed::Complete(HandshakeReply::SetupRefused) => {
+                    self.close_link(id, Fault::SetupRefused, now);
+                    return Ok(());
+                }
+                Parsed::Incomplete if link.partial.len() <= limits::HANDSHAKE_MAX => return Ok(()),
+                Parsed::Incomplete => return Err("a handshake without end"),
+                Parsed::Malformed(why) => return Err(why),
+            };
         if len < link.partial.len() {
             return Err("a reply that was not asked for");
         }
