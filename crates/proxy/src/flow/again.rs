@@ -168,9 +168,9 @@ impl Proxy {
         if let Class::Split { writes, .. } = request.class {
             request.class = Class::Single { writes };
         }
-        let way = self.way(owner, &request, &head, now);
-        let way = way.expect("only what one server answers is asked again");
-        self.go(pending, &request, &head, Data::Held(Outbox::default()), way, now);
+        let route = self.route(owner, &request, &head, now);
+        let route = route.expect("only what one server answers is asked again");
+        self.go(pending, &request, &head, Data::Held(Outbox::default()), route, now);
     }
 }
 

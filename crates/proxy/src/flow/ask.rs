@@ -8,7 +8,7 @@ use metrics::{Pool as Counter, Server as ServerCounter};
 use proto::{Answer, Ask, Class, Local, Place, Quiet, Reach, Refusal, Request};
 
 use super::receive::Data;
-use super::way::Way;
+use super::route::Route;
 use crate::batch::Batch;
 use crate::buffer::Outbox;
 use crate::fault::Fault;
@@ -177,13 +177,13 @@ impl Proxy {
         request: &Request,
         head: &[u8],
         data: Data<'_>,
-        (way, writes): (Way, bool),
+        (route, writes): (Route, bool),
         now: Time,
     ) {
         let pending = self.pipelines.enqueue(id, request, head);
         self.pipelines.requests[pending].writes = writes;
         self.pipelines.requests[pending].left = 1;
-        self.go(pending, request, head, data, way, now);
+        self.go(pending, request, head, data, route, now);
     }
 
     /// Sends a request along its route, for the first time or once more.
@@ -193,21 +193,21 @@ impl Proxy {
         request: &Request,
         head: &[u8],
         data: Data<'_>,
-        way: Way,
+        route: Route,
         now: Time,
     ) {
         let (id, pool) = (
             self.pipelines.requests[pending].client,
             self.pipelines.requests[pending].pool as usize,
         );
-        let (ask, server) = match way {
-            Way::Go { ask, server: Some(server) } => (ask, Some(server)),
-            Way::Go { ask, server: None } => (ask, self.server_for(id, request, head)),
-            Way::Fault(server, fault) => {
+        let (ask, server) = match route {
+            Route::Go { ask, server: Some(server) } => (ask, Some(server)),
+            Route::Go { ask, server: None } => (ask, self.server_for(id, request, head)),
+            Route::Fault(server, fault) => {
                 return self.pipelines.fail_part((pending, 0), server, fault, false);
             }
             // This happens only on a resend: a first attempt is read again, or put back.
-            Way::Wait(server) => {
+            Route::Wait(server) => {
                 return self.pipelines.fail_part(
                     (pending, 0),
                     Some(server as u32),
@@ -215,9 +215,9 @@ impl Proxy {
                     false,
                 );
             }
-            Way::Locate | Way::Spread => unreachable!("it is asked of one server"),
-            Way::Refused(refusal) => return self.pipelines.refuse(pending, refusal),
-            Way::Apart(apart) => return self.refuse_apart(pending, request, head, apart),
+            Route::Locate | Route::Spread => unreachable!("it is asked of one server"),
+            Route::Refused(refusal) => return self.pipelines.refuse(pending, refusal),
+            Route::Apart(apart) => return self.refuse_apart(pending, request, head, apart),
         };
         self.pipelines.requests[pending].question.ask = ask;
         let Some(server) = server else {
@@ -245,7 +245,7 @@ impl Proxy {
         id: ConnId,
         request: &Request,
         head: &[u8],
-        way: Option<Way>,
+        route: Option<Route>,
         now: Time,
     ) {
         let Class::Broadcast { ask, writes, reach, .. } = request.class else {
@@ -264,7 +264,7 @@ impl Proxy {
         if writes && is_dropped {
             return self.drop_unasked(id, request, head);
         }
-        if let Some(Way::Fault(server, fault)) = way {
+        if let Some(Route::Fault(server, fault)) = route {
             return self.refuse_unasked(id, request, head, (server, fault));
         }
         let servers = &self.pipelines.pools[pool].servers;

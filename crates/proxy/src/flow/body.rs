@@ -4,7 +4,7 @@
 use proto::{Parsed, Request, Resume};
 
 use super::receive::Data;
-use super::way::Way;
+use super::route::Route;
 use crate::buffer::{Outbox, Source};
 use crate::client::{Body, End, Intake};
 use crate::id::ConnId;
@@ -47,12 +47,12 @@ impl Proxy {
         let again = Request { quiet: body.request.quiet, ..again };
         assert_eq!(again, body.request, "the same bytes are the same request");
         if body.end.is(body.request.trailer) {
-            let way = self.way(id, &body.request, &body.head, now);
-            if let Some(Way::Wait(server)) = way {
+            let route = self.route(id, &body.request, &body.head, now);
+            if let Some(Route::Wait(server)) = route {
                 self.put_back(id, *body, server);
                 return used;
             }
-            self.admit(id, &body.request, &body.head, Data::Held(body.data), way, now);
+            self.admit(id, &body.request, &body.head, Data::Held(body.data), route, now);
         } else {
             self.refuse_data(id, &body.request, &body.head);
         }

@@ -5,7 +5,7 @@ use proto::{
     Answer, Carry, Class, ConnKey, Ends, Facts, Local, Muted, Ours, Quiet, Request, Session, Turn,
 };
 
-use super::way::Way;
+use super::route::Route;
 use crate::id::ConnId;
 use crate::pipelines::View;
 use crate::{Action, Proxy, Time, limits};
@@ -65,18 +65,18 @@ impl Proxy {
     }
 
     /// Whether a local command has to wait for the capabilities of servers, or cannot be answered.
-    pub(super) fn way_of_own(
+    pub(super) fn route_of_own(
         &mut self,
         id: ConnId,
         request: &Request,
         head: &[u8],
         now: Time,
-    ) -> Option<Way> {
+    ) -> Option<Route> {
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
         let Class::Local(Local::Own) = request.class else { return None };
         if client.ends.is_none() && protocol.tells_ends(request) {
-            return Some(Way::Locate);
+            return Some(Route::Locate);
         }
         let needs_capabilities = protocol.carry(request, head, None) == Carry::Unknown;
         if !needs_capabilities {
@@ -90,8 +90,8 @@ impl Proxy {
             None => entry.any_place(id.index())?,
         };
         match self.capabilities(pool, server, id, now) {
-            Ok(_) => Some(Way::Wait(server)),
-            Err(fault) => Some(Way::Fault(Some(server as u32), fault)),
+            Ok(_) => Some(Route::Wait(server)),
+            Err(fault) => Some(Route::Fault(Some(server as u32), fault)),
         }
     }
 

@@ -2,7 +2,7 @@
 //! compute and return.
 //!
 //! `accept` lets a client in, `receive` cuts its bytes into requests, `body` collects long ones ·
-//! `way` finds the form in which a server can take a request · `ask` routes and enqueues it,
+//! `route` finds the form in which a server can take a request · `ask` routes and enqueues it,
 //! `split` does so for keys that belong to several servers, `open` finds or opens the link ·
 //! `converse` lets the protocol answer local commands · `handshake` runs the handshake on a link ·
 //! `pair` matches a server's bytes with requests, `pieces` handles replies that come in several
@@ -30,8 +30,8 @@ mod pair;
 mod pieces;
 mod receive;
 mod remove;
+mod route;
 #[cfg(seeded_bugs)]
 mod seeded;
 mod split;
 pub mod stats;
-mod way;

@@ -4,7 +4,7 @@ use metrics::Pool as Counter;
 use proto::{Answer, Class, Local, Marks, Muted, Parsed, Quiet, Refusal, Request, Resume};
 
 use super::remove::Removal;
-use super::way::Way;
+use super::route::Route;
 use crate::buffer::{Outbox, Source, has_trailer};
 use crate::client::{Client, Intake, State};
 use crate::fault::Fault;
@@ -231,17 +231,17 @@ impl Proxy {
         if let Some(answer) = self.refusal(pool, &request) {
             return self.refuse_or_remove(id, &request, text, &answer, (before.muted, now));
         }
-        let way = self.way(id, &request, text, now);
-        if let Some(way) = way
-            && !matches!(way, Way::Go { .. } | Way::Spread)
-            && let Some(used) = self.put_off(id, &request, text, way, (before.muted, now))
+        let route = self.route(id, &request, text, now);
+        if let Some(route) = route
+            && !matches!(route, Route::Go { .. } | Route::Spread)
+            && let Some(used) = self.put_off(id, &request, text, route, (before.muted, now))
         {
             return used;
         }
         match usize::try_from(request.len()) {
             Ok(whole) if whole <= rest.bytes.len() => {
                 let data = Data::Flat(rest.part(head, whole));
-                self.admit(id, &request, text, data, way, now);
+                self.admit(id, &request, text, data, route, now);
                 self.end_void(id, !before.is_void && whole == rest.bytes.len());
                 whole
             }
@@ -260,17 +260,17 @@ impl Proxy {
         id: ConnId,
         request: &Request,
         head: &[u8],
-        way: Way,
+        route: Route,
         (muted, now): (Muted, Time),
     ) -> Option<usize> {
-        let used = match way {
-            Way::Wait(server) => self.await_capabilities(id, server),
-            Way::Locate => self.await_ends(id),
-            Way::Refused(refusal) => {
+        let used = match route {
+            Route::Wait(server) => self.await_capabilities(id, server),
+            Route::Locate => self.await_ends(id),
+            Route::Refused(refusal) => {
                 let answer = Answer::Refused(refusal);
                 return Some(self.refuse_or_remove(id, request, head, &answer, (muted, now)));
             }
-            Way::Fault(server, fault) if matches!(request.class, Class::Local(Local::Own)) => {
+            Route::Fault(server, fault) if matches!(request.class, Class::Local(Local::Own)) => {
                 return Some(self.fail_unasked(id, request, head, (server, fault)));
             }
             _ => return None,
@@ -405,7 +405,7 @@ impl Proxy {
         request: &Request,
         head: &[u8],
         data: Data<'_>,
-        way: Option<Way>,
+        route: Option<Route>,
         now: Time,
     ) {
         if let Data::Flat(source) = &data
@@ -429,14 +429,14 @@ impl Proxy {
                     let pool = client.pool as usize;
                     self.pipelines.pools[pool].counters.add(Counter::Stores, 1);
                 }
-                let way = way.expect("a single request has a way");
-                self.ask_single(id, request, head, data, (way, writes), now);
+                let route = route.expect("a single request has a route");
+                self.ask_single(id, request, head, data, (route, writes), now);
             }
             Class::Split { .. } => {
-                let way = way.expect("a request that may be split has a way");
-                self.ask_split(id, request, head, way, now);
+                let route = route.expect("a request that may be split has a route");
+                self.ask_split(id, request, head, route, now);
             }
-            Class::Broadcast { .. } => self.ask_broadcast(id, request, head, way, now),
+            Class::Broadcast { .. } => self.ask_broadcast(id, request, head, route, now),
             Class::Local(local) => self.answer_local(id, request, head, local),
             Class::Refuse(_) => unreachable!("refused before its body was waited for"),
         }

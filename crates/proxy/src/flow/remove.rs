@@ -14,7 +14,7 @@ use metrics::Pool as Counter;
 use proto::{Class, Parsed, Quiet, Request, Resume};
 
 use super::receive::Data;
-use super::way::Way;
+use super::route::Route;
 use crate::buffer::Outbox;
 use crate::client::Intake;
 use crate::fault::Fault;
@@ -55,8 +55,9 @@ impl Proxy {
         }
         let parsed = protocol.parse_request(&words, &mut Resume::default(), &mut self.keys);
         let Parsed::Complete(removal) = parsed else { unreachable!("the protocol has written it") };
-        let way = self.way(id, &removal, &words, now).expect("a request about one key has a way");
-        if let Way::Wait(server) = way {
+        let route =
+            self.route(id, &removal, &words, now).expect("a request about one key has a route");
+        if let Route::Wait(server) = route {
             self.pipelines.spares.give(words);
             return Removal::Waits(server);
         }
@@ -71,7 +72,7 @@ impl Proxy {
                 let server = self.server_for(id, &removal, &words).map(|at| at as u32);
                 self.pipelines.fail_part((pending, 0), server, Fault::Dropped, false);
             }
-            false => self.go(pending, &removal, &words, Data::Held(Outbox::default()), way, now),
+            false => self.go(pending, &removal, &words, Data::Held(Outbox::default()), route, now),
         }
         self.pipelines.spares.give(words);
         self.pause_if_full(id);

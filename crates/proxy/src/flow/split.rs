@@ -6,7 +6,7 @@ use proto::{Ask, Capabilities, Carry, Class, Reach, Request, Span};
 
 use super::ask::How;
 use super::receive::Data;
-use super::way::Way;
+use super::route::Route;
 use crate::buffer::Outbox;
 use crate::fault::Fault;
 use crate::id::ConnId;
@@ -20,30 +20,30 @@ const KEY_FRAME_LEN: usize = 8;
 
 impl Proxy {
     /// Routes to one server if one has all keys, and otherwise to each server with its keys.
-    pub(super) fn way_of_split(
+    pub(super) fn route_of_split(
         &mut self,
         id: ConnId,
         request: &Request,
         head: &[u8],
         now: Time,
-    ) -> Way {
+    ) -> Route {
         let Class::Split { writes, .. } = request.class else {
             unreachable!("judged by its class")
         };
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
         match self.meet(id, request, head) {
-            Ok(None) => Way::Fault(None, Fault::NoServer),
+            Ok(None) => Route::Fault(None, Fault::NoServer),
             Ok(server) => match protocol.carry(request, head, Some(Capabilities::default())) {
-                Carry::Ask(ask) => Way::Go { ask, server },
-                Carry::Refused(refusal) => Way::Refused(refusal),
+                Carry::Ask(ask) => Route::Go { ask, server },
+                Carry::Refused(refusal) => Route::Refused(refusal),
                 Carry::Unknown => unreachable!("the skills were told"),
             },
             Err(apart) if self.pipelines.pools[pool].plan.multi_key == MultiKey::Refuse => {
-                Way::Apart(apart)
+                Route::Apart(apart)
             }
-            Err(_) if writes => self.way_of_parts(id, request, head, now),
-            Err(_) => Way::Spread,
+            Err(_) if writes => self.route_of_parts(id, request, head, now),
+            Err(_) => Route::Spread,
         }
     }
 
@@ -53,33 +53,33 @@ impl Proxy {
         id: ConnId,
         request: &Request,
         head: &[u8],
-        way: Way,
+        route: Route,
         now: Time,
     ) {
         let Class::Split { ask, each, writes, idempotent } = request.class else {
             unreachable!("judged by its class")
         };
         let client = self.pipelines.clients.find(id).expect("it has just asked");
-        if client.drops(request.quiet) && matches!(way, Way::Go { .. } | Way::Refused(_)) {
+        if client.drops(request.quiet) && matches!(route, Route::Go { .. } | Route::Refused(_)) {
             return self.drop_unasked(id, request, head);
         }
         let pending = self.pipelines.enqueue(id, request, head);
         let entry = &mut self.pipelines.requests[pending];
         entry.writes = writes;
-        if let Way::Spread = way {
+        if let Route::Spread = route {
             (entry.question.gathers, entry.question.each) = (true, each);
             let how = How { ask, merge: false, idempotent, whole: true, sure: writes };
             return self.ask_keys(id, (request, head), pending, how, now);
         }
         entry.left = 1;
         entry.question.elements = each.then_some(self.keys.len() as u32);
-        self.go(pending, request, head, Data::Held(Outbox::default()), way, now);
+        self.go(pending, request, head, Data::Held(Outbox::default()), route, now);
     }
 
     /// Returns the route of a change whose keys belong to several servers. Each link must have room
     /// for all messages that it may get, so that no queue is found full when others have taken
     /// theirs.
-    fn way_of_parts(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) -> Way {
+    fn route_of_parts(&mut self, id: ConnId, request: &Request, head: &[u8], now: Time) -> Route {
         // A message ends at this many keys, or when it and the next together reach this many bytes.
         let bytes = head.len() + self.keys.len() * KEY_FRAME_LEN;
         let by_bytes = bytes / (limits::BATCH_BYTES_MAX / 2 - limits::BATCH_KEYS_MAX);
@@ -88,19 +88,24 @@ impl Proxy {
         for at in 0..self.keys.len() {
             let key = self.keys[at];
             let Some(server) = self.server_of(id, request, head, key) else {
-                return Way::Fault(None, Fault::NoServer);
+                return Route::Fault(None, Fault::NoServer);
             };
             match self.reaches(id, server, messages, now) {
                 Ok(true) => {}
                 Ok(false) => waits = waits.or(Some(server)),
-                Err(fault) => return Way::Fault(Some(server as u32), fault),
+                Err(fault) => return Route::Fault(Some(server as u32), fault),
             }
         }
         self.spread_or_wait(id, request, waits)
     }
 
     /// Returns the route of a change that goes to every server.
-    pub(super) fn way_to_all(&mut self, id: ConnId, request: &Request, now: Time) -> Option<Way> {
+    pub(super) fn route_to_all(
+        &mut self,
+        id: ConnId,
+        request: &Request,
+        now: Time,
+    ) -> Option<Route> {
         let Class::Broadcast { writes: true, reach: Reach::All | Reach::Survey, .. } =
             request.class
         else {
@@ -118,7 +123,7 @@ impl Proxy {
             match self.reaches(id, server, 1, now) {
                 Ok(true) => {}
                 Ok(false) => waits = waits.or(Some(server)),
-                Err(fault) => return Some(Way::Fault(Some(server as u32), fault)),
+                Err(fault) => return Some(Route::Fault(Some(server as u32), fault)),
             }
         }
         Some(self.spread_or_wait(id, request, waits))
@@ -155,11 +160,11 @@ impl Proxy {
 
     /// Returns the route of a change to several servers. A client that has left after waiting for
     /// long has given up, and its change waits no more.
-    fn spread_or_wait(&self, id: ConnId, request: &Request, waits: Option<usize>) -> Way {
+    fn spread_or_wait(&self, id: ConnId, request: &Request, waits: Option<usize>) -> Route {
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         match waits {
-            Some(server) if !client.drops(request.quiet) => Way::Wait(server),
-            _ => Way::Spread,
+            Some(server) if !client.drops(request.quiet) => Route::Wait(server),
+            _ => Route::Spread,
         }
     }
 
@@ -174,14 +179,14 @@ impl Proxy {
     ) {
         let has_left =
             self.pipelines.clients.find(id).is_some_and(|client| client.drops(request.quiet));
-        let way = match self.meet(id, request, head) {
-            Ok(None) => Way::Fault(None, Fault::NoServer),
+        let route = match self.meet(id, request, head) {
+            Ok(None) => Route::Fault(None, Fault::NoServer),
             Ok(_) if has_left => return self.drop_unasked(id, request, head),
-            Ok(server) => Way::Go { ask, server },
-            Err(apart) => Way::Apart(apart),
+            Ok(server) => Route::Go { ask, server },
+            Err(apart) => Route::Apart(apart),
         };
         let none = Data::Held(Outbox::default());
-        self.ask_single(id, request, head, none, (way, writes), now);
+        self.ask_single(id, request, head, none, (route, writes), now);
     }
 
     /// Adds the bytes that belong to a key beyond the key itself, such as its value.

@@ -18,7 +18,7 @@ use crate::{Action, Event, Proxy, Time};
 
 /// The route of a single request.
 #[derive(Clone, Copy)]
-pub(super) enum Way {
+pub(super) enum Route {
     /// It is sent in this form; to this server, if the server is known already.
     Go { ask: Ask, server: Option<usize> },
     /// It fails before anything is sent, as it could not arrive.
@@ -52,41 +52,41 @@ const NO_DATABASE: &str = "DB index is out of range";
 
 impl Proxy {
     /// Returns the route of a request, if it depends on servers and is not a read of single keys.
-    pub(super) fn way(
+    pub(super) fn route(
         &mut self,
         id: ConnId,
         request: &Request,
         head: &[u8],
         now: Time,
-    ) -> Option<Way> {
+    ) -> Option<Route> {
         let Class::Single { .. } = request.class else {
             return match request.class {
-                Class::Split { .. } => Some(self.way_of_split(id, request, head, now)),
-                Class::Broadcast { .. } => self.way_to_all(id, request, now),
-                _ => self.way_of_own(id, request, head, now),
+                Class::Split { .. } => Some(self.route_of_split(id, request, head, now)),
+                Class::Broadcast { .. } => self.route_to_all(id, request, now),
+                _ => self.route_of_own(id, request, head, now),
             };
         };
         if request.database > 0 && !self.has_database(id, request.database) {
-            return Some(Way::Refused(Refusal::Bad(NO_DATABASE)));
+            return Some(Route::Refused(Refusal::Bad(NO_DATABASE)));
         }
         if self.keys.len() > 1 || request.place != Place::Keys {
-            return Some(self.way_of_many(id, request, head));
+            return Some(self.route_of_many(id, request, head));
         }
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
         Some(match protocol.carry(request, head, None) {
-            Carry::Ask(ask) => Way::Go { ask, server: None },
-            Carry::Refused(refusal) => Way::Refused(refusal),
+            Carry::Ask(ask) => Route::Go { ask, server: None },
+            Carry::Refused(refusal) => Route::Refused(refusal),
             Carry::Unknown => {
                 let Some(server) = self.server_for(id, request, head) else {
-                    return Some(Way::Fault(None, Fault::NoServer));
+                    return Some(Route::Fault(None, Fault::NoServer));
                 };
                 match self.capabilities(pool, server, id, now) {
-                    Err(fault) => Way::Fault(Some(server as u32), fault),
-                    Ok(None) => Way::Wait(server),
+                    Err(fault) => Route::Fault(Some(server as u32), fault),
+                    Ok(None) => Route::Wait(server),
                     Ok(capabilities) => match protocol.carry(request, head, capabilities) {
-                        Carry::Ask(ask) => Way::Go { ask, server: Some(server) },
-                        Carry::Refused(refusal) => Way::Refused(refusal),
+                        Carry::Ask(ask) => Route::Go { ask, server: Some(server) },
+                        Carry::Refused(refusal) => Route::Refused(refusal),
                         Carry::Unknown => unreachable!("the skills were told"),
                     },
                 }
@@ -101,38 +101,38 @@ impl Proxy {
     }
 
     /// Returns the route of a request whose keys must be on one server, or which has none.
-    fn way_of_many(&mut self, id: ConnId, request: &Request, head: &[u8]) -> Way {
+    fn route_of_many(&mut self, id: ConnId, request: &Request, head: &[u8]) -> Route {
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
         let ask = match protocol.carry(request, head, Some(Capabilities::default())) {
             Carry::Ask(ask) => ask,
-            Carry::Refused(refusal) => return Way::Refused(refusal),
+            Carry::Refused(refusal) => return Route::Refused(refusal),
             Carry::Unknown => unreachable!("the skills were told"),
         };
         let entry = &self.pipelines.pools[pool];
         let server = match request.place {
             Place::Keys => match self.meet(id, request, head) {
                 Ok(server) => server,
-                Err(apart) => return Way::Apart(apart),
+                Err(apart) => return Route::Apart(apart),
             },
             Place::Any => entry.any_place(id.index()),
             Place::Nth(at) if entry.place_from(at) != Some(at) => {
-                return Way::Refused(Refusal::Bad(NO_PLACE));
+                return Route::Refused(Refusal::Bad(NO_PLACE));
             }
             Place::From(at) if entry.place_from(at).is_none() => {
-                return Way::Refused(Refusal::Bad(NO_PLACE));
+                return Route::Refused(Refusal::Bad(NO_PLACE));
             }
             Place::Nth(at) | Place::From(at) => {
                 entry.place_from(at + u32::from(bug!(ScanElsewhere))).map(|at| at as usize)
             }
             Place::Sole => match (entry.place_from(0), entry.planned()) {
                 (Some(at), 1) => Some(at as usize),
-                _ => return Way::Refused(Refusal::ByName(NOT_SOLE)),
+                _ => return Route::Refused(Refusal::ByName(NOT_SOLE)),
             },
         };
         match server {
-            Some(server) => Way::Go { ask, server: Some(server) },
-            None => Way::Fault(None, Fault::NoServer),
+            Some(server) => Route::Go { ask, server: Some(server) },
+            None => Route::Fault(None, Fault::NoServer),
         }
     }
 
