@@ -2,7 +2,7 @@
 //! for a server. The model of `server.rs` parses the result.
 
 use proto::{
-    Capabilities, Carry, Class, PROTOCOLS, Parsed, Protocol, Quiet, Request, Resume, Span,
+    Adapted, Capabilities, Class, PROTOCOLS, Parsed, Protocol, Quiet, Request, Resume, Span,
 };
 
 use crate::meta;
@@ -96,8 +96,8 @@ fn check(bytes: &[u8]) {
 fn judge(request: &Request, bytes: &[u8], keys: &[Span], meta: bool, expected: Option<Said>) {
     let head = &bytes[..request.head as usize];
     if let Class::Single { .. } = request.class
-        && let Carry::Refused(_) =
-            binary().carry(request, head, Some(Capabilities { meta, ..Capabilities::default() }))
+        && let Adapted::Refused(_) =
+            binary().adapt(request, head, Some(Capabilities { meta, ..Capabilities::default() }))
     {
         assert_eq!(expected, None, "refused, with meta: {meta}");
         return;

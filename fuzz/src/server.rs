@@ -6,7 +6,9 @@
 //! sign before, any blank after). The model follows the server's behaviour and was compared with
 //! the recorded answers in `crates/proto/testdata/memcached/words.txt`.
 
-use proto::{Ask, Capabilities, Carry, Class, PROTOCOLS, Parsed, Protocol, Request, Resume, Span};
+use proto::{
+    Adapted, Ask, Capabilities, Class, PROTOCOLS, Parsed, Protocol, Request, Resume, Span,
+};
 
 use crate::meta;
 use crate::mutate;
@@ -48,14 +50,14 @@ pub fn written(
             return out;
         }
         Class::Broadcast { ask, .. } => ask,
-        _ => match protocol.carry(
+        _ => match protocol.adapt(
             request,
             head,
             Some(Capabilities { meta, ..Capabilities::default() }),
         ) {
-            Carry::Ask(ask) => ask,
-            Carry::Refused(_) => return out,
-            Carry::Unknown => panic!("the skills were told"),
+            Adapted::Ask(ask) => ask,
+            Adapted::Refused(_) => return out,
+            Adapted::Unknown => panic!("the skills were told"),
         },
     };
     protocol.write_head(request, head, keys, ask, &mut out);

@@ -2,8 +2,8 @@
 //! proxy's own, become whole lines, or whole packets with the opcode and the opaque of the request.
 
 use proto::{
-    Answer, Ask, Asked, Capabilities, Carry, Class, PROTOCOLS, Parsed, Progress, Protocol, Refusal,
-    Request, Resume, Shown,
+    Adapted, Answer, Ask, Asked, Capabilities, Class, PROTOCOLS, Parsed, Progress, Protocol,
+    Refusal, Request, Resume, Shown,
 };
 
 use crate::mutate;
@@ -42,16 +42,16 @@ fn asked<'a>(request: &Request, ask: Ask, head: &'a [u8]) -> Asked<'a> {
 /// Renders the first item of a reply, if some server could send it in reply to this request.
 fn tell(protocol: &dyn Protocol, request: &Request, head: &[u8], said: &[u8]) {
     for meta in [false, true].into_iter().filter(|_| request.keep) {
-        let carry = match request.class {
-            Class::Fetch { ask, .. } | Class::Broadcast { ask, .. } => Carry::Ask(ask),
-            Class::Single { .. } => protocol.carry(
+        let adapt = match request.class {
+            Class::Fetch { ask, .. } | Class::Broadcast { ask, .. } => Adapted::Ask(ask),
+            Class::Single { .. } => protocol.adapt(
                 request,
                 head,
                 Some(Capabilities { meta, ..Capabilities::default() }),
             ),
             Class::Split { .. } | Class::Local(_) | Class::Refuse(_) => return,
         };
-        let Carry::Ask(ask) = carry else { continue };
+        let Adapted::Ask(ask) = adapt else { continue };
         let Parsed::Complete(item) =
             protocol.upstream().parse_reply(ask, &mut Progress::default(), said)
         else {
@@ -59,7 +59,7 @@ fn tell(protocol: &dyn Protocol, request: &Request, head: &[u8], said: &[u8]) {
         };
         let asked = asked(request, ask, head);
         let mut out = Vec::new();
-        match protocol.translate(&asked, &item, &said[..item.head as usize], &mut out) {
+        match protocol.render(&asked, &item, &said[..item.head as usize], &mut out) {
             Shown::Nothing => assert_eq!(out, b"", "nothing is shown"),
             Shown::Head => is_whole(protocol, &asked, &out),
             Shown::Body { trailer } if item.body <= BODY_MAX => {

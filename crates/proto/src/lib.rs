@@ -26,7 +26,7 @@ mod session;
 use std::borrow::Cow;
 
 pub use message::{
-    Answer, Ask, Asked, Capabilities, Carry, Class, Command, ConnKey, Excuse, Extra,
+    Adapted, Answer, Ask, Asked, Capabilities, Class, Command, ConnKey, Excuse, Extra,
     HandshakeReply, Item, ItemKind, Local, Make, Marks, Parsed, Place, Progress, Quiet, Reach,
     Refusal, Request, Resume, Shown, Span,
 };
@@ -102,7 +102,7 @@ pub trait Protocol: Sync {
     /// Returns the form of a single request for a server with these capabilities, if they are
     /// known. For a local command it is `Unknown` if the answer depends on the servers'
     /// capabilities.
-    fn carry(&self, request: &Request, head: &[u8], capabilities: Option<Capabilities>) -> Carry;
+    fn adapt(&self, request: &Request, head: &[u8], capabilities: Option<Capabilities>) -> Adapted;
 
     /// Writes the head for the server of a request that is forwarded whole. It is canonical and in
     /// the form of `ask`, which always has a reply, so that completion is always known.
@@ -215,7 +215,7 @@ pub trait Protocol: Sync {
     /// Renders an item of a server's reply for the client: writes its head, and returns which part
     /// of the body follows. For requests with `keep`, and for reads that were sent together with
     /// others in a form whose reply contains more. Other replies pass unchanged.
-    fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown;
+    fn render(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown;
 
     /// Writes an answer of the proxy to a client, or nothing if a quiet request hides it.
     fn answer(&self, asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>);

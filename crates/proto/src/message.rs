@@ -340,7 +340,7 @@ pub struct Extra {
 
 /// The form of a request for a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carry {
+pub enum Adapted {
     /// In this form.
     Ask(Ask),
     /// The form depends on capabilities that are unknown.
@@ -378,7 +378,7 @@ impl Asked<'_> {
     }
 }
 
-/// The part of a server's item that the client gets after the head that `translate` wrote.
+/// The part of a server's item that the client gets after the head that `render` wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// Nothing, and no head was written either.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Instant;
 
-use proto::{Ask, Asked, Capabilities, Carry, Class, Parsed, Progress, Protocol, Resume, Span};
+use proto::{Adapted, Ask, Asked, Capabilities, Class, Parsed, Progress, Protocol, Resume, Span};
 
 const CALLS: u32 = 20_000;
 
@@ -59,7 +59,7 @@ fn way(protocol: &dyn Protocol, input: &[u8], said: &[u8]) -> (f64, f64) {
             }
             _ => {
                 let capabilities = Some(Capabilities { meta: true, ..Capabilities::default() });
-                let Carry::Ask(asked) = protocol.carry(black_box(&request), head, capabilities)
+                let Adapted::Ask(asked) = protocol.adapt(black_box(&request), head, capabilities)
                 else {
                     panic!("it can be carried");
                 };
@@ -74,7 +74,7 @@ fn way(protocol: &dyn Protocol, input: &[u8], said: &[u8]) -> (f64, f64) {
     let asked = Asked { command, quiet, ask, head, at: 0, next: None };
     let back = cost(|| {
         out.clear();
-        black_box(protocol.translate(&asked, black_box(&item), said, &mut out));
+        black_box(protocol.render(&asked, black_box(&item), said, &mut out));
     });
     (there, back)
 }

@@ -205,7 +205,7 @@ impl Pipelines {
                     pending.keep_small(entry.slot, source.bytes)
                 }
                 Value::Foreign(item, source) if pending.is_small(source.bytes.len()) => {
-                    pending.keep_translated(entry.slot, item, source.bytes)
+                    pending.keep_rendered(entry.slot, item, source.bytes)
                 }
                 large => {
                     let mut held = Outbox::default();

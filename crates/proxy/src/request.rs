@@ -105,7 +105,7 @@ impl Question {
 
     /// Whether the reply to a request in form `asked` has to be rendered: its client uses another
     /// form, or the reply contains more than this client asked for.
-    pub(crate) fn is_told(&self, asked: Ask) -> bool {
+    pub(crate) fn is_rendered(&self, asked: Ask) -> bool {
         (self.keep || self.ask != asked) && !self.gathers
     }
 
@@ -147,18 +147,12 @@ impl Question {
     }
 
     /// Renders a server's item. `slot` is the index of the key in a read.
-    pub(crate) fn translate(
-        &self,
-        slot: u32,
-        item: &Item,
-        head: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Shown {
+    pub(crate) fn render(&self, slot: u32, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
         if let Some(no_room) = self.no_room {
             self.answer(&no_room.answer(), out);
             return Shown::Head;
         }
-        self.protocol.translate(&self.asked_for(slot), item, head, out)
+        self.protocol.render(&self.asked_for(slot), item, head, out)
     }
 
     fn set(
@@ -259,10 +253,10 @@ impl PendingRequest {
     }
 
     /// As `keep_small`, rendered in the client's protocol.
-    pub(crate) fn keep_translated(&mut self, slot: u32, item: &Item, value: &[u8]) -> usize {
+    pub(crate) fn keep_rendered(&mut self, slot: u32, item: &Item, value: &[u8]) -> usize {
         let (head, body) = (item.head as usize, item.body as usize);
         let start = self.values.len();
-        let shown = self.question.translate(slot, item, &value[..head], &mut self.values);
+        let shown = self.question.render(slot, item, &value[..head], &mut self.values);
         if let Shown::Body { trailer } = shown {
             self.values.extend_from_slice(&value[head..head + body]);
             self.values.extend_from_slice(trailer);

@@ -5,7 +5,7 @@ use super::meta::{self, base64};
 use super::{Binary, Servers, answer, binary, gather, reply, request};
 use crate::scan::Tokens;
 use crate::{
-    Answer, Ask, Asked, Capabilities, Carry, Class, Command, Item, Login, Ours, Parsed, Part,
+    Adapted, Answer, Ask, Asked, Capabilities, Class, Command, Item, Login, Ours, Parsed, Part,
     Protocol, Request, Resume, Shown, Span, Upstream,
 };
 
@@ -91,10 +91,10 @@ impl Protocol for Text {
         if request.arguments.of(head) == b"b" { base64::decode(key, scratch) } else { key }
     }
 
-    fn carry(&self, request: &Request, head: &[u8], capabilities: Option<Capabilities>) -> Carry {
+    fn adapt(&self, request: &Request, head: &[u8], capabilities: Option<Capabilities>) -> Adapted {
         match request.command {
-            MG.. => meta::carry::carry(request, head, capabilities),
-            command => Carry::Ask(Ask { command }),
+            MG.. => meta::adapt::adapt(request, head, capabilities),
+            command => Adapted::Ask(Ask { command }),
         }
     }
 
@@ -107,7 +107,7 @@ impl Protocol for Text {
         out: &mut Vec<u8>,
     ) {
         match request.command {
-            MG.. => meta::carry::write_head(request, head, keys[0], ask, out),
+            MG.. => meta::adapt::write_head(request, head, keys[0], ask, out),
             _ => request::write_head(request, head, keys, out),
         }
     }
@@ -142,7 +142,7 @@ impl Protocol for Text {
         if removes {
             let mut tokens = Tokens::new(head);
             let key = tokens.by_ref().nth(1).map_or(&b""[..], |key| tokens.text(key));
-            meta::carry::write_removal(key, request.arguments.of(head) == b"b", out);
+            meta::adapt::write_removal(key, request.arguments.of(head) == b"b", out);
         }
         removes
     }
@@ -155,9 +155,9 @@ impl Protocol for Text {
         reply::found(asked.ask, item, head)
     }
 
-    fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+    fn render(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
         match asked.command {
-            MG.. => meta::answer::translate(asked, item, head, out),
+            MG.. => meta::answer::render(asked, item, head, out),
             command => reply::pass(command, item, head, out),
         }
     }
@@ -211,7 +211,7 @@ mod tests {
         let head = if request.keep { stream.as_bytes() } else { b"" };
         let mut out = Vec::new();
         let asked = Asked { command, quiet, ask, head, at: 0, next: None };
-        let shown = Text.translate(&asked, &item, &said.as_bytes()[..item.head as usize], &mut out);
+        let shown = Text.render(&asked, &item, &said.as_bytes()[..item.head as usize], &mut out);
         assert_eq!(shown, Shown::Body { trailer: b"\r\n" }, "{stream}");
         assert_eq!(String::from_utf8_lossy(&out), expected, "{stream}");
     }

@@ -314,10 +314,12 @@ pub(super) fn database(command: u16, input: &[u8], words: &[Span]) -> u32 {
         let value = words.get(place).and_then(|word| integer(word.of(input))).unwrap_or(0);
         value.clamp(0, i64::from(u32::MAX)) as u32
     };
-    let is_told = |place: &usize| words[*place].of(input).eq_ignore_ascii_case(b"DB");
+    let is_rendered = |place: &usize| words[*place].of(input).eq_ignore_ascii_case(b"DB");
     match command {
         id::MOVE => number(2),
-        id::COPY => (3..words.len()).filter(is_told).map(|at| number(at + 1)).max().unwrap_or(0),
+        id::COPY => {
+            (3..words.len()).filter(is_rendered).map(|at| number(at + 1)).max().unwrap_or(0)
+        }
         _ => 0,
     }
 }

@@ -33,7 +33,7 @@ pub use servers::Servers;
 use std::borrow::Cow;
 
 use crate::{
-    Answer, Ask, Asked, Capabilities, Carry, Command, ConnKey, Excuse, Extra, Facts, Item, Login,
+    Adapted, Answer, Ask, Asked, Capabilities, Command, ConnKey, Excuse, Extra, Facts, Item, Login,
     Ours, Parsed, Part, Protocol, Request, Resume, Session, Shown, Span, Turn, Upstream,
 };
 
@@ -88,8 +88,13 @@ impl Protocol for Redis {
         inline::argument(head, span, scratch)
     }
 
-    fn carry(&self, request: &Request, _head: &[u8], capabilities: Option<Capabilities>) -> Carry {
-        converse::carry(request, capabilities)
+    fn adapt(
+        &self,
+        request: &Request,
+        _head: &[u8],
+        capabilities: Option<Capabilities>,
+    ) -> Adapted {
+        converse::adapt(request, capabilities)
     }
 
     fn write_head(&self, request: &Request, head: &[u8], _: &[Span], _: Ask, out: &mut Vec<u8>) {
@@ -165,8 +170,8 @@ impl Protocol for Redis {
         script::remedy(asked, excuse, known, out)
     }
 
-    fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
-        scan::translate(asked, item, head, out)
+    fn render(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+        scan::render(asked, item, head, out)
     }
 
     fn answer(&self, asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {

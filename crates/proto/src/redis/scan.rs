@@ -62,7 +62,7 @@ pub(super) fn write_head(request: &Request, head: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Renders the piece of a scan's reply that contains the cursor; all else passes.
-pub(super) fn translate(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+pub(super) fn render(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
     if item.key.is_empty() {
         out.extend_from_slice(head);
         return Shown::Body { trailer: item.trailer };
@@ -127,7 +127,7 @@ mod tests {
             let parsed = crate::redis::Servers.parse_reply(ask, &mut progress, rest);
             let Parsed::Complete(item) = parsed else { panic!("{said}: {parsed:?}") };
             let (head, body) = rest.split_at(item.head as usize);
-            if let Shown::Body { trailer } = translate(&asked, &item, head, &mut out) {
+            if let Shown::Body { trailer } = render(&asked, &item, head, &mut out) {
                 out.extend_from_slice(&body[..item.body as usize]);
                 out.extend_from_slice(trailer);
             }

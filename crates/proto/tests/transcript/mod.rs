@@ -30,7 +30,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use proto::{
-    Answer, Ask, Asked, Capabilities, Carry, Class, ConnKey, Facts, ItemKind, Local, Make, Marks,
+    Adapted, Answer, Ask, Asked, Capabilities, Class, ConnKey, Facts, ItemKind, Local, Make, Marks,
     NAMED, Parsed, Place, Progress, Protocol, Quiet, Refusal, Request, Resume, Session, Shown,
     Span, Turn,
 };
@@ -328,10 +328,10 @@ pub fn carried(
         }
         Class::Broadcast { ask, .. } => ask,
         Class::Single { .. } | Class::Split { .. } => {
-            match protocol.carry(request, head, capabilities) {
-                Carry::Ask(ask) => ask,
-                Carry::Refused(refusal) => return Err(refusal),
-                Carry::Unknown => panic!("the skills were told"),
+            match protocol.adapt(request, head, capabilities) {
+                Adapted::Ask(ask) => ask,
+                Adapted::Refused(refusal) => return Err(refusal),
+                Adapted::Unknown => panic!("the skills were told"),
             }
         }
         Class::Refuse(refusal) => return Err(refusal),
@@ -361,7 +361,7 @@ fn told(protocol: &dyn Protocol, asked: &Asked<'_>, keep: bool, said: &[u8]) -> 
             ItemKind::Error => protocol.answer(asked, &Answer::Error(head), &mut out),
             _ if !keep => out.extend_from_slice(whole),
             _ => {
-                if let Shown::Body { trailer } = protocol.translate(asked, &item, head, &mut out) {
+                if let Shown::Body { trailer } = protocol.render(asked, &item, head, &mut out) {
                     out.extend_from_slice(&tail[..item.body as usize]);
                     out.extend_from_slice(trailer);
                 }

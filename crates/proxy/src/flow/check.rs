@@ -144,9 +144,9 @@ impl Proxy {
                 let silence = &server.silence;
                 assert_eq!(silence.owing as usize, owing, "a server owes on so many links");
                 assert!(silence.hold != Hold::On || owing > 0, "who owes nothing is not silent");
-                let is_told = server.counters.value(metrics::Server::HeldNow) == 1;
+                let is_rendered = server.counters.value(metrics::Server::HeldNow) == 1;
                 let is_known = server.stage != Stage::Vacant;
-                assert!(!is_known || is_told == (silence.hold == Hold::On), "others are told");
+                assert!(!is_known || is_rendered == (silence.hold == Hold::On), "others are told");
                 let is_woken = self.waking.contains(&(at as u32, place as u32));
                 assert!(silence.hold != Hold::Ending || is_woken, "a hold comes to its end");
             }

@@ -2,7 +2,7 @@
 //! database. The protocol writes the answer and decides how the client goes on.
 
 use proto::{
-    Answer, Carry, Class, ConnKey, Ends, Facts, Local, Muted, Ours, Quiet, Request, Session, Turn,
+    Adapted, Answer, Class, ConnKey, Ends, Facts, Local, Muted, Ours, Quiet, Request, Session, Turn,
 };
 
 use super::route::Route;
@@ -78,7 +78,7 @@ impl Proxy {
         if client.ends.is_none() && protocol.tells_ends(request) {
             return Some(Route::Locate);
         }
-        let needs_capabilities = protocol.carry(request, head, None) == Carry::Unknown;
+        let needs_capabilities = protocol.adapt(request, head, None) == Adapted::Unknown;
         if !needs_capabilities {
             return None;
         }

@@ -133,9 +133,9 @@ impl Proxy {
             return Ok(Step::Used(line.len()));
         }
         let (entry, unit) = whose(message, &item, rest.bytes, &self.pipelines.requests, upstream)?;
-        let is_told = unit != Unit::Internal
-            && self.pipelines.requests[entry.pending].question.is_told(asked);
-        if is_told && unit == Unit::Single {
+        let is_rendered = unit != Unit::Internal
+            && self.pipelines.requests[entry.pending].question.is_rendered(asked);
+        if is_rendered && unit == Unit::Single {
             self.pipelines.note_found(entry.pending, &item, &rest.bytes[..item.head as usize]);
         }
         let len = usize::try_from(item.len()).map_err(|_| "a value larger than any memory")?;
@@ -152,7 +152,7 @@ impl Proxy {
             return Err("a value that does not have the length that its head gives");
         }
         let whole = rest.part(0, len);
-        let value = match is_told {
+        let value = match is_rendered {
             false => Value::Flat(whole),
             true => Value::Foreign(&item, whole),
         };

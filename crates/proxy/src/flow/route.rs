@@ -8,7 +8,9 @@
 //! ```
 
 use metrics::Pool as Counter;
-use proto::{Answer, Ask, Capabilities, Carry, Class, Marks, Place, Reach, Refusal, Request, Span};
+use proto::{
+    Adapted, Answer, Ask, Capabilities, Class, Marks, Place, Reach, Refusal, Request, Span,
+};
 use shard::Distribution;
 
 use crate::fault::Fault;
@@ -74,20 +76,20 @@ impl Proxy {
         }
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
-        Some(match protocol.carry(request, head, None) {
-            Carry::Ask(ask) => Route::Go { ask, server: None },
-            Carry::Refused(refusal) => Route::Refused(refusal),
-            Carry::Unknown => {
+        Some(match protocol.adapt(request, head, None) {
+            Adapted::Ask(ask) => Route::Go { ask, server: None },
+            Adapted::Refused(refusal) => Route::Refused(refusal),
+            Adapted::Unknown => {
                 let Some(server) = self.server_for(id, request, head) else {
                     return Some(Route::Fault(None, Fault::NoServer));
                 };
                 match self.capabilities(pool, server, id, now) {
                     Err(fault) => Route::Fault(Some(server as u32), fault),
                     Ok(None) => Route::Wait(server),
-                    Ok(capabilities) => match protocol.carry(request, head, capabilities) {
-                        Carry::Ask(ask) => Route::Go { ask, server: Some(server) },
-                        Carry::Refused(refusal) => Route::Refused(refusal),
-                        Carry::Unknown => unreachable!("the skills were told"),
+                    Ok(capabilities) => match protocol.adapt(request, head, capabilities) {
+                        Adapted::Ask(ask) => Route::Go { ask, server: Some(server) },
+                        Adapted::Refused(refusal) => Route::Refused(refusal),
+                        Adapted::Unknown => unreachable!("the skills were told"),
                     },
                 }
             }
@@ -104,10 +106,10 @@ impl Proxy {
     fn route_of_many(&mut self, id: ConnId, request: &Request, head: &[u8]) -> Route {
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
-        let ask = match protocol.carry(request, head, Some(Capabilities::default())) {
-            Carry::Ask(ask) => ask,
-            Carry::Refused(refusal) => return Route::Refused(refusal),
-            Carry::Unknown => unreachable!("the skills were told"),
+        let ask = match protocol.adapt(request, head, Some(Capabilities::default())) {
+            Adapted::Ask(ask) => ask,
+            Adapted::Refused(refusal) => return Route::Refused(refusal),
+            Adapted::Unknown => unreachable!("the skills were told"),
         };
         let entry = &self.pipelines.pools[pool];
         let server = match request.place {

@@ -2,7 +2,7 @@
 //! replies are gathered into one answer. A request whose keys belong to one server goes there
 //! unchanged.
 
-use proto::{Ask, Capabilities, Carry, Class, Reach, Request, Span};
+use proto::{Adapted, Ask, Capabilities, Class, Reach, Request, Span};
 
 use super::ask::How;
 use super::receive::Data;
@@ -34,10 +34,10 @@ impl Proxy {
         let (pool, protocol) = (client.pool as usize, client.protocol);
         match self.meet(id, request, head) {
             Ok(None) => Route::Fault(None, Fault::NoServer),
-            Ok(server) => match protocol.carry(request, head, Some(Capabilities::default())) {
-                Carry::Ask(ask) => Route::Go { ask, server },
-                Carry::Refused(refusal) => Route::Refused(refusal),
-                Carry::Unknown => unreachable!("the skills were told"),
+            Ok(server) => match protocol.adapt(request, head, Some(Capabilities::default())) {
+                Adapted::Ask(ask) => Route::Go { ask, server },
+                Adapted::Refused(refusal) => Route::Refused(refusal),
+                Adapted::Unknown => unreachable!("the skills were told"),
             },
             Err(apart) if self.pipelines.pools[pool].plan.multi_key == MultiKey::Refuse => {
                 Route::Apart(apart)

@@ -24,8 +24,8 @@ impl Pipelines {
         let pending = &self.requests[entry.pending];
         let owner = pending.client;
         data.open(&mut self.spares);
-        let shown = match pending.question.is_told(asked) {
-            true => pending.question.translate(entry.slot, item, head.bytes, data.copied()),
+        let shown = match pending.question.is_rendered(asked) {
+            true => pending.question.render(entry.slot, item, head.bytes, data.copied()),
             false => {
                 data.keep(head);
                 Shown::Body { trailer: item.trailer }

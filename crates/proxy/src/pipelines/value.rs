@@ -81,7 +81,7 @@ impl Value<'_> {
             Value::Streamed => {}
             Value::Foreign(item, source) => {
                 let (head, body) = (item.head as usize, item.body as usize);
-                let shown = question.translate(slot, item, &source.bytes[..head], out.copied());
+                let shown = question.render(slot, item, &source.bytes[..head], out.copied());
                 if let Shown::Body { trailer } = shown {
                     add(out, source.part(head, head + body));
                     out.copy(trailer);

@@ -31,7 +31,7 @@ fn a_request_holds_all_its_parts() {
 }
 
 #[test]
-fn what_a_server_says_is_translated_unless_it_is_gathered() {
+fn what_a_server_says_is_rendered_unless_it_is_gathered() {
     let wider = Ask { command: 3 };
     for (keep, gathers, asked, told) in [
         (false, false, Ask::default(), false),
@@ -44,7 +44,7 @@ fn what_a_server_says_is_translated_unless_it_is_gathered() {
     ] {
         let mut pending = request();
         (pending.question.keep, pending.question.gathers) = (keep, gathers);
-        assert_eq!(pending.question.is_told(asked), told, "{keep} {gathers} {asked:?}");
+        assert_eq!(pending.question.is_rendered(asked), told, "{keep} {gathers} {asked:?}");
     }
 }
 

@@ -141,20 +141,20 @@ pub(super) fn pass(asked: &Asked<'_>, line: &[u8], out: &mut Vec<u8>) {
     }
     let kind = ItemKind::Status;
     let (head, key) = (line.len() as u32, Span::default());
-    translate(asked, &Item { kind, head, body: 0, trailer: b"", key }, line, out);
+    render(asked, &Item { kind, head, body: 0, trailer: b"", key }, line, out);
 }
 
 /// Renders a server's item.
-pub(super) fn translate(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+pub(super) fn render(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
     if !item.key.is_empty() {
         return tell_value(asked, item, head, out);
     }
     let to = To::read(asked);
     let text = head.strip_suffix(b"\r\n").unwrap_or(head);
     match asked.ask.command {
-        MG.. => translate_meta(asked.ask.command, &to, item, text, out),
+        MG.. => render_meta(asked.ask.command, &to, item, text, out),
         FLUSH_ALL => to.done(0, out),
-        _ => translate_classic(&to, text, out),
+        _ => render_classic(&to, text, out),
     }
 }
 
@@ -181,7 +181,7 @@ fn tell_value(asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) ->
 }
 
 /// Renders a classic status.
-fn translate_classic(to: &To<'_>, text: &[u8], out: &mut Vec<u8>) -> Shown {
+fn render_classic(to: &To<'_>, text: &[u8], out: &mut Vec<u8>) -> Shown {
     match text {
         b"END" => return to.miss(out),
         b"NOT_FOUND" => to.say(NOT_FOUND, out),
@@ -193,7 +193,7 @@ fn translate_classic(to: &To<'_>, text: &[u8], out: &mut Vec<u8>) -> Shown {
 }
 
 /// Renders a meta status, with the flags that were requested.
-fn translate_meta(command: u16, to: &To<'_>, item: &Item, text: &[u8], out: &mut Vec<u8>) -> Shown {
+fn render_meta(command: u16, to: &To<'_>, item: &Item, text: &[u8], out: &mut Vec<u8>) -> Shown {
     match text.get(..2).unwrap_or_default() {
         b"EN" => return to.miss(out),
         b"NF" => to.say(NOT_FOUND, out),

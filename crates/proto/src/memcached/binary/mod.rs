@@ -1,7 +1,7 @@
 //! memcached's binary protocol, for clients only: servers are sent text.
 //!
 //! `header.rs` has the 24 bytes before every packet · `opcodes.rs` is the table · `request.rs`
-//! reads a client's request · `carry.rs` adapts it to a server · `answer.rs` writes answers:
+//! reads a client's request · `adapt.rs` adapts it to a server · `answer.rs` writes answers:
 //! rendered replies and the proxy's own.
 //!
 //! ```text
@@ -11,8 +11,8 @@
 //!   Set Add Append …      ms                  a key that text cannot hold:  mg ms md ma with b
 //! ```
 
+mod adapt;
 mod answer;
-mod carry;
 mod header;
 mod opcodes;
 mod request;
@@ -20,7 +20,7 @@ mod request;
 use super::meta::answer::Repeated;
 use super::{Servers, Text, gather, reply};
 use crate::{
-    Answer, Ask, Asked, Capabilities, Carry, Command, Item, Login, Ours, Parsed, Part, Protocol,
+    Adapted, Answer, Ask, Asked, Capabilities, Command, Item, Login, Ours, Parsed, Part, Protocol,
     Request, Resume, Shown, Span, Upstream,
 };
 use header::Header;
@@ -96,8 +96,8 @@ impl Protocol for Binary {
         span.of(head)
     }
 
-    fn carry(&self, request: &Request, head: &[u8], capabilities: Option<Capabilities>) -> Carry {
-        carry::carry(request, head, capabilities)
+    fn adapt(&self, request: &Request, head: &[u8], capabilities: Option<Capabilities>) -> Adapted {
+        adapt::adapt(request, head, capabilities)
     }
 
     fn write_head(
@@ -108,15 +108,15 @@ impl Protocol for Binary {
         ask: Ask,
         out: &mut Vec<u8>,
     ) {
-        carry::write_head(request, head, ask, out);
+        adapt::write_head(request, head, ask, out);
     }
 
     fn write_tail(&self, request: &Request, _ask: Ask, out: &mut Vec<u8>) {
-        carry::write_tail(request, out);
+        adapt::write_tail(request, out);
     }
 
     fn open_fetch(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) {
-        carry::open_fetch(request, head, out);
+        adapt::open_fetch(request, head, out);
     }
 
     fn gather(
@@ -133,7 +133,7 @@ impl Protocol for Binary {
     }
 
     fn removal(&self, request: &Request, head: &[u8], out: &mut Vec<u8>) -> bool {
-        carry::write_removal(request, head, out)
+        adapt::write_removal(request, head, out)
     }
 
     fn is_answer(&self, asked: &Asked<'_>, item: &Item, head: &[u8]) -> bool {
@@ -145,8 +145,8 @@ impl Protocol for Binary {
         reply::found(asked.ask, item, head)
     }
 
-    fn translate(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
-        answer::translate(asked, item, head, out)
+    fn render(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {
+        answer::render(asked, item, head, out)
     }
 
     fn answer(&self, asked: &Asked<'_>, answer: &Answer<'_>, out: &mut Vec<u8>) {

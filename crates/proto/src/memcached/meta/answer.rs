@@ -2,7 +2,7 @@
 
 use super::super::commands::{self, GATS_ONE, GETS_ONE, MA, ME, MG};
 use super::super::reply::Value;
-use super::carry::is_hidden;
+use super::adapt::is_hidden;
 use super::flags::option as option_of;
 use super::{Line, Verb, base64};
 use crate::scan::{Tokens, push_decimal};
@@ -92,7 +92,7 @@ impl<'a> Repeated<'a> {
 }
 
 /// Renders a server's item.
-pub(in super::super) fn translate(
+pub(in super::super) fn render(
     asked: &Asked<'_>,
     item: &Item,
     head: &[u8],

@@ -2,15 +2,15 @@
 //! connection may mix them with classic text.
 //!
 //! `flags.rs` reads the flags of a line · `base64.rs` has the keys of `b` · `request.rs` classifies
-//! a line · `carry.rs` adapts it to a server, to classic commands if the server has no others ·
+//! a line · `adapt.rs` adapts it to a server, to classic commands if the server has no others ·
 //! `reply.rs` reads a server's reply · `answer.rs` renders it for the client.
 //!
 //! Two readers use the line and its flags: this protocol, and the embedded cache, which executes
 //! what the request parser has accepted.
 
+pub(super) mod adapt;
 pub(super) mod answer;
 pub mod base64;
-pub(super) mod carry;
 mod flags;
 pub(super) mod reply;
 mod request;

@@ -2,7 +2,7 @@
 
 use super::super::commands;
 use super::super::request::{BAD_LINE, BODY_MAX, Line};
-use super::carry::is_hidden;
+use super::adapt::is_hidden;
 use super::{Flags, Verb, base64};
 use crate::scan;
 use crate::{Ask, Class, Marks, Parsed, Quiet, Refusal, Request, Span};

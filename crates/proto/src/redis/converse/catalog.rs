@@ -158,9 +158,9 @@ impl Talk<'_> {
             words::open_map(tops().count(), self.proto_version(), self.out);
             return self.out.extend_from_slice(&docs.text);
         }
-        let is_told = |place: &u16| is_taken(&commands::rows()[usize::from(*place)]);
+        let is_rendered = |place: &u16| is_taken(&commands::rows()[usize::from(*place)]);
         let places: Vec<u16> =
-            names.iter().filter_map(|name| place(name)).filter(is_told).collect();
+            names.iter().filter_map(|name| place(name)).filter(is_rendered).collect();
         words::open_map(places.len(), self.proto_version(), self.out);
         for place in places {
             self.out.extend_from_slice(&docs.text[docs.places[usize::from(place)].clone()]);

@@ -14,16 +14,16 @@ mod transaction;
 
 use super::commands::id;
 use super::{request, words};
-use crate::{Ask, Capabilities, Carry, Facts, Request, Session, Turn};
+use crate::{Adapted, Ask, Capabilities, Facts, Request, Session, Turn};
 
 pub(super) use connection::login;
 
 /// Returns the form of a request for a server; for a local command, whether the servers must be
 /// known first.
-pub(super) fn carry(request: &Request, capabilities: Option<Capabilities>) -> Carry {
+pub(super) fn adapt(request: &Request, capabilities: Option<Capabilities>) -> Adapted {
     match request.command {
-        id::HELLO | id::READONLY | id::READWRITE if capabilities.is_none() => Carry::Unknown,
-        command => Carry::Ask(Ask { command }),
+        id::HELLO | id::READONLY | id::READWRITE if capabilities.is_none() => Adapted::Unknown,
+        command => Adapted::Ask(Ask { command }),
     }
 }
 

@@ -11,21 +11,21 @@ use super::super::request::stats_words;
 use super::header::{self, Header};
 use super::opcodes::{self, Mode, Shape};
 use crate::scan::push_decimal;
-use crate::{Ask, Capabilities, Carry, Quiet, Refusal, Request};
+use crate::{Adapted, Ask, Capabilities, Quiet, Refusal, Request};
 
 const NO_META: &str = "refused by the proxy: this needs the meta commands, which the server lacks";
 /// The expiry with which an `Increment` creates nothing.
 const NO_CREATE: u32 = u32::MAX;
 
 /// Returns the form of a single request for a server with these capabilities.
-pub(super) fn carry(request: &Request, head: &[u8], capabilities: Option<Capabilities>) -> Carry {
+pub(super) fn adapt(request: &Request, head: &[u8], capabilities: Option<Capabilities>) -> Adapted {
     let said = Said::read(request, head);
     match (said.classic(), capabilities) {
-        (Some(command), _) => Carry::Ask(Ask { command }),
-        (None, None) => Carry::Unknown,
+        (Some(command), _) => Adapted::Ask(Ask { command }),
+        (None, None) => Adapted::Unknown,
         (None, Some(capabilities)) => match said.other(capabilities) {
-            Some(command) => Carry::Ask(Ask { command }),
-            None => Carry::Refused(Refusal::ByName(NO_META)),
+            Some(command) => Adapted::Ask(Ask { command }),
+            None => Adapted::Refused(Refusal::ByName(NO_META)),
         },
     }
 }

@@ -5,31 +5,31 @@ use super::super::commands::{self, GATS_ONE, GETS_ONE};
 use super::super::is_plain;
 use super::{Line, Verb, base64};
 use crate::scan::{Tokens, push_decimal};
-use crate::{Ask, Capabilities, Carry, Refusal, Request, Span};
+use crate::{Adapted, Ask, Capabilities, Refusal, Request, Span};
 
 /// Otherwise the server would answer with the unencoded key.
 const HIDDEN: &str = "refused by the proxy: a line cannot hold this key";
 const NO_META: &str = "refused by the proxy: this needs the meta commands, which the server lacks";
 
 /// Returns the form of a single request for a server with these capabilities.
-pub(in super::super) fn carry(
+pub(in super::super) fn adapt(
     request: &Request,
     head: &[u8],
     capabilities: Option<Capabilities>,
-) -> Carry {
+) -> Adapted {
     if request.command == commands::ME && !request.arguments.is_empty() {
         let mut tokens = Tokens::new(head);
         let key = tokens.nth(1).map_or(&b""[..], |key| tokens.text(key));
         if is_hidden(key) {
-            return Carry::Refused(Refusal::ByName(HIDDEN));
+            return Adapted::Refused(Refusal::ByName(HIDDEN));
         }
     }
     match capabilities {
-        None => Carry::Unknown,
-        Some(capabilities) if capabilities.meta => Carry::Ask(Ask { command: request.command }),
+        None => Adapted::Unknown,
+        Some(capabilities) if capabilities.meta => Adapted::Ask(Ask { command: request.command }),
         Some(_) => match Line::read(head).and_then(|line| classic(&line)) {
-            Some(command) => Carry::Ask(Ask { command }),
-            None => Carry::Refused(Refusal::ByName(NO_META)),
+            Some(command) => Adapted::Ask(Ask { command }),
+            None => Adapted::Refused(Refusal::ByName(NO_META)),
         },
     }
 }
