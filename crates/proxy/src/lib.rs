@@ -36,7 +36,6 @@ mod id;
 pub mod jury;
 pub mod limits;
 mod link;
-mod lore;
 mod memory;
 mod pipelines;
 pub mod plan;
@@ -44,6 +43,7 @@ mod pool;
 mod random;
 mod request;
 mod room;
+mod script_cache;
 mod timers;
 pub mod users;
 

@@ -19,9 +19,9 @@ use shard::{Distribution, Node, Ring};
 
 use crate::conn_key::ConnKeys;
 use crate::id::ConnId;
-use crate::lore::Lore;
 use crate::plan::{PoolPlan, ServerPlan};
 use crate::request::{PendingRequest, UNTIMED};
+use crate::script_cache::ScriptCache;
 use crate::{Time, limits};
 
 /// A pool at work.
@@ -35,7 +35,7 @@ pub(crate) struct Pool {
     /// A server keeps its index; the index of a vacant one is used again.
     pub(crate) servers: Vec<Server>,
     pub(crate) conn_keys: ConnKeys,
-    pub(crate) lore: Lore,
+    pub(crate) script_cache: ScriptCache,
     pub(crate) stage: Stage,
     /// When clients that do not take their last answers are given up, if the pool has retired.
     pub(crate) retire_at: Time,
@@ -188,7 +188,7 @@ impl Pool {
             members,
             servers,
             conn_keys,
-            lore: Lore::default(),
+            script_cache: ScriptCache::default(),
             stage: Stage::Planned,
             retire_at: Time(0),
             clients: 0,

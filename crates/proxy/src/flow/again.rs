@@ -93,14 +93,15 @@ impl Proxy {
         if question.remedied {
             return false;
         }
-        let lore = &self.pipelines.pools[self.pipelines.requests[pending].pool as usize].lore;
+        let script_cache =
+            &self.pipelines.pools[self.pipelines.requests[pending].pool as usize].script_cache;
         let internal = &self.links.find(link).expect("it has just answered").internal;
         // Many requests of a pipeline may need the same script, so the cheap lookup comes first.
         let (print, is_on_its_way) = (Cell::new(0), Cell::new(false));
         let known = |name: &[u8]| {
             print.set(print_of(name));
             is_on_its_way.set(internal.contains(&print.get()));
-            if is_on_its_way.get() { None } else { lore.find(name) }
+            if is_on_its_way.get() { None } else { script_cache.find(name) }
         };
         let mut words = Vec::new();
         let asked = question.asked();

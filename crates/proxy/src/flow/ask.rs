@@ -274,7 +274,7 @@ impl Proxy {
         let entry = &mut self.pipelines.requests[pending];
         (entry.question.ask, entry.question.gathers, entry.writes) = (ask, true, writes);
         if entry.question.protocol.forgets(&entry.question.asked()) {
-            self.pipelines.pools[pool].lore.forget();
+            self.pipelines.pools[pool].script_cache.forget();
         }
         entry.left = servers.len() as u32 + 1;
         entry.open_slots(servers.len(), &mut self.pipelines.spares);

@@ -79,13 +79,13 @@ pub(super) fn gather(
     let words = out.copied();
     let start = words.len();
     let is_good = pending.gather(&View { pool, sheet, uptime }, words);
-    let lore = &mut pool.lore;
+    let script_cache = &mut pool.script_cache;
     let asked = pending.question.asked();
     let learnt = pending.question.protocol.learn(&asked, &words[start..]).filter(|_| is_good);
     if pending.question.protocol.forgets(&asked) {
         // Once more, since a script that was being loaded meanwhile may have been learned.
-        lore.forget();
+        script_cache.forget();
     } else if let Some((name, text)) = learnt.filter(|_| !bug!(NeverLearn)) {
-        lore.learn(name, &text);
+        script_cache.learn(name, &text);
     }
 }

@@ -7,20 +7,20 @@ use crate::limits;
 
 /// The cache. Its bytes are bounded; the oldest scripts go first.
 #[derive(Default)]
-pub(crate) struct Lore {
+pub(crate) struct ScriptCache {
     texts: HashMap<Vec<u8>, Vec<u8>>,
     /// In the order in which they were learned.
     names: VecDeque<Vec<u8>>,
     held: usize,
 }
 
-impl Lore {
+impl ScriptCache {
     pub(crate) fn learn(&mut self, name: &[u8], text: &[u8]) {
         let size = 2 * name.len() + text.len();
-        if self.texts.contains_key(name) || size > limits::LORE_MAX {
+        if self.texts.contains_key(name) || size > limits::SCRIPT_CACHE_MAX {
             return;
         }
-        while self.held + size > limits::LORE_MAX {
+        while self.held + size > limits::SCRIPT_CACHE_MAX {
             let Some(oldest) = self.names.pop_front() else { break };
             let text = self.texts.remove(&oldest).map_or(0, |text| text.len());
             self.held -= 2 * oldest.len() + text;
@@ -31,7 +31,7 @@ impl Lore {
     }
 
     pub(crate) fn forget(&mut self) {
-        *self = Lore::default();
+        *self = ScriptCache::default();
     }
 
     pub(crate) fn find(&self, name: &[u8]) -> Option<Vec<u8>> {
@@ -45,15 +45,18 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_first_and_the_bound_holds() {
-        let mut lore = Lore::default();
-        let text = vec![b't'; limits::LORE_MAX / 4];
+        let mut script_cache = ScriptCache::default();
+        let text = vec![b't'; limits::SCRIPT_CACHE_MAX / 4];
         for name in [b"a", b"b", b"c", b"a", b"d", b"e"] {
-            lore.learn(name, &text);
-            assert!(lore.held <= limits::LORE_MAX);
+            script_cache.learn(name, &text);
+            assert!(script_cache.held <= limits::SCRIPT_CACHE_MAX);
         }
-        let known = [b"a", b"b", b"c", b"d", b"e"].map(|name| lore.find(name).is_some());
+        let known = [b"a", b"b", b"c", b"d", b"e"].map(|name| script_cache.find(name).is_some());
         assert_eq!(known, [false, false, true, true, true]);
-        lore.learn(b"f", &vec![b't'; limits::LORE_MAX]);
-        assert!(lore.find(b"f").is_none() && lore.find(b"e").is_some(), "too long to be kept");
+        script_cache.learn(b"f", &vec![b't'; limits::SCRIPT_CACHE_MAX]);
+        assert!(
+            script_cache.find(b"f").is_none() && script_cache.find(b"e").is_some(),
+            "too long to be kept"
+        );
     }
 }
