@@ -26,9 +26,9 @@ mod session;
 use std::borrow::Cow;
 
 pub use message::{
-    Adapted, Answer, Ask, Asked, Capabilities, Class, Command, ConnKey, Excuse, Extra,
-    HandshakeReply, Item, ItemKind, Local, Make, Marks, Parsed, Place, Progress, Quiet, Reach,
-    Refusal, Request, Resume, Shown, Span,
+    Adapted, Answer, Ask, Asked, Capabilities, Class, Command, ConnKey, Extra, HandshakeReply,
+    Item, ItemKind, Local, Make, Marks, Parsed, Place, Progress, Quiet, Reach, Refusal, Request,
+    Resume, Retryable, Shown, Span,
 };
 pub use part::{Ours, Part, Process, Said, Totals};
 pub use session::{Credentials, Ends, Facts, Login, Muted, Profile, Session, Turn};
@@ -182,10 +182,10 @@ pub trait Protocol: Sync {
 
     /// Writes the recovery command to send to a server first, so that the same retryable error does
     /// not come again. `known` finds the text of a learned name. No client gets the reply.
-    fn remedy(
+    fn recovery(
         &self,
         _asked: &Asked<'_>,
-        _excuse: Excuse,
+        _retryable: Retryable,
         _known: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
         _out: &mut Vec<u8>,
     ) -> Option<Ask> {
@@ -282,7 +282,7 @@ pub trait Upstream: Sync {
     }
 
     /// Returns the retryable error of this error line, if it says that the server did nothing.
-    fn excuse(&self, _line: &[u8]) -> Option<Excuse> {
+    fn retryable(&self, _line: &[u8]) -> Option<Retryable> {
         None
     }
 }

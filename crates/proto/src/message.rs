@@ -173,7 +173,7 @@ pub struct Request {
     /// pass unchanged.
     pub keep: bool,
     /// It is kept whole until it is answered, so that it can be sent again after a retryable error:
-    /// see [`Excuse`].
+    /// see [`Retryable`].
     pub repeat: bool,
     /// It contains a value to be stored.
     pub stores: bool,
@@ -313,7 +313,7 @@ pub struct ConnKey {
 
 /// The reason of a retryable error: the server did nothing of the request, so it can be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Excuse {
+pub enum Retryable {
     /// It is loading its data.
     Loading,
     /// It is a replica that has lost its master.

@@ -75,14 +75,14 @@ fn what_a_protocol_does_not_know_is_nothing() {
     assert_eq!(TEXT.conn_key(), ConnKey::default());
     assert!(!TEXT.tells_ends(&request) && !TEXT.forgets(&asked));
     assert_eq!(TEXT.learn(&asked, b"STORED\r\n"), None);
-    assert_eq!(TEXT.remedy(&asked, Excuse::Loading, &|_| Some(vec![1]), &mut out), None);
+    assert_eq!(TEXT.recovery(&asked, Retryable::Loading, &|_| Some(vec![1]), &mut out), None);
     assert!(!TEXT.adopt(&mut request, head, &mut keys, &[]));
     TEXT.push_rest(&request, head, &keys, 0, &mut out);
     assert_eq!(out, b"");
     let upstream = TEXT.upstream();
     assert_eq!(upstream.elements(b"*1\r\n$1\r\na\r\n"), None);
     assert_eq!(upstream.element_len(b"$1\r\na\r\n"), None);
-    assert_eq!(upstream.excuse(b"SERVER_ERROR busy\r\n"), None);
+    assert_eq!(upstream.retryable(b"SERVER_ERROR busy\r\n"), None);
 }
 
 #[test]

@@ -87,7 +87,7 @@ pub(crate) struct Question {
     pub(crate) rests: bool,
     /// Its server has had the recovery command. That happens once: a server that forgets it at once
     /// does not get it again.
-    pub(crate) remedied: bool,
+    pub(crate) recovered: bool,
     /// The index of the server that was asked.
     pub(crate) at: u32,
     /// The index of the server where the walk over the servers continues, if this is a step of one.
@@ -168,7 +168,7 @@ impl Question {
         (self.gathers, self.each, self.elements) = (false, false, None);
         self.next = None;
         self.no_room = None;
-        self.remedied = false;
+        self.recovered = false;
         self.repeats = None;
         // A broadcast's head is needed to make one answer and, whatever its length, to learn from
         // it.
@@ -431,7 +431,7 @@ impl PendingRequest {
             repeats: None,
             no_room: None,
             rests: false,
-            remedied: false,
+            recovered: false,
             at: 0,
             next: None,
             head: Vec::new(),

@@ -199,7 +199,7 @@ impl Judge<'_> {
         for (index, number) in &self.client.quiet_updates {
             let update = &self.book.updates[*number as usize];
             let is_before = *index < barrier.index;
-            if !is_before || update.executed != 0 || update.excused || self.may_lose(update) {
+            if !is_before || update.executed != 0 || update.retries || self.may_lose(update) {
                 continue;
             }
             panic!("update {number} is not settled, and the barrier behind it is answered");

@@ -63,7 +63,7 @@ pub struct Update {
     /// The client was told that it was not executed, so it must never be executed.
     pub forbidden: bool,
     /// It need not be executed.
-    pub excused: bool,
+    pub retries: bool,
     /// One bit for each server that executed it; for a gat, one bit for each key that it touched.
     pub executed: u64,
     /// The event of the last execution.
@@ -159,7 +159,7 @@ impl Book {
             epoch: 0,
             may_remove: false,
             forbidden: false,
-            excused: false,
+            retries: false,
             executed: 0,
             at: 0,
             server: 0,
@@ -224,10 +224,10 @@ impl Book {
 
     /// Excuses a client's outstanding updates: a fault that is nobody's may keep them from being
     /// executed.
-    pub fn excuse(&mut self, client: u32) {
-        self.redis.excused.insert(client);
+    pub fn retryable(&mut self, client: u32) {
+        self.redis.retries.insert(client);
         for update in self.updates.iter_mut().filter(|update| update.client == client) {
-            update.excused = true;
+            update.retries = true;
         }
     }
 

@@ -174,22 +174,22 @@ impl World {
     fn check_quiet_updates(&self) {
         for (number, update) in self.book.updates.iter().enumerate() {
             let is_open = update.quiet && update.arrived != 0 && update.executed == 0;
-            if !is_open || update.excused {
+            if !is_open || update.retries {
                 continue;
             }
             let model = &self.pools[update.pool];
             let in_trouble =
                 |server: &Server| server.may_have_lost(update.arrived, update.arrived_at);
-            let excused = match update.key {
+            let retries = match update.key {
                 Some(key) => {
                     model.owners(key, update.arrived).any(|at| in_trouble(&model.servers[at]))
                 }
                 None => model.servers.iter().any(in_trouble),
             };
-            let excused = excused || model.rings.was_empty(update.arrived);
+            let retries = retries || model.rings.was_empty(update.arrived);
             let is_tight = self.scene.tight_memory || self.scene.tight_queues;
             let is_late = self.queue_timeouts(update.pool) > 0;
-            assert!(excused || is_tight || is_late, "quiet update {number} was forgotten");
+            assert!(retries || is_tight || is_late, "quiet update {number} was forgotten");
         }
     }
 
@@ -206,14 +206,14 @@ impl World {
             let in_trouble = |server: &Server| {
                 server.ever_lacked || server.was_in_trouble(wish.arrived, wish.arrived_at)
             };
-            let excused = model.servers.iter().any(in_trouble)
+            let retries = model.servers.iter().any(in_trouble)
                 || model.rings.was_empty(wish.arrived)
-                || self.book.redis.excused.contains(&wish.client)
+                || self.book.redis.retries.contains(&wish.client)
                 || self.scene.tight_memory
                 || self.scene.tight_queues
                 || self.queue_timeouts(wish.pool) > 0
                 || model.plan.multi_key == MultiKey::Refuse;
-            assert!(excused, "wish {number} of a muted client was forgotten");
+            assert!(retries, "wish {number} of a muted client was forgotten");
         }
     }
 
@@ -223,7 +223,7 @@ impl World {
         self.pools[pool].servers.iter().map(count).sum()
     }
 
-    /// Reads all keys; no fault can excuse an error any more.
+    /// Reads all keys; no fault can retryable error an error any more.
     fn ask_for_everything(&mut self) {
         for server in self.pools.iter_mut().flat_map(|pool| &mut pool.servers) {
             server.redis.iter_mut().for_each(|redis| redis.scripts.clear());

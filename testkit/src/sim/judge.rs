@@ -436,8 +436,8 @@ impl Judge<'_> {
         // since.
         let changed = self.client.expects.iter().any(Expect::changes) || self.client.has_been_quiet;
         // A gat is not, since it changes something; nor is any request while the queue is full.
-        let excused = changed || expect.update().is_some() || self.tight_queues;
-        assert!(injected.alone || excused, "a get is not asked again alone");
+        let retries = changed || expect.update().is_some() || self.tight_queues;
+        assert!(injected.alone || retries, "a get is not asked again alone");
         Explained::NeverDone
     }
 }

@@ -142,7 +142,7 @@ impl World {
                 server.ever_lacked || server.may_have_lost(update.arrived, update.arrived_at)
             };
             let is_one = matches!(update.kind, UpdateKind::Store | UpdateKind::Delta);
-            let is_excused = update.excused
+            let is_excused = update.retries
                 || update.executed != 0
                 || !is_one
                 || self.scene.tight_memory

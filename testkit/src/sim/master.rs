@@ -333,7 +333,7 @@ impl World {
             // A client that is paused may have sent requests that were never parsed.
             let is_awaiting = self.proxy.is_awaiting(client.id);
             if client.is_paused || is_awaiting {
-                self.book.excuse(client.number);
+                self.book.retryable(client.number);
             }
             client.drain(is_awaiting);
         }

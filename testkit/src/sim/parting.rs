@@ -64,7 +64,7 @@ impl World {
         }
         if client.is_paused || self.proxy.is_awaiting(id) {
             // Its last requests may have been received and never parsed.
-            self.book.excuse(client.number);
+            self.book.retryable(client.number);
         }
         self.proxy.handle_closed(id, Closed::Reset, self.now);
     }

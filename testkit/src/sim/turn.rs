@@ -175,14 +175,14 @@ impl World {
         if self.is_cut_off(&client) {
             self.summary.cut_off += 1;
             // Its last requests may not have been parsed, or were held and dropped.
-            self.book.excuse(client.number);
+            self.book.retryable(client.number);
             return;
         }
         // Without memory for the next request, a client with replies off gets no error, nor
         // anything later.
         let is_tight = self.scene.tight_memory && client.talk.is_some();
         if is_tight && client.has_been_quiet {
-            self.book.excuse(client.number);
+            self.book.retryable(client.number);
             return;
         }
         // A client that does not read its answers is not waited for without end.

@@ -33,8 +33,8 @@ pub use servers::Servers;
 use std::borrow::Cow;
 
 use crate::{
-    Adapted, Answer, Ask, Asked, Capabilities, Command, ConnKey, Excuse, Extra, Facts, Item, Login,
-    Ours, Parsed, Part, Protocol, Request, Resume, Session, Shown, Span, Turn, Upstream,
+    Adapted, Answer, Ask, Asked, Capabilities, Command, ConnKey, Extra, Facts, Item, Login, Ours,
+    Parsed, Part, Protocol, Request, Resume, Retryable, Session, Shown, Span, Turn, Upstream,
 };
 
 /// Redis.
@@ -160,14 +160,14 @@ impl Protocol for Redis {
         asked.command == commands::id::SCRIPT_FLUSH
     }
 
-    fn remedy(
+    fn recovery(
         &self,
         asked: &Asked<'_>,
-        excuse: Excuse,
+        retryable: Retryable,
         known: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
         out: &mut Vec<u8>,
     ) -> Option<Ask> {
-        script::remedy(asked, excuse, known, out)
+        script::recovery(asked, retryable, known, out)
     }
 
     fn render(&self, asked: &Asked<'_>, item: &Item, head: &[u8], out: &mut Vec<u8>) -> Shown {

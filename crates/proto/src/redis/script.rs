@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use super::commands::id;
 use super::reply::Walk;
 use super::{request, words};
-use crate::{Ask, Asked, Excuse};
+use crate::{Ask, Asked, Retryable};
 
 /// Returns the digest that answered a SCRIPT LOAD, and the script.
 pub(super) fn learn<'a>(asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8], Cow<'a, [u8]>)> {
@@ -18,14 +18,14 @@ pub(super) fn learn<'a>(asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8],
 }
 
 /// Writes the command that loads an unknown script.
-pub(super) fn remedy(
+pub(super) fn recovery(
     asked: &Asked<'_>,
-    excuse: Excuse,
+    retryable: Retryable,
     known: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
     out: &mut Vec<u8>,
 ) -> Option<Ask> {
     let by_digest = matches!(asked.command, id::EVALSHA | id::EVALSHA_RO);
-    if excuse != Excuse::NoScript || !by_digest {
+    if retryable != Retryable::NoScript || !by_digest {
         return None;
     }
     let digest = request::arguments(asked.head).get(1)?.to_ascii_lowercase();
@@ -87,17 +87,17 @@ mod tests {
         let head = format!("*3\r\n$7\r\nEVALSHA\r\n$40\r\n{upper}\r\n$1\r\n0\r\n");
         let known = |digest: &[u8]| (digest == DIGEST.as_bytes()).then(|| b"return 1".to_vec());
         let mut out = Vec::new();
-        let ask = remedy(&asked(id::EVALSHA, &head), Excuse::NoScript, &known, &mut out);
+        let ask = recovery(&asked(id::EVALSHA, &head), Retryable::NoScript, &known, &mut out);
         assert_eq!(ask, Some(Ask { command: id::SCRIPT_LOAD }));
         let load = b"*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n$8\r\nreturn 1\r\n";
         assert_eq!(out.escape_ascii().to_string(), load.escape_ascii().to_string());
         out.clear();
         let unknown = |_: &[u8]| None;
-        let ask = remedy(&asked(id::EVALSHA, &head), Excuse::NoScript, &unknown, &mut out);
+        let ask = recovery(&asked(id::EVALSHA, &head), Retryable::NoScript, &unknown, &mut out);
         assert_eq!(ask, None);
-        let ask = remedy(&asked(id::EVALSHA_RO, &head), Excuse::Loading, &known, &mut out);
+        let ask = recovery(&asked(id::EVALSHA_RO, &head), Retryable::Loading, &known, &mut out);
         assert_eq!(ask, None);
-        assert_eq!(remedy(&asked(id::EVAL, &head), Excuse::NoScript, &known, &mut out), None);
+        assert_eq!(recovery(&asked(id::EVAL, &head), Retryable::NoScript, &known, &mut out), None);
         assert!(out.is_empty());
     }
 }

@@ -15,8 +15,8 @@ use super::reply::{self, Walk};
 use super::split;
 use super::words::{bulk, open_array};
 use crate::{
-    Ask, Capabilities, ConnKey, Credentials, Excuse, HandshakeReply, Item, ItemKind, Make, Parsed,
-    Progress, Upstream,
+    Ask, Capabilities, ConnKey, Credentials, HandshakeReply, Item, ItemKind, Make, Parsed,
+    Progress, Retryable, Upstream,
 };
 
 const FULL: &str = "it has as many clients as it may have";
@@ -84,8 +84,8 @@ impl Upstream for Servers {
         reply::element_len(elements)
     }
 
-    fn excuse(&self, line: &[u8]) -> Option<Excuse> {
-        excuse(line)
+    fn retryable(&self, line: &[u8]) -> Option<Retryable> {
+        retryable(line)
     }
 }
 
@@ -195,7 +195,7 @@ fn judge(step: Step, conn_key: ConnKey, reply: &[u8]) -> Verdict {
     if error.starts_with(b"DENIED ") {
         return Verdict::Useless(PROTECTED);
     }
-    if excuse(reply).is_some() || error.starts_with(b"BUSY ") {
+    if retryable(reply).is_some() || error.starts_with(b"BUSY ") {
         return Verdict::Useless(NOT_READY);
     }
     match step {
@@ -259,20 +259,20 @@ fn version(text: &[u8]) -> [u16; 3] {
 /// Returns the retryable error of this error line, if it says that the server did nothing. These
 /// are the servers' whole sentences. An error that a script raises after it has changed something
 /// may begin with the same word, but it ends differently.
-fn excuse(line: &[u8]) -> Option<Excuse> {
+fn retryable(line: &[u8]) -> Option<Retryable> {
     let text = line.strip_prefix(b"-")?.strip_suffix(b"\r\n")?;
     let end = text.iter().position(|&byte| byte == b' ')?;
     let (word, why) = (&text[..end], &text[end + 1..]);
-    let (excuse, is_whole) = match word {
-        b"LOADING" => (Excuse::Loading, why.ends_with(b" is loading the dataset in memory")),
+    let (retryable, is_whole) = match word {
+        b"LOADING" => (Retryable::Loading, why.ends_with(b" is loading the dataset in memory")),
         b"MASTERDOWN" => (
-            Excuse::MasterDown,
+            Retryable::MasterDown,
             why.starts_with(b"Link with MASTER is down")
                 && (why.ends_with(b"-serve-stale-data is set to 'no'.")
                     || why.ends_with(b"'allow-stale' flag is not set on the script.")),
         ),
         b"CLUSTERDOWN" => (
-            Excuse::ClusterDown,
+            Retryable::ClusterDown,
             matches!(
                 why,
                 b"The cluster is down"
@@ -280,14 +280,16 @@ fn excuse(line: &[u8]) -> Option<Excuse> {
                     | b"Hash slot not served"
             ),
         ),
-        b"TRYAGAIN" => (Excuse::TryAgain, why == b"Multiple keys request during rehashing of slot"),
+        b"TRYAGAIN" => {
+            (Retryable::TryAgain, why == b"Multiple keys request during rehashing of slot")
+        }
         b"NOSCRIPT" => (
-            Excuse::NoScript,
+            Retryable::NoScript,
             matches!(why, b"No matching script. Please use EVAL." | b"No matching script."),
         ),
         _ => return None,
     };
-    is_whole.then_some(excuse)
+    is_whole.then_some(retryable)
 }
 
 #[cfg(test)]

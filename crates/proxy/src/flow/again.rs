@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use metrics::Server as Counter;
-use proto::{Ask, Class, Excuse, Parsed, Quiet, Resume};
+use proto::{Ask, Class, Parsed, Quiet, Resume, Retryable};
 
 use super::receive::Data;
 use crate::buffer::Outbox;
@@ -28,7 +28,7 @@ use crate::{Proxy, Time, limits};
 
 impl Proxy {
     /// Returns whether a request that its server answered with this error is sent again.
-    pub(super) fn excused(
+    pub(super) fn retries(
         &mut self,
         pending: RequestId,
         (link, server): (ConnId, u32),
@@ -37,12 +37,12 @@ impl Proxy {
     ) -> bool {
         let Some(times) = self.pipelines.requests[pending].question.repeats else { return false };
         let pool = self.pipelines.requests[pending].pool as usize;
-        let excuse = self.pipelines.pools[pool].upstream.excuse(line);
-        let excuse = excuse.or(bug!(RepeatExecuted).then_some(Excuse::TryAgain));
-        let Some(excuse) = excuse else { return false };
+        let retryable = self.pipelines.pools[pool].upstream.retryable(line);
+        let retryable = retryable.or(bug!(RepeatExecuted).then_some(Retryable::TryAgain));
+        let Some(retryable) = retryable else { return false };
         // After a recovery there is no need to wait.
-        let pause = match excuse {
-            Excuse::NoScript => 0,
+        let pause = match retryable {
+            Retryable::NoScript => 0,
             _ => limits::REPEAT_FIRST_US << times.min(6),
         };
         let question = &self.pipelines.requests[pending].question;
@@ -64,33 +64,33 @@ impl Proxy {
             && !question.gathers
             && question.quiet == Quiet::Loud
             && now.after(pause) < deadline;
-        let is_remedied = self.has_remedy(pending, (link, excuse), now);
-        if !may || !is_remedied {
+        let is_recovered = self.has_recovery(pending, (link, retryable), now);
+        if !may || !is_recovered {
             return false;
         }
         let owner = self.pipelines.requests[pending].client;
         let question = &mut self.pipelines.requests[pending].question;
         (question.repeats, question.rests) = (Some(times.saturating_add(1)), true);
         let counters = self.pipelines.pools[pool].servers[server as usize].counters;
-        counters.add(counter(excuse), 1);
-        question.remedied |= excuse == Excuse::NoScript;
+        counters.add(counter(retryable), 1);
+        question.recovered |= retryable == Retryable::NoScript;
         self.timers.set(now.after(pause), Due::Again { pending });
         self.pipelines.hold(owner);
         true
     }
 
     /// Whether time alone is the recovery, or a recovery command can be sent, which happens here.
-    fn has_remedy(
+    fn has_recovery(
         &mut self,
         pending: RequestId,
-        (link, excuse): (ConnId, Excuse),
+        (link, retryable): (ConnId, Retryable),
         now: Time,
     ) -> bool {
-        if excuse != Excuse::NoScript {
+        if retryable != Retryable::NoScript {
             return true;
         }
         let question = &self.pipelines.requests[pending].question;
-        if question.remedied {
+        if question.recovered {
             return false;
         }
         let script_cache =
@@ -105,9 +105,9 @@ impl Proxy {
         };
         let mut words = Vec::new();
         let asked = question.asked();
-        let remedy = question.protocol.remedy(&asked, excuse, &known, &mut words);
+        let recovery = question.protocol.recovery(&asked, retryable, &known, &mut words);
         let send = |ask| self.send_internal((link, pending), (ask, print.get()), &words, now);
-        is_on_its_way.get() || remedy.is_some_and(send)
+        is_on_its_way.get() || recovery.is_some_and(send)
     }
 
     /// Sends a server an internal command, if its queue has room. Requests behind the command on
@@ -183,12 +183,12 @@ fn print_of(name: &[u8]) -> u64 {
     hasher.finish()
 }
 
-fn counter(excuse: Excuse) -> Counter {
-    match excuse {
-        Excuse::Loading => Counter::AgainLoading,
-        Excuse::MasterDown => Counter::AgainMasterDown,
-        Excuse::ClusterDown => Counter::AgainClusterDown,
-        Excuse::TryAgain => Counter::AgainTryAgain,
-        Excuse::NoScript => Counter::AgainNoScript,
+fn counter(retryable: Retryable) -> Counter {
+    match retryable {
+        Retryable::Loading => Counter::AgainLoading,
+        Retryable::MasterDown => Counter::AgainMasterDown,
+        Retryable::ClusterDown => Counter::AgainClusterDown,
+        Retryable::TryAgain => Counter::AgainTryAgain,
+        Retryable::NoScript => Counter::AgainNoScript,
     }
 }

@@ -241,7 +241,7 @@ impl Proxy {
                 self.recycle(batch);
             }
             (Payload::Single(pending, slot), _) => {
-                if !self.excused(pending, (id, server), line, now) {
+                if !self.retries(pending, (id, server), line, now) {
                     self.pipelines.server_error((pending, slot), server, line);
                 }
             }

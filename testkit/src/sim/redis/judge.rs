@@ -430,8 +430,8 @@ impl Judge<'_> {
         let is_alone = self.client.arrived == 0 && !leaves;
         let is_rough = |one: &Server| one.was_in_trouble(wish.arrived, wish.arrived_at);
         let troubled = self.pool.servers.iter().any(is_rough);
-        let excused = forgot || !is_alone || troubled || self.tight_memory || self.tight_queues;
-        assert!(!was_known || excused, "wish {number}: its script was loaded through the proxy");
+        let retries = forgot || !is_alone || troubled || self.tight_memory || self.tight_queues;
+        assert!(!was_known || retries, "wish {number}: its script was loaded through the proxy");
     }
 
     /// Returns whether there was no memory for the request.

@@ -137,7 +137,7 @@ pub struct Ledger {
     pub errors: Vec<(u64, Rc<[u8]>)>,
     /// Clients whose outstanding requests may never be executed, because of a fault that is
     /// nobody's.
-    pub excused: BTreeSet<u32>,
+    pub retries: BTreeSet<u32>,
     /// The scripts whose load was requested, by pool.
     pub scripts: BTreeMap<usize, Vec<u32>>,
     /// The last request of each client that a server executed, and the last one that changes

@@ -165,22 +165,22 @@ fn a_server_in_trouble_is_not_welcome() {
 #[test]
 fn an_excuse_is_a_whole_sentence() {
     for (line, expected) in [
-        ("LOADING Redis is loading the dataset in memory", Some(Excuse::Loading)),
-        ("LOADING Valkey is loading the dataset in memory", Some(Excuse::Loading)),
+        ("LOADING Redis is loading the dataset in memory", Some(Retryable::Loading)),
+        ("LOADING Valkey is loading the dataset in memory", Some(Retryable::Loading)),
         (
             "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
-            Some(Excuse::MasterDown),
+            Some(Retryable::MasterDown),
         ),
         (
             "MASTERDOWN Link with MASTER is down, replica-serve-stale-data is set to 'no' and \
              'allow-stale' flag is not set on the script.",
-            Some(Excuse::MasterDown),
+            Some(Retryable::MasterDown),
         ),
-        ("CLUSTERDOWN The cluster is down", Some(Excuse::ClusterDown)),
-        ("CLUSTERDOWN Hash slot not served", Some(Excuse::ClusterDown)),
-        ("TRYAGAIN Multiple keys request during rehashing of slot", Some(Excuse::TryAgain)),
-        ("NOSCRIPT No matching script. Please use EVAL.", Some(Excuse::NoScript)),
-        ("NOSCRIPT No matching script.", Some(Excuse::NoScript)),
+        ("CLUSTERDOWN The cluster is down", Some(Retryable::ClusterDown)),
+        ("CLUSTERDOWN Hash slot not served", Some(Retryable::ClusterDown)),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", Some(Retryable::TryAgain)),
+        ("NOSCRIPT No matching script. Please use EVAL.", Some(Retryable::NoScript)),
+        ("NOSCRIPT No matching script.", Some(Retryable::NoScript)),
         ("ERR no", None),
         ("LOADING", None),
         ("NOSCRIPT", None),
@@ -193,7 +193,7 @@ fn an_excuse_is_a_whole_sentence() {
         ),
         ("TRYAGAIN later", None),
     ] {
-        assert_eq!(Servers.excuse(format!("-{line}\r\n").as_bytes()), expected, "{line}");
-        assert_eq!(Servers.excuse(format!("+{line}\r\n").as_bytes()), None);
+        assert_eq!(Servers.retryable(format!("-{line}\r\n").as_bytes()), expected, "{line}");
+        assert_eq!(Servers.retryable(format!("+{line}\r\n").as_bytes()), None);
     }
 }
