@@ -33,10 +33,10 @@ mod conn_key;
 pub mod fault;
 mod flow;
 mod id;
-pub mod jury;
 pub mod limits;
 mod link;
 mod memory;
+pub mod outliers;
 mod pipelines;
 pub mod plan;
 mod pool;
@@ -160,7 +160,7 @@ pub enum Event {
     ClientsRefused { pool: u32, why: &'static str },
 }
 
-/// An observation about a server, which is named by its id. `jury` may eject the server for it.
+/// An observation about a server, which is named by its id. `outliers` may eject the server for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// A server failed. `failures` counts its failures since it last answered a request at this

@@ -112,7 +112,7 @@ impl World {
     fn round(&mut self) -> bool {
         self.now = self.now.after(20);
         self.fire_timers();
-        let mut moved = !self.verdicts.is_empty();
+        let mut moved = !self.decisions.is_empty();
         self.decide();
         for at in 0..self.clients.len() {
             let Some(client) = self.clients[at].as_ref() else { continue };

@@ -2,7 +2,7 @@
 //! and gives the proxy other plans at any moment.
 
 use proxy::Report;
-use proxy::jury::Verdict;
+use proxy::outliers::Decision;
 use proxy::plan::{OnFailure, PoolPlan, Timeouts};
 
 use super::rings::View;
@@ -55,36 +55,36 @@ impl World {
         if matches!(report, Report::Failed { .. }) {
             entry.sick_since.get_or_insert(self.now);
         }
-        let verdict = self.jury.hear(worker, report);
-        self.await_verdicts(verdict);
+        let decision = self.outliers.hear(worker, report);
+        self.await_decisions(decision);
         self.look_at_health();
     }
 
-    fn await_verdicts(&mut self, verdicts: impl IntoIterator<Item = Verdict>) {
-        for verdict in verdicts {
+    fn await_decisions(&mut self, decisions: impl IntoIterator<Item = Decision>) {
+        for decision in decisions {
             // Sometimes the decision takes so long that the next one follows.
             let most = if self.random.permille(100) { 150_000 } else { 20_000 };
             let delay = if self.is_calm { 0 } else { self.random.below(most) as u64 };
-            self.verdicts.push((self.now.after(delay), verdict));
+            self.decisions.push((self.now.after(delay), decision));
         }
     }
 
     /// Applies decisions that have arrived, in their order, at the start of a turn.
     pub fn decide(&mut self) {
-        while let Some((due, verdict)) = self.verdicts.first().copied() {
+        while let Some((due, decision)) = self.decisions.first().copied() {
             if due > self.now && !self.is_calm {
                 return;
             }
-            self.verdicts.remove(0);
-            self.take_up(verdict);
+            self.decisions.remove(0);
+            self.take_up(decision);
         }
     }
 
-    fn take_up(&mut self, verdict: Verdict) {
-        say!(self, "master: {verdict:?}");
-        let (number, ejected) = match verdict {
-            Verdict::Eject(number) => (number, true),
-            Verdict::Return(number) => (number, false),
+    fn take_up(&mut self, decision: Decision) {
+        say!(self, "master: {decision:?}");
+        let (number, ejected) = match decision {
+            Decision::Eject(number) => (number, true),
+            Decision::Return(number) => (number, false),
         };
         let (pool, at) = self.place(number);
         let was = std::mem::replace(&mut self.pools[pool].servers[at].is_ejected, ejected);
@@ -134,8 +134,8 @@ impl World {
     pub fn hearsay(&mut self, pool: usize, server: usize) {
         let server = self.pools[pool].servers[server].id;
         if self.random.permille(150) {
-            let verdict = self.jury.failed(1, server, 9);
-            self.await_verdicts(verdict);
+            let decision = self.outliers.failed(1, server, 9);
+            self.await_decisions(decision);
         }
     }
 
@@ -155,14 +155,14 @@ impl World {
         let planned = self.pools.iter().filter(|model| model.is_planned);
         plan.pools = planned.map(|model| model.plan.clone()).collect();
         self.scene.plan = plan.clone();
-        let returns = self.jury.install(&plan);
+        let returns = self.outliers.install(&plan);
         // A decision about a removed server no longer counts when the server returns.
-        let jury = &self.jury;
-        self.verdicts.retain(|(_, verdict)| match verdict {
-            Verdict::Eject(number) => jury.is_out(*number),
-            Verdict::Return(number) => plan_has(&plan.pools, *number),
+        let outliers = &self.outliers;
+        self.decisions.retain(|(_, decision)| match decision {
+            Decision::Eject(number) => outliers.is_out(*number),
+            Decision::Return(number) => plan_has(&plan.pools, *number),
         });
-        self.await_verdicts(returns);
+        self.await_decisions(returns);
         self.carry_out();
         self.proxy.install(plan, self.now);
         if done.is_empty() {

@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use proxy::jury::{Jury, Verdict};
+use proxy::outliers::{Decision, OutlierDetector};
 use proxy::plan::{Plan, PoolPlan, ServerPlan, Timeouts};
 use proxy::{ConnId, Proxy, Time};
 use shard::Distribution;
@@ -24,9 +24,9 @@ use super::summary::Summary;
 pub struct World {
     pub proxy: Proxy,
     pub counters: metrics::Book,
-    pub jury: Jury,
+    pub outliers: OutlierDetector,
     /// Decisions on their way to the proxy.
-    pub verdicts: Vec<(Time, Verdict)>,
+    pub decisions: Vec<(Time, Decision)>,
     pub scene: Scene,
     pub random: Random,
     pub now: Time,
@@ -169,14 +169,14 @@ impl World {
         }
         let book = Book::new(pools.iter().map(|pool| pool.keys.len()));
         let start = Time(1_000_000);
-        let jury = Jury::new(&plan);
+        let outliers = OutlierDetector::new(&plan);
         let counters = COUNTERS.with(|counters| *counters);
         counters.clear();
         World {
             proxy: Proxy::new(plan, random.next(), start, counters.sheet(0)),
             counters,
-            jury,
-            verdicts: Vec::new(),
+            outliers,
+            decisions: Vec::new(),
             scene,
             random,
             now: start,

@@ -37,7 +37,7 @@ const HOUSES: &[House] = &[
             &["flow"],
             &["pipelines"],
             &["link", "pool", "timers", "memory"],
-            &["batch", "client", "jury", "conn_key", "script_cache"],
+            &["batch", "client", "outliers", "conn_key", "script_cache"],
             &["request"],
             &["plan", "fault", "buffer", "id", "random", "room"],
             &["limits", "users"],
