@@ -147,14 +147,14 @@ pub struct Load {
 }
 
 struct Shared {
-    book: Mutex<Book>,
+    journal: Mutex<Journal>,
     /// Notified after changes of the journal.
     more: Condvar,
 }
 
 /// The journal: written by the thread, read by the test.
 #[derive(Default)]
-struct Book {
+struct Journal {
     tally: Tally,
     /// Microseconds from a batch's first byte to its last answer.
     latencies: Vec<u32>,
@@ -181,9 +181,9 @@ enum Wish {
 impl Load {
     pub fn start(address: SocketAddr, connections: usize, options: Options) -> Load {
         assert!(options.keys >= 3 * options.depth, "a batch asks for a key only once");
-        let mut book = Book::default();
-        book.tally.connections = vec![Counts::default(); connections];
-        let shared = Arc::new(Shared { book: Mutex::new(book), more: Condvar::new() });
+        let mut journal = Journal::default();
+        journal.tally.connections = vec![Counts::default(); connections];
+        let shared = Arc::new(Shared { journal: Mutex::new(journal), more: Condvar::new() });
         let theirs = Arc::clone(&shared);
         let thread = thread::spawn(move || driver::run(address, &options, &theirs));
         Load { shared, thread: Some(thread) }
@@ -193,15 +193,15 @@ impl Load {
     #[track_caller]
     pub fn wait_for_requests(&self, more: u64) {
         let goal = self.shared.lock().requests + more;
-        self.wait("enough requests", |book| book.requests >= goal);
+        self.wait("enough requests", |journal| journal.requests >= goal);
     }
 
     /// Returns when every connection has had one more answer.
     #[track_caller]
     pub fn wait_for_everybody(&self) {
         let before = self.shared.lock().tally.connections.clone();
-        self.wait("an answer to everybody", |book| {
-            let now = book.tally.connections.iter();
+        self.wait("an answer to everybody", |journal| {
+            let now = journal.tally.connections.iter();
             now.zip(&before).all(|(now, before)| now.requests > before.requests)
         });
     }
@@ -210,7 +210,7 @@ impl Load {
     #[track_caller]
     pub fn pause(&self) {
         self.shared.lock().wish = Wish::Pause;
-        self.wait("all answers", |book| book.outstanding == 0);
+        self.wait("all answers", |journal| journal.outstanding == 0);
     }
 
     pub fn resume(&self) {
@@ -220,9 +220,9 @@ impl Load {
     /// Returns the results so far.
     #[track_caller]
     pub fn tally(&self) -> Tally {
-        let book = self.shared.lock();
-        book.check();
-        book.tally.clone()
+        let journal = self.shared.lock();
+        journal.check();
+        journal.tally.clone()
     }
 
     /// Returns the latencies since the last call.
@@ -243,21 +243,21 @@ impl Load {
     }
 
     #[track_caller]
-    fn wait(&self, what: &str, done: impl Fn(&Book) -> bool) {
-        let mut book = self.shared.lock();
-        let (mut last, mut since) = (book.requests, Instant::now());
+    fn wait(&self, what: &str, done: impl Fn(&Journal) -> bool) {
+        let mut journal = self.shared.lock();
+        let (mut last, mut since) = (journal.requests, Instant::now());
         loop {
-            book.check();
-            if done(&book) {
+            journal.check();
+            if done(&journal) {
                 return;
             }
-            if book.requests != last {
-                (last, since) = (book.requests, Instant::now());
+            if journal.requests != last {
+                (last, since) = (journal.requests, Instant::now());
             }
             // The deadline starts again whenever a request is answered.
-            assert!(since.elapsed() < DEADLINE, "the load waits for {what}: {}", book.tally);
-            let waited = self.shared.more.wait_timeout(book, Duration::from_millis(50));
-            book = waited.unwrap_or_else(PoisonError::into_inner).0;
+            assert!(since.elapsed() < DEADLINE, "the load waits for {what}: {}", journal.tally);
+            let waited = self.shared.more.wait_timeout(journal, Duration::from_millis(50));
+            journal = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -276,12 +276,12 @@ impl Drop for Load {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Book {
+impl Journal {
     #[track_caller]
     fn check(&self) {
         if let Some(wrong) = &self.wrong {

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::keys::{self, Ask, Key};
-use super::{Book, Counts, Options};
+use super::{Counts, Journal, Options};
 use crate::process::DEADLINE;
 
 pub struct Conn {
@@ -79,7 +79,7 @@ impl Conn {
     }
 
     /// Sends a batch of requests, as far as the kernel accepts them.
-    pub fn ask(&mut self, options: &Options, book: &mut Book) {
+    pub fn ask(&mut self, options: &Options, journal: &mut Journal) {
         debug_assert_eq!(self.state, State::Idle);
         let count = 1 + self.chance(options.depth);
         // Three neighbouring keys for each request, so that no two requests of a batch share one.
@@ -97,18 +97,18 @@ impl Conn {
             };
             self.asked.push_back(ask);
         }
-        book.outstanding += count;
+        journal.outstanding += count;
         (self.state, self.asked_at) = (State::Asking, Instant::now());
         self.write();
     }
 
     /// Handles an event on its socket. Returns an error if a reply is wrong.
-    pub fn handle_ready(&mut self, options: &Options, book: &mut Book) -> Result<(), String> {
+    pub fn handle_ready(&mut self, options: &Options, journal: &mut Journal) -> Result<(), String> {
         let Some(socket) = &self.socket else { return Ok(()) };
         if self.state == State::Connecting {
             let failed = sockopt::socket_error(socket).map_or(true, |error| error.is_err());
             if failed {
-                self.counts(book).refused += 1;
+                self.counts(journal).refused += 1;
                 self.disconnect();
                 return Ok(());
             }
@@ -116,11 +116,11 @@ impl Conn {
             if rustix::net::getpeername(socket).is_err() {
                 return Ok(());
             }
-            self.counts(book).connected += 1;
+            self.counts(journal).connected += 1;
             self.state = State::Idle;
         }
         self.write();
-        self.read(options, book)
+        self.read(options, journal)
     }
 
     /// Fails if an answer is overdue, so that a test ends.
@@ -149,17 +149,17 @@ impl Conn {
         self.sent = 0;
     }
 
-    fn read(&mut self, options: &Options, book: &mut Book) -> Result<(), String> {
+    fn read(&mut self, options: &Options, journal: &mut Journal) -> Result<(), String> {
         let mut block = [0; 16 * 1024];
         while let Some(socket) = &self.socket {
             match rustix::io::read(socket.as_fd(), &mut block) {
                 Ok(n) if n > 0 => self.input.extend_from_slice(&block[..n]),
-                Err(Errno::AGAIN) => return self.hear(options, book),
+                Err(Errno::AGAIN) => return self.hear(options, journal),
                 Err(Errno::INTR) => {}
                 Ok(_) | Err(_) => {
                     // Answers before the end count.
-                    self.hear(options, book)?;
-                    self.lose(book);
+                    self.hear(options, journal)?;
+                    self.lose(journal);
                 }
             }
         }
@@ -167,56 +167,56 @@ impl Conn {
     }
 
     /// Parses whole replies from the input.
-    fn hear(&mut self, options: &Options, book: &mut Book) -> Result<(), String> {
+    fn hear(&mut self, options: &Options, journal: &mut Journal) -> Result<(), String> {
         let mut gone = 0;
         while let Some(ask) = self.asked.front() {
             let heard = ask.hear(&self.input[gone..], &mut self.keys, options.trust);
             let heard = heard.map_err(|wrong| format!("connection {}: {wrong}", self.place))?;
             let Some(reply) = heard else { break };
             gone += reply.len;
-            let counts = &mut book.tally.connections[self.place];
+            let counts = &mut journal.tally.connections[self.place];
             counts.requests += 1;
             *(if ask.is_get() { &mut counts.gets } else { &mut counts.updates }) += 1;
             counts.failed += u64::from(reply.error.is_some());
             if let Some(error) = reply.error {
-                *book.tally.errors.entry(error).or_default() += 1;
+                *journal.tally.errors.entry(error).or_default() += 1;
             }
-            book.requests += 1;
-            book.outstanding -= 1;
+            journal.requests += 1;
+            journal.outstanding -= 1;
             self.asked.pop_front();
         }
         self.input.drain(..gone);
         if self.asked.is_empty() && self.state == State::Asking {
             self.state = State::Idle;
-            book.latencies.push(self.asked_at.elapsed().as_micros() as u32);
+            journal.latencies.push(self.asked_at.elapsed().as_micros() as u32);
         }
         if self.state == State::Idle && !self.input.is_empty() {
-            return self.hear_unasked(book);
+            return self.hear_unasked(journal);
         }
         Ok(())
     }
 
     /// Handles input without a request: only a proxy that refuses a client may send it.
-    fn hear_unasked(&mut self, book: &mut Book) -> Result<(), String> {
+    fn hear_unasked(&mut self, journal: &mut Journal) -> Result<(), String> {
         let line = keys::first_line(&self.input);
         let Some(error) = line.and_then(|(line, _)| keys::error(line)) else {
             let (place, held) = (self.place, keys::show(&self.input));
             return Err(format!("connection {place} hears what it never asked for: {held}"));
         };
-        *book.tally.errors.entry(error).or_default() += 1;
-        self.counts(book).failed += 1;
+        *journal.tally.errors.entry(error).or_default() += 1;
+        self.counts(journal).failed += 1;
         self.input.clear();
         Ok(())
     }
 
     /// Handles the loss of the connection.
-    fn lose(&mut self, book: &mut Book) {
+    fn lose(&mut self, journal: &mut Journal) {
         if self.asked.is_empty() {
-            self.counts(book).closed += 1;
+            self.counts(journal).closed += 1;
         } else {
-            self.counts(book).lost += 1;
+            self.counts(journal).lost += 1;
         }
-        book.outstanding -= self.asked.len();
+        journal.outstanding -= self.asked.len();
         for ask in self.asked.drain(..) {
             ask.lose(&mut self.keys);
         }
@@ -231,8 +231,8 @@ impl Conn {
         self.sent = 0;
     }
 
-    fn counts<'a>(&self, book: &'a mut Book) -> &'a mut Counts {
-        &mut book.tally.connections[self.place]
+    fn counts<'a>(&self, journal: &'a mut Journal) -> &'a mut Counts {
+        &mut journal.tally.connections[self.place]
     }
 
     /// Returns a random number below `bound`; the same sequence in every run.

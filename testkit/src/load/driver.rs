@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 
 use super::conn::{Conn, State};
-use super::{Book, Options, Shared, Wish};
+use super::{Journal, Options, Shared, Wish};
 
 struct Driver<'a> {
     address: SocketAddr,
@@ -51,18 +51,18 @@ impl Driver<'_> {
         let mut events = Vec::with_capacity(EVENTS);
         let mut checked = Instant::now();
         loop {
-            let mut book = shared.lock();
+            let mut journal = shared.lock();
             for event in events.drain(..) {
                 let event: epoll::Event = event;
-                self.handle_ready(event.data.u64() as usize, &mut book)?;
+                self.handle_ready(event.data.u64() as usize, &mut journal)?;
             }
-            let wish = book.wish;
+            let wish = journal.wish;
             match wish {
-                Wish::Run => self.start_due(&mut book),
-                Wish::Stop if book.outstanding == 0 => return Ok(()),
+                Wish::Run => self.start_due(&mut journal),
+                Wish::Stop if journal.outstanding == 0 => return Ok(()),
                 Wish::Pause | Wish::Stop => {}
             }
-            drop(book);
+            drop(journal);
             shared.more.notify_all();
             if checked.elapsed() > PATIENCE_CHECK {
                 checked = Instant::now();
@@ -80,10 +80,10 @@ impl Driver<'_> {
         }
     }
 
-    fn handle_ready(&mut self, place: usize, book: &mut Book) -> Result<(), String> {
+    fn handle_ready(&mut self, place: usize, journal: &mut Journal) -> Result<(), String> {
         let conn = &mut self.conns[place];
         let before = conn.state();
-        conn.handle_ready(self.options, book)?;
+        conn.handle_ready(self.options, journal)?;
         let pause = match (before, conn.state()) {
             (_, State::Asking | State::Connecting) => return Ok(()),
             // At this moment no process accepts there.
@@ -97,7 +97,7 @@ impl Driver<'_> {
     }
 
     /// Lets connections send or connect whose time has come.
-    fn start_due(&mut self, book: &mut Book) {
+    fn start_due(&mut self, journal: &mut Journal) {
         let now = Instant::now();
         while let Some(Reverse((at, place))) = self.due.peek().copied()
             && at <= now
@@ -105,7 +105,7 @@ impl Driver<'_> {
             self.due.pop();
             let conn = &mut self.conns[place];
             match conn.state() {
-                State::Idle => conn.ask(self.options, book),
+                State::Idle => conn.ask(self.options, journal),
                 State::Absent => {
                     let socket = conn.connect(self.address);
                     let socket = socket.unwrap_or_else(|error| panic!("connect: {error}"));

@@ -1,10 +1,10 @@
 //! Judges the replies of meta and binary: which request each one answers, which outcomes are hidden
 //! between them, and whether each one reports what happened.
 
-use super::book::{Outcome as Done, Update};
 use super::client::{Asked, Expect};
 use super::forms::{Adds, Form, What};
 use super::history::{Value, Version};
+use super::journal::{Outcome as Done, Update};
 use super::judge::{Judge, is_value};
 use super::reply::Hit;
 use super::told::{Marks, Outcome, Told};
@@ -74,7 +74,7 @@ impl Judge<'_> {
             What::Vivify { .. } => panic!("a read that makes what it misses is hidden"),
             What::Delete { key } => self.delete(expect, key, "DELETED"),
             What::Update { number, .. } => {
-                let update = &self.book.updates[number as usize];
+                let update = &self.journal.updates[number as usize];
                 assert_ne!(update.executed, 0, "update {number} is hidden, and was not executed");
                 let line = line_of(update.outcome);
                 assert!(is_good(&line), "update {number}: {line} is hidden");
@@ -111,7 +111,7 @@ impl Judge<'_> {
             }
             What::Update { number, adds } => {
                 assert!(!form.is_sparing || told.outcome != Outcome::Good, "good news are shown");
-                let update = &self.book.updates[number as usize];
+                let update = &self.journal.updates[number as usize];
                 let line = classic_line(update, form, adds, told);
                 let cas = update.at;
                 self.update(expect, number, &line);
@@ -149,11 +149,11 @@ impl Judge<'_> {
         let bytes = &input[hit.bytes.clone()];
         if form.opcode.is_none() {
             let opaque = format!("{}x{}", self.client.number, form.opaque);
-            let won = self.book.wins.remove(&(self.pool_at, opaque));
+            let won = self.journal.wins.remove(&(self.pool_at, opaque));
             assert_eq!(marks.wins, won, "who was told to fill key {key} is not who was chosen");
         }
         // Before any client has asked for marks, a read may have been sent in a form without them.
-        let marked = self.book.marked.get(&self.pool_at).copied().unwrap_or(u64::MAX);
+        let marked = self.journal.marked.get(&self.pool_at).copied().unwrap_or(u64::MAX);
         let lacked = |at: usize| self.pool.servers[at].ever_lacked;
         let may_hide = form.opcode.is_some()
             || expect.arrived < marked && !form.is_marked
@@ -185,11 +185,11 @@ impl Judge<'_> {
         assert_ne!(form.what, What::Barrier, "a barrier needs no server");
         self.summary.refused_forms += 1;
         if let Some(number) = form.update() {
-            let update = &mut self.book.updates[number as usize];
+            let update = &mut self.journal.updates[number as usize];
             assert_eq!(update.executed, 0, "update {number} is executed, and refused");
             update.forbidden = true;
         } else if let What::Delete { key } = form.what {
-            self.book.forbid_delete(self.pool_at, key);
+            self.journal.forbid_delete(self.pool_at, key);
         }
     }
 
@@ -197,7 +197,7 @@ impl Judge<'_> {
     /// or have failed.
     fn settled(&self, barrier: &Expect) {
         for (index, number) in &self.client.quiet_updates {
-            let update = &self.book.updates[*number as usize];
+            let update = &self.journal.updates[*number as usize];
             let is_before = *index < barrier.index;
             if !is_before || update.executed != 0 || update.retries || self.may_lose(update) {
                 continue;
@@ -219,7 +219,7 @@ impl Judge<'_> {
 
     fn text_of(&self, form: &Form) -> &str {
         let key = match form.what {
-            What::Update { number, .. } => self.book.updates[number as usize].key,
+            What::Update { number, .. } => self.journal.updates[number as usize].key,
             What::Get { key }
             | What::GetAndTouch { key, .. }
             | What::Vivify { key, .. }

@@ -2,8 +2,8 @@
 
 use proxy::plan::PoolPlan;
 
-use super::book::{Book, UpdateKind};
 use super::client::{Asked, Client};
+use super::journal::{Journal, UpdateKind};
 use super::judge::TOO_LARGE;
 use super::random::Random;
 use super::scene::{Key, Scene};
@@ -14,7 +14,7 @@ pub struct Asker<'a> {
     pub client: &'a mut Client,
     pub keys: &'a [Key],
     pub plan: &'a PoolPlan,
-    pub book: &'a mut Book,
+    pub journal: &'a mut Journal,
     pub random: &'a mut Random,
     pub scene: &'a Scene,
 }
@@ -385,13 +385,13 @@ impl Asker<'_> {
 
     pub fn new_update(&mut self, kind: UpdateKind, key: Option<usize>, quiet: bool) -> u32 {
         let whose = (self.client.number, self.client.requests + 1);
-        self.book.add(kind, (self.client.pool, key), whose, quiet)
+        self.journal.add(kind, (self.client.pool, key), whose, quiet)
     }
 
     /// Records that a store without memory for its data removes its key, if `removes`.
     pub fn may_remove(&mut self, number: u32, removes: bool) {
         if removes && self.scene.tight_memory {
-            self.book.may_remove(number);
+            self.journal.may_remove(number);
         }
     }
 

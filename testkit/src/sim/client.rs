@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use proxy::{ConnId, Time};
 
-use super::book::Book;
 use super::forms::{Form, What};
+use super::journal::Journal;
 use super::redis::Talk;
 
 /// The answer that a request must get.
@@ -133,20 +133,20 @@ impl Expect {
     }
 
     /// Returns the only key, if it has exactly one.
-    pub fn key(&self, book: &Book) -> Option<usize> {
+    pub fn key(&self, journal: &Journal) -> Option<usize> {
         match &self.asked {
             Asked::Read { keys, .. } if keys.len() == 1 => Some(usize::from(keys[0])),
             Asked::Form(form) => match form.what {
                 What::Get { key } | What::GetAndTouch { key, .. } | What::Vivify { key, .. } => {
                     Some(key)
                 }
-                _ => self.removes().or_else(|| book.updates[self.update()? as usize].key),
+                _ => self.removes().or_else(|| journal.updates[self.update()? as usize].key),
             },
-            Asked::Redis(number) => match book.redis.wishes[*number as usize].keys[..] {
+            Asked::Redis(number) => match journal.redis.wishes[*number as usize].keys[..] {
                 [key] => Some(usize::from(key)),
                 _ => None,
             },
-            _ => self.removes().or_else(|| book.updates[self.update()? as usize].key),
+            _ => self.removes().or_else(|| journal.updates[self.update()? as usize].key),
         }
     }
 

@@ -15,7 +15,7 @@ impl World {
         self.hearsay(pool, server);
         tell!(self, "FAULT {kind:?} on server {pool}.{server}");
         let until = self.now.after(self.random.range(500, 90_000) as u64);
-        let event = self.book.event();
+        let event = self.journal.event();
         let model = &mut self.pools[pool].servers[server];
         model.trouble.any = event;
         if matches!(kind, FaultKind::Refuse | FaultKind::Dribble) {
@@ -42,7 +42,7 @@ impl World {
 
     /// Stalls a server until then; other workers may have noticed it as well.
     pub fn stall(&mut self, pool: usize, server: usize, until: Time) {
-        let event = self.book.event();
+        let event = self.journal.event();
         let model = &mut self.pools[pool].servers[server];
         model.trouble.any = event;
         model.rough_until = model.rough_until.max(until);
@@ -107,7 +107,7 @@ impl World {
         // Another version, with other commands, starts without data.
         let is_other = self.random.permille(300);
         if is_other || self.random.permille(600) {
-            let event = self.book.event();
+            let event = self.journal.event();
             let model = &mut self.pools[pool].servers[server];
             model.has_meta ^= is_other;
             model.ever_lacked |= !model.has_meta;

@@ -36,7 +36,7 @@ impl World {
             self.fire_timers();
             self.wait_for_health();
             self.orphans.clear();
-            self.over = self.book.event();
+            self.over = self.journal.event();
             self.check_quiet_updates();
             self.check_quiet_wishes();
             self.ask_for_everything();
@@ -172,7 +172,7 @@ impl World {
     /// Checks that an update without an answer was executed like any other, unless a fault explains
     /// it.
     fn check_quiet_updates(&self) {
-        for (number, update) in self.book.updates.iter().enumerate() {
+        for (number, update) in self.journal.updates.iter().enumerate() {
             let is_open = update.quiet && update.arrived != 0 && update.executed == 0;
             if !is_open || update.retries {
                 continue;
@@ -195,7 +195,7 @@ impl World {
 
     /// Checks the same for the changes of Redis clients with replies off.
     fn check_quiet_wishes(&self) {
-        for (number, wish) in self.book.redis.wishes.iter().enumerate() {
+        for (number, wish) in self.journal.redis.wishes.iter().enumerate() {
             let is_done = wish.is_executed() || !wish.refusals.is_empty();
             let may_be_apart = wish.keys.len() > 1 && wish.is_together();
             let is_open = wish.quiet && wish.writes && wish.arrived != 0 && !wish.keys.is_empty();
@@ -208,7 +208,7 @@ impl World {
             };
             let retries = model.servers.iter().any(in_trouble)
                 || model.rings.was_empty(wish.arrived)
-                || self.book.redis.retries.contains(&wish.client)
+                || self.journal.redis.retries.contains(&wish.client)
                 || self.scene.tight_memory
                 || self.scene.tight_queues
                 || self.queue_timeouts(wish.pool) > 0
@@ -234,9 +234,9 @@ impl World {
                 continue;
             }
             let keys = &self.pools[client.pool].keys;
-            let (book, random, scene) = (&mut self.book, &mut self.random, &self.scene);
+            let (journal, random, scene) = (&mut self.journal, &mut self.random, &self.scene);
             let plan = &self.pools[client.pool].plan;
-            Asker { client, keys, plan, book, random, scene }.read_all();
+            Asker { client, keys, plan, journal, random, scene }.read_all();
         }
         self.quiesce();
         self.scan_all();
@@ -263,9 +263,9 @@ impl World {
             let pool = client.pool;
             client.talk.as_mut().expect("it speaks Redis").found.retain(|_| from != From::Start);
             let keys = &self.pools[pool].keys;
-            let (book, random, scene) = (&mut self.book, &mut self.random, &self.scene);
+            let (journal, random, scene) = (&mut self.journal, &mut self.random, &self.scene);
             let plan = &self.pools[pool].plan;
-            Asker { client, keys, plan, book, random, scene }.scan_from(&cursor, from, told);
+            Asker { client, keys, plan, journal, random, scene }.scan_from(&cursor, from, told);
             self.quiesce();
             let Some(client) = self.clients[at].as_mut() else { return };
             let talk = client.talk.as_mut().expect("it speaks Redis");
@@ -335,9 +335,9 @@ impl World {
                 continue;
             }
             let keys = &self.pools[client.pool].keys;
-            let (book, random, scene) = (&mut self.book, &mut self.random, &self.scene);
+            let (journal, random, scene) = (&mut self.journal, &mut self.random, &self.scene);
             let plan = &self.pools[client.pool].plan;
-            Asker { client, keys, plan, book, random, scene }.loud_store();
+            Asker { client, keys, plan, journal, random, scene }.loud_store();
             self.quiesce();
         }
     }

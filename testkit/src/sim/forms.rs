@@ -2,8 +2,8 @@
 //! which identifies its answer: only some quiet requests are answered.
 
 use super::ask::Asker;
-use super::book::UpdateKind;
 use super::client::Asked;
+use super::journal::UpdateKind;
 
 /// A request of meta or binary.
 #[derive(Clone, Copy, Debug)]

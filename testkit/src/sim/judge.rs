@@ -9,9 +9,9 @@ use proxy::fault::{FAULTS, Fault};
 use proxy::plan::{Partial, PoolPlan};
 use proxy::{Time, limits};
 
-use super::book::{Book, Outcome, Update, UpdateKind};
 use super::client::{Asked, Client, Expect, Floor};
 use super::history::{Value, Version};
+use super::journal::{Journal, Outcome, Update, UpdateKind};
 use super::reply::{Hit, Reply};
 use super::server::Server;
 use super::summary::Summary;
@@ -21,7 +21,7 @@ pub struct Judge<'a> {
     pub pool_at: usize,
     pub pool: &'a PoolModel,
     pub plan: &'a PoolPlan,
-    pub book: &'a mut Book,
+    pub journal: &'a mut Journal,
     pub client: &'a mut Client,
     pub summary: &'a mut Summary,
     pub now: Time,
@@ -179,7 +179,7 @@ impl Judge<'_> {
         let known = if floor.epoch == epoch { floor.event } else { 0 };
         let quiet = self.client.quiet_updates.iter().rev();
         let quiet = quiet.filter(|(index, _)| *index < expect.index);
-        let quiet = quiet.map(|(_, number)| &self.book.updates[*number as usize]);
+        let quiet = quiet.map(|(_, number)| &self.journal.updates[*number as usize]);
         let mut done = quiet.filter(|update| {
             update.key == Some(key) && update.live && update.executed != 0 && update.epoch == epoch
         });
@@ -189,7 +189,7 @@ impl Judge<'_> {
 
     /// Records that a read saw that version.
     pub fn seen(&mut self, expect: &Expect, key: usize, (from, by): (u64, Option<u32>)) {
-        if let Some(by) = by.map(|by| &self.book.updates[by as usize]) {
+        if let Some(by) = by.map(|by| &self.journal.updates[by as usize]) {
             let is_later = by.client == self.client.number && by.index > expect.index;
             let is_later = is_later && self.pool.is_ordered();
             assert!(!is_later, "key {key}: a read sees its own client's later update");
@@ -210,7 +210,7 @@ impl Judge<'_> {
     }
 
     pub fn update(&mut self, expect: &Expect, number: u32, line: &str) {
-        let update = &self.book.updates[number as usize];
+        let update = &self.journal.updates[number as usize];
         let kind = update.kind;
         let removable = update.key.filter(|_| update.may_remove);
         if removable.is_some() && is_unknown(line) {
@@ -220,13 +220,13 @@ impl Judge<'_> {
             return;
         }
         if let Some(key) = removable.filter(|_| !self.is_removed(number, line)) {
-            self.book.forbid_delete(self.pool_at, key);
+            self.journal.forbid_delete(self.pool_at, key);
         }
-        let update = &self.book.updates[number as usize];
+        let update = &self.journal.updates[number as usize];
         if line.starts_with("SERVER_ERROR ") {
             let key = update.key.map(|key| key as u8);
             let explained = self.explain(expect, key.as_slice(), line);
-            let update = &mut self.book.updates[number as usize];
+            let update = &mut self.journal.updates[number as usize];
             // An update to several servers may fail at one of them, but not for a reason known in
             // advance.
             let is_one = kind != UpdateKind::Flush || is_known_before(line);
@@ -253,11 +253,11 @@ impl Judge<'_> {
 
     /// Returns whether the answer to an update allows that its key is removed instead.
     fn is_removed(&mut self, number: u32, line: &str) -> bool {
-        let update = &self.book.updates[number as usize];
+        let update = &self.journal.updates[number as usize];
         let key = update.key.expect("a store has a key");
         if line == NO_MEMORY {
             // The removal may have happened before all of the data had arrived.
-            self.book.tell_removal(self.pool_at, key, 0);
+            self.journal.tell_removal(self.pool_at, key, 0);
         }
         line == NO_MEMORY
     }
@@ -267,13 +267,13 @@ impl Judge<'_> {
         match line {
             TOO_LARGE => {
                 let since = self.since(expect, key);
-                let at = self.book.tell_removal(self.pool_at, key, since);
+                let at = self.journal.tell_removal(self.pool_at, key, since);
                 self.summary.updates += 1;
                 self.raise(expect, key, at);
             }
             TOO_LARGE_KEPT => {
                 self.check_kept();
-                self.book.forbid_delete(self.pool_at, key);
+                self.journal.forbid_delete(self.pool_at, key);
             }
             error => {
                 let explained = self.explain(expect, &[key as u8], error);
@@ -297,13 +297,13 @@ impl Judge<'_> {
             error => {
                 let explained = self.explain(expect, &[key as u8], error);
                 if let Explained::NeverDone = explained {
-                    self.book.forbid_delete(self.pool_at, key);
+                    self.journal.forbid_delete(self.pool_at, key);
                 }
                 return;
             }
         };
         let since = self.since(expect, key);
-        let at = self.book.tell_delete(self.pool_at, key, found, since);
+        let at = self.journal.tell_delete(self.pool_at, key, found, since);
         self.summary.updates += 1;
         self.raise(expect, key, at);
     }
@@ -372,7 +372,7 @@ impl Judge<'_> {
             assert!(is_known, "{part:?} names no server");
             let said = said.strip_suffix('\'').expect("its words stand in quotes");
             let line = format!("-{said}\r\n").into_bytes();
-            let mut errors = self.book.redis.errors.iter().rev();
+            let mut errors = self.journal.redis.errors.iter().rev();
             let mut errors = errors.by_ref().take_while(|said| said.0 > expect.arrived);
             let is_own = errors.any(|said| *said.1 == *line);
             let is_injected = said.starts_with("SERVER_ERROR injected ");
@@ -427,7 +427,7 @@ impl Judge<'_> {
     }
 
     fn explain_injected(&self, expect: &Expect, keys: &[u8], number: usize) -> Explained {
-        let injected = &self.book.injected[number];
+        let injected = &self.journal.injected[number];
         assert_eq!(injected.pool, self.pool_at, "another pool's error line");
         let is_one = |key: &u8| injected.keys & 1 << key != 0;
         let is_own = injected.keys == 0 || keys.iter().any(is_one);

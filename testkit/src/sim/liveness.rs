@@ -32,8 +32,8 @@
 
 use proxy::{Slices, limits};
 
-use super::book::{Update, UpdateKind};
 use super::conn::Conn;
+use super::journal::{Update, UpdateKind};
 use super::world::World;
 
 impl World {
@@ -133,9 +133,9 @@ impl World {
     /// Checks that a change of a client that left without waiting is executed once its server is at
     /// rest, if no message can have been lost since.
     pub fn check_unheard(&mut self) {
-        let mut open = std::mem::take(&mut self.book.unheard);
+        let mut open = std::mem::take(&mut self.journal.unheard);
         open.retain(|(number, late)| {
-            let update = &self.book.updates[*number as usize];
+            let update = &self.journal.updates[*number as usize];
             let model = &self.pools[update.pool];
             let in_trouble = |at: usize| {
                 let server = &model.servers[at];
@@ -153,7 +153,7 @@ impl World {
             assert!(is_excused || !self.is_at_rest_for(update), "update {number} is forgotten");
             !is_excused
         });
-        self.book.unheard = open;
+        self.journal.unheard = open;
     }
 
     /// Returns one bit for each pool that is not in the plan and has no clients.

@@ -103,7 +103,7 @@ impl World {
 
     /// Derives the ring from the current servers and plan.
     fn turn_ring(&mut self, pool: usize) {
-        let event = self.book.event();
+        let event = self.journal.event();
         let model = &mut self.pools[pool];
         let view = View::new(&model.plan, &model.servers, &model.keys);
         model.epoch += u32::from(model.rings.push(event, view));
@@ -119,7 +119,7 @@ impl World {
             let (pool, at) = self.place(number);
             let server = &mut self.pools[pool].servers[at];
             if server.is_down && !is_down {
-                server.trouble.back = self.book.event();
+                server.trouble.back = self.journal.event();
                 server.progress = self.now;
             }
             let has_failed = is_down && !server.is_down;
@@ -211,7 +211,7 @@ impl World {
             }
             return;
         }
-        let event = self.book.event();
+        let event = self.journal.event();
         let model = &mut self.pools[pool];
         for at in 0..model.servers.len() {
             let number = model.servers[at].id;
@@ -333,7 +333,7 @@ impl World {
             // A client that is paused may have sent requests that were never parsed.
             let is_awaiting = self.proxy.is_awaiting(client.id);
             if client.is_paused || is_awaiting {
-                self.book.retryable(client.number);
+                self.journal.retryable(client.number);
             }
             client.drain(is_awaiting);
         }

@@ -2,7 +2,7 @@
 //! every kind. After each step it checks every promise.
 //!
 //! ```text
-//!   ask ─▶ client ─traffic─▶ ┌───────┐ ─turn─▶ conn ─▶ server ─▶ history, book
+//!   ask ─▶ client ─traffic─▶ ┌───────┐ ─turn─▶ conn ─▶ server ─▶ history, journal
 //!                            │ Proxy │                              │
 //!   judge ◀─ reply ◀─ client ◀─turn─ └───────┘ ◀─traffic─ conn ◀────┘
 //! ```
@@ -14,7 +14,6 @@
 
 mod answers;
 mod ask;
-mod book;
 mod client;
 mod conn;
 mod faults;
@@ -22,6 +21,7 @@ mod finish;
 mod forms;
 mod frame;
 mod history;
+mod journal;
 mod judge;
 mod liveness;
 mod master;

@@ -19,7 +19,7 @@ impl World {
         client.unsent.clear();
         // Only the proxy knows since when input has waited without being parsed.
         if !client.is_leaving && !self.proxy.is_awaiting(id) {
-            self.book.abandon(client.awaited(), self.now);
+            self.journal.abandon(client.awaited(), self.now);
         }
         self.proxy.handle_closed(id, Closed::Eof, self.now);
     }
@@ -32,9 +32,9 @@ impl World {
         let may_ask = !client.is_leaving && !client.is_half_closed && !client.is_gone();
         if is_memcached && may_ask && client.unsent.is_empty() && !client.is_paused {
             let keys = &self.pools[client.pool].keys;
-            let (book, random, scene) = (&mut self.book, &mut self.random, &self.scene);
+            let (journal, random, scene) = (&mut self.journal, &mut self.random, &self.scene);
             let plan = &self.pools[client.pool].plan;
-            Asker { client, keys, plan, book, random, scene }.quiet_form();
+            Asker { client, keys, plan, journal, random, scene }.quiet_form();
             self.send_all(id);
         }
         if self.clients[id.index()].is_some() {
@@ -57,14 +57,14 @@ impl World {
         say!(self, "client {} resets", client.number);
         // Only the proxy knows since when input has waited without being parsed.
         if !client.is_leaving && !self.proxy.is_awaiting(id) {
-            self.book.abandon(client.awaited(), self.now);
+            self.journal.abandon(client.awaited(), self.now);
         }
         if client.has_sent_whole() {
             self.note_unheard(&client);
         }
         if client.is_paused || self.proxy.is_awaiting(id) {
             // Its last requests may have been received and never parsed.
-            self.book.retryable(client.number);
+            self.journal.retryable(client.number);
         }
         self.proxy.handle_closed(id, Closed::Reset, self.now);
     }
@@ -76,7 +76,7 @@ impl World {
         let is_done = client.is_leaving || client.is_gone() || client.is_unread;
         if client.loose_errors == 0 && has_read && !is_done {
             let late = self.queue_timeouts(client.pool);
-            self.book.unheard.extend(client.unheard().map(|number| (number, late)));
+            self.journal.unheard.extend(client.unheard().map(|number| (number, late)));
         }
     }
 }

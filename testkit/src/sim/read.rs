@@ -22,7 +22,7 @@ impl World {
             pool_at,
             pool: &self.pools[pool_at],
             plan: &self.pools[pool_at].plan,
-            book: &mut self.book,
+            journal: &mut self.journal,
             client,
             summary: &mut self.summary,
             now: self.now,

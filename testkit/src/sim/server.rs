@@ -8,10 +8,10 @@ use std::rc::Rc;
 use proxy::plan::ServerPlan;
 use proxy::{Time, limits};
 
-use super::book::{Book, Injected, Outcome, UpdateKind};
 use super::conn::Conn;
 use super::frame::{Frame, data_number, frame, number};
 use super::history::{Store, Value};
+use super::journal::{Injected, Journal, Outcome, UpdateKind};
 use super::random::Random;
 use super::redis::{Handshakes, Model};
 use super::rings::Rings;
@@ -97,7 +97,7 @@ pub struct Place<'a> {
     /// The proxy still has the link.
     pub is_live: bool,
     pub hold_after: Option<u64>,
-    pub book: &'a mut Book,
+    pub journal: &'a mut Journal,
     pub random: &'a mut Random,
 }
 
@@ -220,9 +220,9 @@ impl Server {
             // A missing item cannot be touched.
             if touches && value.is_some() {
                 let number = number(frame.words[1]);
-                self.book_update(number, UpdateKind::GetAndTouch, key, conn, place);
+                self.journal_update(number, UpdateKind::GetAndTouch, key, conn, place);
             } else {
-                place.book.event();
+                place.journal.event();
             }
             if let Some(value) = value {
                 say_value(conn, text, value, with_cas);
@@ -243,7 +243,7 @@ impl Server {
         let appended = matches!(words[0], "append" | "prepend");
         let id = if appended { data_number(frame.data) } else { id };
         let (outcome, bytes) = stored(words[0], old.as_ref(), cas, frame.data);
-        let event = self.book_store(key, id, outcome, conn, place);
+        let event = self.journal_store(key, id, outcome, conn, place);
         if let Some(bytes) = bytes {
             let flags = old.filter(|_| appended).map_or(id as u32, |old| old.flags);
             self.store.put(key, event, Some(Value::plain(bytes, flags, event)), Some(id as u32));
@@ -253,7 +253,7 @@ impl Server {
 
     /// Records that an update is executed. It must be on its key's server, in order, and its client
     /// must still be waiting.
-    pub fn book_update(
+    pub fn journal_update(
         &self,
         id: u64,
         kind: UpdateKind,
@@ -262,14 +262,14 @@ impl Server {
         place: &mut Place<'_>,
     ) -> u64 {
         let at = (place.pool, place.server, Some(key));
-        let event = place.book.execute(id, kind, at, place.is_live);
+        let event = place.journal.execute(id, kind, at, place.is_live);
         place.check_update(id, key);
         check_abandoned(place, id, &self.silence, conn);
         event
     }
 
     /// Records that a store is executed, with its outcome.
-    pub fn book_store(
+    pub fn journal_store(
         &self,
         key: usize,
         id: u64,
@@ -277,8 +277,8 @@ impl Server {
         conn: &mut Conn,
         place: &mut Place<'_>,
     ) -> u64 {
-        let event = self.book_update(id, UpdateKind::Store, key, conn, place);
-        place.book.updates[id as usize].outcome = Outcome::Words(outcome);
+        let event = self.journal_update(id, UpdateKind::Store, key, conn, place);
+        place.journal.updates[id as usize].outcome = Outcome::Words(outcome);
         event
     }
 
@@ -287,14 +287,14 @@ impl Server {
         assert_eq!(words.len(), 3, "arguments of {words:?}");
         let key = place.key(words[1]);
         let id = number(words[2]);
-        match self.book_count(words[0], key, id, conn, place) {
+        match self.journal_count(words[0], key, id, conn, place) {
             Outcome::Number(number) => say(conn, &number.to_string()),
             Outcome::Words(words) => say(conn, words),
         }
     }
 
     /// Executes `incr` or `decr`.
-    pub fn book_count(
+    pub fn journal_count(
         &mut self,
         word: &str,
         key: usize,
@@ -302,7 +302,7 @@ impl Server {
         conn: &mut Conn,
         place: &mut Place<'_>,
     ) -> Outcome {
-        let event = self.book_update(id, UpdateKind::Delta, key, conn, place);
+        let event = self.journal_update(id, UpdateKind::Delta, key, conn, place);
         let old = self.store.value(key).cloned();
         let text = old.as_ref().map(|old| std::str::from_utf8(&old.bytes).expect("ASCII values"));
         let outcome = match text.map(|text| text.parse::<u64>()) {
@@ -311,7 +311,7 @@ impl Server {
             Some(Ok(old)) if word == "incr" => Outcome::Number(old.wrapping_add(id)),
             Some(Ok(old)) => Outcome::Number(old.saturating_sub(id)),
         };
-        place.book.updates[id as usize].outcome = outcome;
+        place.journal.updates[id as usize].outcome = outcome;
         if let Outcome::Number(result) = outcome {
             let text = result.to_string();
             let flags = old.map_or(0, |old| old.flags);
@@ -325,10 +325,10 @@ impl Server {
         assert_eq!(frame.words.len(), 3, "arguments of {:?}", frame.words);
         let key = place.key(frame.words[1]);
         let id = number(frame.words[2]);
-        self.book_update(id, UpdateKind::Touch, key, conn, place);
+        self.journal_update(id, UpdateKind::Touch, key, conn, place);
         let found = self.store.value(key).is_some();
         let outcome = if found { "TOUCHED" } else { "NOT_FOUND" };
-        place.book.updates[id as usize].outcome = Outcome::Words(outcome);
+        place.journal.updates[id as usize].outcome = Outcome::Words(outcome);
         say(conn, outcome);
     }
 
@@ -336,7 +336,7 @@ impl Server {
         assert_eq!(frame.words.len(), 2, "arguments of {:?}", frame.words);
         let key = place.key(frame.words[1]);
         let found = self.store.value(key).is_some();
-        let event = place.book.execute_delete(place.pool, key, found);
+        let event = place.journal.execute_delete(place.pool, key, found);
         self.store.put(key, event, None, None);
         say(conn, if found { "DELETED" } else { "NOT_FOUND" });
     }
@@ -345,8 +345,8 @@ impl Server {
         assert_eq!(frame.words.len(), 2, "arguments of {:?}", frame.words);
         let at = (place.pool, place.server, None);
         let id = number(frame.words[1]);
-        let event = place.book.execute(id, UpdateKind::Flush, at, place.is_live);
-        place.book.updates[id as usize].outcome = Outcome::Words("OK");
+        let event = place.journal.execute(id, UpdateKind::Flush, at, place.is_live);
+        place.journal.updates[id as usize].outcome = Outcome::Words("OK");
         self.store.wipe(event);
         say(conn, "OK");
     }
@@ -354,7 +354,7 @@ impl Server {
     /// Answers with an error line without executing; some keys of a read of several may be
     /// answered.
     fn refuse(&mut self, frame: &Frame<'_>, conn: &mut Conn, place: &mut Place<'_>) {
-        let line = place.book.injected.len();
+        let line = place.journal.injected.len();
         let word = frame.words[0];
         if word == "version" {
             return self.refuse_handshake(conn, place);
@@ -374,9 +374,9 @@ impl Server {
             _ => 1 << place.key(&frame.key()),
         };
         let alone = alone || !is_read;
-        place.book.injected.push(Injected { pool: place.pool, keys, alone });
+        place.journal.injected.push(Injected { pool: place.pool, keys, alone });
         // A client may learn from such a line that its command was not executed.
-        self.trouble.any = place.book.event();
+        self.trouble.any = place.journal.event();
         self.trouble.injected = self.trouble.any;
         say(conn, &format!("SERVER_ERROR injected {line}"));
     }
@@ -384,7 +384,7 @@ impl Server {
     /// Refuses a handshake. A server that does not know `version` still knows the classic commands;
     /// any other error must not be accepted as a handshake.
     fn refuse_handshake(&mut self, conn: &mut Conn, place: &mut Place<'_>) {
-        self.trouble.any = place.book.event();
+        self.trouble.any = place.journal.event();
         if place.random.permille(500) {
             conn.has_lost_capability = true;
             self.ever_lacked = true;
@@ -416,7 +416,7 @@ impl Place<'_> {
 
     /// Checks that the update brings this key here.
     pub fn check_update(&self, number: u64, key: usize) {
-        self.check_way(key, self.book.updates[number as usize].arrived);
+        self.check_way(key, self.journal.updates[number as usize].arrived);
     }
 }
 

@@ -3,9 +3,9 @@
 
 use proxy::Time;
 
-use super::book::UpdateKind;
 use super::conn::Conn;
 use super::frame::frame_len;
+use super::journal::UpdateKind;
 use super::redis;
 use super::server::Place;
 use super::world::World;
@@ -68,7 +68,7 @@ impl World {
         let entry = &mut self.pools[pool].servers[server];
         if entry.silence.is_held(hold_after, self.now) {
             entry.silence.is_on = true;
-            entry.silence.held = self.book.event();
+            entry.silence.held = self.journal.event();
             entry.silence.held_at = self.now;
         }
         if entry.silence.rumour_until.is_some_and(|until| until <= self.now) {
@@ -81,7 +81,7 @@ impl World {
     pub fn note_hold_before(&mut self, pool: usize, server: usize) {
         let silence = &mut self.pools[pool].servers[server].silence;
         if silence.is_on {
-            silence.held = self.book.event();
+            silence.held = self.journal.event();
             silence.held_at = self.now;
         }
     }
@@ -133,7 +133,7 @@ impl World {
 /// Checks that requests whose clients had left before the server woke are not executed.
 pub fn check_abandoned(place: &Place<'_>, number: u64, silence: &Silence, conn: &mut Conn) {
     let Some(patience) = place.hold_after else { return };
-    let update = &place.book.updates[number as usize];
+    let update = &place.journal.updates[number as usize];
     let sent = conn.sent_event();
     let has_left = update.left != 0 && !update.quiet && update.kind != UpdateKind::Flush;
     if !has_left || update.left > sent {

@@ -100,9 +100,9 @@ impl World {
             _ => 1,
         };
         let keys = &self.pools[client.pool].keys;
-        let (book, random, scene) = (&mut self.book, &mut self.random, &self.scene);
+        let (journal, random, scene) = (&mut self.journal, &mut self.random, &self.scene);
         let plan = &self.pools[client.pool].plan;
-        let mut asker = Asker { client, keys, plan, book, random, scene };
+        let mut asker = Asker { client, keys, plan, journal, random, scene };
         for _ in 0..count {
             if asker.client.is_leaving || asker.client.is_half_closed {
                 break;
@@ -140,19 +140,19 @@ impl World {
                 break;
             }
             client.arrived += 1;
-            expect.arrived = self.book.event();
+            expect.arrived = self.journal.event();
             expect.arrived_at = self.now;
             expect.epoch = self.pools[client.pool].epoch;
             if let Some(key) = expect.removes() {
-                self.book.deletes[client.pool][key].asked += 1;
+                self.journal.deletes[client.pool][key].asked += 1;
             }
             if let Asked::Redis(number) = expect.asked {
-                let wish = &mut self.book.redis.wishes[number as usize];
+                let wish = &mut self.journal.redis.wishes[number as usize];
                 (wish.arrived, wish.arrived_at) = (expect.arrived, self.now);
             }
             let update = expect.update();
             if let Some(number) = update {
-                let update = &mut self.book.updates[number as usize];
+                let update = &mut self.journal.updates[number as usize];
                 update.arrived = expect.arrived;
                 update.arrived_at = self.now;
                 update.epoch = expect.epoch;
@@ -341,7 +341,7 @@ impl World {
             now: self.now,
             is_live,
             hold_after: model.plan.hold_after,
-            book: &mut self.book,
+            journal: &mut self.journal,
             random: &mut self.random,
         };
         for _ in 0..count {
@@ -361,7 +361,7 @@ impl World {
                 let end = (0..=end).rev().find(|at| shown.is_char_boundary(*at)).unwrap_or(0);
                 println!(
                     "  event {} server {pool}.{server} executes {:?}",
-                    place.book.now(),
+                    place.journal.now(),
                     &shown[..end]
                 );
             }
@@ -393,7 +393,7 @@ impl World {
         let has_come_up = conn.is_established && !was_established;
         let is_probe = conn.is_probe;
         if conn.is_established && !was_established {
-            conn.up = (self.book.event(), self.now);
+            conn.up = (self.journal.event(), self.now);
             if conn.has_lost_capability {
                 self.pools[place.0].servers[place.1].unfit_at = self.now;
             }
@@ -410,7 +410,7 @@ impl World {
             server.sick_since = None;
         }
         if poisoned {
-            server.trouble.poisoned = self.book.event();
+            server.trouble.poisoned = self.journal.event();
             server.trouble.any = server.trouble.poisoned;
             server.trouble.any_time = self.now;
         }
@@ -443,7 +443,7 @@ impl World {
         self.note_hold_before(conn.pool, conn.server);
         self.note_silence((conn.pool, conn.server), false);
         let server = &mut self.pools[conn.pool].servers[conn.server];
-        let event = self.book.event();
+        let event = self.journal.event();
         let trouble = &mut server.trouble;
         if conn.is_established || conn.up.0 > 0 {
             trouble.lost = event;

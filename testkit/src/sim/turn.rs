@@ -31,7 +31,7 @@ impl World {
         }
         self.carry_out();
         self.check_rest(vacant);
-        if !self.book.unheard.is_empty() {
+        if !self.journal.unheard.is_empty() {
             self.check_unheard();
         }
     }
@@ -70,7 +70,7 @@ impl World {
         if model.trick == Trick::NoSocket && !self.is_calm {
             say!(self, "  no socket for it");
             model.trick = Trick::None;
-            model.trouble.unable = self.book.event();
+            model.trouble.unable = self.journal.event();
             model.trouble.unable_time = self.now;
             model.rough_until = model.rough_until.max(self.now.after(limits::BACKOFF_LAST_US));
             self.proxy.handle_closed(id, Closed::Own, self.now);
@@ -137,7 +137,7 @@ impl World {
             return;
         }
         let server = &mut model.servers[conn.server];
-        let event = self.book.event();
+        let event = self.journal.event();
         let trouble = &mut server.trouble;
         if is_unfit {
             trouble.lost = event;
@@ -175,14 +175,14 @@ impl World {
         if self.is_cut_off(&client) {
             self.summary.cut_off += 1;
             // Its last requests may not have been parsed, or were held and dropped.
-            self.book.retryable(client.number);
+            self.journal.retryable(client.number);
             return;
         }
         // Without memory for the next request, a client with replies off gets no error, nor
         // anything later.
         let is_tight = self.scene.tight_memory && client.talk.is_some();
         if is_tight && client.has_been_quiet {
-            self.book.retryable(client.number);
+            self.journal.retryable(client.number);
             return;
         }
         // A client that does not read its answers is not waited for without end.
@@ -256,7 +256,7 @@ impl World {
             }
             Event::ServerBack { .. } => {
                 entry.is_down = false;
-                entry.trouble.back = self.book.event();
+                entry.trouble.back = self.journal.event();
             }
             _ => {}
         }
@@ -308,7 +308,7 @@ impl World {
             let (taken, is_full) = take(&self.proxy, id, room, &mut conn.input);
             conn.is_full = is_full;
             if taken > 0 {
-                conn.take(taken, self.book.event());
+                conn.take(taken, self.journal.event());
                 self.check_hold(&conn, before, was_idle);
             }
             let conn = self.conns[id.index()].insert(conn);

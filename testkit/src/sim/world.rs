@@ -11,9 +11,9 @@ use proxy::plan::{Plan, PoolPlan, ServerPlan, Timeouts};
 use proxy::{ConnId, Proxy, Time};
 use shard::Distribution;
 
-use super::book::Book;
 use super::client::Client;
 use super::conn::Conn;
+use super::journal::Journal;
 use super::random::Random;
 use super::redis::{Handshakes, Model};
 use super::rings::{Rings, View};
@@ -36,7 +36,7 @@ pub struct World {
     pub conns: Vec<Option<Conn>>,
     /// Links that the proxy has closed and whose last bytes the server has not read yet.
     pub orphans: Vec<Conn>,
-    pub book: Book,
+    pub journal: Journal,
     pub summary: Summary,
     pub trace: bool,
     /// Steps since the start of the loop turn.
@@ -167,7 +167,7 @@ impl World {
                 server.redis = Some(Box::new(Model::new(pool.keys.len(), databases, !is_old)));
             }
         }
-        let book = Book::new(pools.iter().map(|pool| pool.keys.len()));
+        let journal = Journal::new(pools.iter().map(|pool| pool.keys.len()));
         let start = Time(1_000_000);
         let outliers = OutlierDetector::new(&plan);
         let counters = COUNTERS.with(|counters| *counters);
@@ -184,7 +184,7 @@ impl World {
             clients: Vec::new(),
             conns: Vec::new(),
             orphans: Vec::new(),
-            book,
+            journal,
             summary: Summary::default(),
             trace,
             turn_age: 0,
@@ -309,7 +309,7 @@ impl World {
         }
         let model = &self.pools[client.pool];
         let progress = |server: usize| model.servers[server].progress;
-        let last = match expect.key(&self.book) {
+        let last = match expect.key(&self.journal) {
             Some(key) if is_first && model.is_ordered() => {
                 model.owners(key, expect.arrived).map(progress).max()
             }

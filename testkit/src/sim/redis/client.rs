@@ -129,7 +129,7 @@ impl Asker<'_> {
         }
         self.one_of("DBSIZE", Kind::Size);
         // Its server has just forgotten the script.
-        let known = self.book.redis.scripts.get(&self.client.pool).cloned().unwrap_or_default();
+        let known = self.journal.redis.scripts.get(&self.client.pool).cloned().unwrap_or_default();
         if let Some(script) = known.last().copied() {
             let keys = vec![self.key() as u8];
             let wish = Wish { script: Some(script), ..Wish::new(Kind::Single, true, keys) };
@@ -166,7 +166,7 @@ impl Asker<'_> {
     fn change(&mut self) {
         let key = self.key() as u8;
         let wish = || Wish::new(Kind::Single, true, vec![key]);
-        let number = self.book.redis.wishes.len() as u32;
+        let number = self.journal.redis.wishes.len() as u32;
         match self.random.below(12) {
             0..4 => {
                 let value = self.value(number);
@@ -213,7 +213,7 @@ impl Asker<'_> {
 
     fn all(&mut self) {
         let keys = self.some_keys(120);
-        let number = self.book.redis.wishes.len() as u32;
+        let number = self.journal.redis.wishes.len() as u32;
         let values: Vec<Vec<u8>> = keys.iter().map(|_| self.value(number)).collect();
         self.paired("MSET", Wish::new(Kind::All, true, keys), &values);
     }
@@ -225,7 +225,7 @@ impl Asker<'_> {
             let first = keys[0];
             keys.iter_mut().for_each(|key| *key = first);
         }
-        let number = self.book.redis.wishes.len() as u32;
+        let number = self.journal.redis.wishes.len() as u32;
         match self.random.below(4) {
             0 => {
                 let values: Vec<Vec<u8>> = keys.iter().map(|_| self.value(number)).collect();
@@ -242,12 +242,12 @@ impl Asker<'_> {
 
     fn script(&mut self) {
         let pool = self.client.pool;
-        let number = self.book.redis.wishes.len() as u32;
-        let known = self.book.redis.scripts.get(&pool).cloned().unwrap_or_default();
+        let number = self.journal.redis.wishes.len() as u32;
+        let known = self.journal.redis.scripts.get(&pool).cloned().unwrap_or_default();
         match self.random.below(20) {
             0..4 => {
                 let text = format!("return {number}");
-                self.book.redis.scripts.entry(pool).or_default().push(number);
+                self.journal.redis.scripts.entry(pool).or_default().push(number);
                 let wish = Wish::new(Kind::Load, false, Vec::new());
                 self.broadcast(wish, &[b"SCRIPT", b"LOAD", text.as_bytes()]);
             }
@@ -298,7 +298,7 @@ impl Asker<'_> {
     fn broad(&mut self) {
         match self.random.below(5) {
             0..2 => {
-                let pattern = format!("w{}*", self.book.redis.wishes.len());
+                let pattern = format!("w{}*", self.journal.redis.wishes.len());
                 let wish = Wish::new(Kind::Keys, false, Vec::new());
                 self.broadcast(wish, &[b"KEYS", pattern.as_bytes()]);
             }
@@ -321,7 +321,7 @@ impl Asker<'_> {
     }
 
     pub fn scan_from(&mut self, cursor: &[u8], from: From, since: u64) {
-        let pattern = format!("w{}*", self.book.redis.wishes.len());
+        let pattern = format!("w{}*", self.journal.redis.wishes.len());
         let count = self.random.range(1, 12).to_string();
         let wish = Wish { from, since, ..Wish::new(Kind::Scan, false, Vec::new()) };
         self.broadcast(
@@ -389,7 +389,7 @@ impl Asker<'_> {
 
     /// Returns the keys of a request as they are sent, each with its number.
     fn key_texts(&self, keys: &[u8]) -> Vec<Vec<u8>> {
-        let wish = self.book.redis.wishes.len();
+        let wish = self.journal.redis.wishes.len();
         let text = |(at, key): (usize, &u8)| {
             format!("{}#{wish}.{at}", self.keys[usize::from(*key)].text).into_bytes()
         };
@@ -449,7 +449,7 @@ impl Asker<'_> {
         let (database, proto_version) = (talk.database, talk.proto_version);
         let (client, index) = (self.client.number, self.client.requests + 1);
         let pool = self.client.pool;
-        let number = self.book.redis.add(Wish {
+        let number = self.journal.redis.add(Wish {
             pool,
             client,
             index,

@@ -19,7 +19,7 @@ impl Judge<'_> {
     pub fn read_redis(&mut self, number: u32, input: &[u8]) -> Option<usize> {
         let expect = self.client.next_expect()?;
         let (arrived, quiet) = (expect.arrived, expect.is_quiet);
-        let wish = &self.book.redis.wishes[number as usize];
+        let wish = &self.journal.redis.wishes[number as usize];
         // The answer to HELLO already uses the version that it selects, if it can.
         let is_hello = matches!(wish.kind, Kind::Hello(_));
         let proto_version = if is_hello { 3 } else { wish.proto_version };
@@ -45,13 +45,13 @@ impl Judge<'_> {
         let expect = self.client.drop_expect();
         self.summary.replies += 1;
         self.summary.redis += 1;
-        self.book.redis.wishes[number as usize].told = self.book.now();
+        self.journal.redis.wishes[number as usize].told = self.journal.now();
         self.judge_redis(&expect, number, reply);
         Some(len)
     }
 
     fn wish(&self, number: u32) -> &Wish {
-        &self.book.redis.wishes[number as usize]
+        &self.journal.redis.wishes[number as usize]
     }
 
     fn judge_redis(&mut self, expect: &Expect, number: u32, reply: &[u8]) {
@@ -71,7 +71,7 @@ impl Judge<'_> {
             kind => {
                 self.summary.hits += 1;
                 self.fulfilled(expect, number, &kind, reply);
-                self.book.redis.wishes[number as usize].fulfilled = true;
+                self.journal.redis.wishes[number as usize].fulfilled = true;
             }
         }
     }
@@ -133,7 +133,7 @@ impl Judge<'_> {
                 let database = (!all).then_some(wish.database);
                 let pool = wish.pool;
                 let done = |server: &usize| {
-                    self.book.redis.has_flushed(pool, database, *server, expect.arrived)
+                    self.journal.redis.has_flushed(pool, database, *server, expect.arrived)
                 };
                 let count = self.pool.servers.len();
                 let members = (0..count).filter(done).fold(0, |bits, at| bits | 1 << at);
@@ -240,7 +240,7 @@ impl Judge<'_> {
         since: u64,
     ) -> impl Iterator<Item = &'a super::ledger::Said> {
         let conn_key = (wish.pool, wish.database, wish.proto_version);
-        let all = self.book.redis.said.iter().rev().take_while(move |said| said.at > since);
+        let all = self.journal.redis.said.iter().rev().take_while(move |said| said.at > since);
         all.filter(move |said| {
             said.what == what && (said.pool, said.database, said.proto_version) == conn_key
         })
@@ -324,13 +324,13 @@ impl Judge<'_> {
             return;
         }
         // The reply may contain one shard's error for what all of them did, or not.
-        let errors = self.book.redis.errors.iter().rev();
+        let errors = self.journal.redis.errors.iter().rev();
         let mut errors = errors.take_while(|said| said.0 > expect.arrived);
         if wish.keys.is_empty() && errors.any(|said| *said.1 == *said_line) {
             self.summary.errors += 1;
             return;
         }
-        let said_loose = self.book.redis.said.iter().rev();
+        let said_loose = self.journal.redis.said.iter().rev();
         let mut said_loose = said_loose.take_while(|said| said.at > expect.arrived);
         if wish.keys.is_empty() && said_loose.any(|said| *said.reply == *said_line) {
             return;
@@ -361,7 +361,7 @@ impl Judge<'_> {
 
     /// Records that nothing was done and the client was told so.
     fn forbid(&mut self, number: u32) {
-        let wish = &mut self.book.redis.wishes[number as usize];
+        let wish = &mut self.journal.redis.wishes[number as usize];
         if wish.writes && !matches!(wish.kind, Kind::Flush { .. } | Kind::Forget) {
             assert!(
                 !wish.is_executed(),
@@ -401,7 +401,7 @@ impl Judge<'_> {
             assert!(is_it, "{line:?}, but key {key} does not live there");
         }
         self.forbid(number);
-        self.book.redis.wishes[number as usize].forbidden = true;
+        self.journal.redis.wishes[number as usize].forbidden = true;
     }
 
     /// A script loaded through this proxy must exist, if its client has sent nothing since.
@@ -413,7 +413,7 @@ impl Judge<'_> {
         let was_known = loaded.fulfilled && loaded.told < wish.arrived && !loaded.is_inline;
         // A client that flushes the servers' scripts also clears the proxy's script cache.
         let forgets = |one: &&Wish| one.kind == Kind::Forget && one.pool == wish.pool;
-        let forgot = self.book.redis.wishes.iter().filter(forgets);
+        let forgot = self.journal.redis.wishes.iter().filter(forgets);
         let forgot = forgot.map(|one| if one.told == 0 { u64::MAX } else { one.told });
         let forgot = forgot.max().is_some_and(|at| at > loaded.arrived);
         // A client that leaves is not kept waiting, and a pool that was removed and added has an

@@ -128,17 +128,17 @@ impl Server {
         conn: &mut Conn,
         place: &mut Place<'_>,
     ) {
-        let event = place.book.event();
+        let event = place.journal.event();
         let mut reply = Vec::new();
         put_line(&mut reply, line);
         if let Some(number) = wish_of(words, place) {
             place.check_wish(number, conn);
-            let wish = &mut place.book.redis.wishes[number as usize];
+            let wish = &mut place.journal.redis.wishes[number as usize];
             wish.refusals.push((place.server, Rc::from(&reply[..])));
         } else if let Some(what) = loose_of(&words.name) {
             said(what, reply.clone(), event, conn, place);
         } else {
-            place.book.redis.errors.push((event, Rc::from(&reply[..])));
+            place.journal.redis.errors.push((event, Rc::from(&reply[..])));
             // A command without a number may have met it as well.
             self.trouble.any = event;
         }
@@ -168,9 +168,9 @@ impl Server {
         for (number, at, key) in keys {
             let mut reply = Vec::new();
             self.put_text(key, conn, &mut reply);
-            place.book.event();
+            place.journal.event();
             whole.extend_from_slice(&reply);
-            place.book.redis.done(number, at, Rc::from(reply));
+            place.journal.redis.done(number, at, Rc::from(reply));
         }
         debug_assert!(resp::value(&whole, proto_version).is_some());
         conn.output.extend_from_slice(&whole);
@@ -180,14 +180,14 @@ impl Server {
         assert!(words.count() % 2 == 1, "a key without its value");
         for (nth, (number, at, key)) in place.wishes(words, 1, 2, conn).into_iter().enumerate() {
             let value = words.at(2 + 2 * nth);
-            let meant = &place.book.redis.wishes[number as usize].values[at];
+            let meant = &place.journal.redis.wishes[number as usize].values[at];
             assert!(
                 value == meant,
                 "the value of another key of wish {number}, or of another wish"
             );
             self.put(key, conn, value.to_vec());
-            place.book.event();
-            place.book.redis.done(number, at, Rc::from(&b"+OK\r\n"[..]));
+            place.journal.event();
+            place.journal.redis.done(number, at, Rc::from(&b"+OK\r\n"[..]));
         }
         put_line(&mut conn.output, "+OK");
     }
@@ -201,10 +201,10 @@ impl Server {
             if matches!(words.name.as_str(), "DEL" | "UNLINK") {
                 *self.slot(key, conn) = None;
             }
-            place.book.event();
+            place.journal.event();
             let mut reply = Vec::new();
             put_number(&mut reply, i64::from(is_there));
-            place.book.redis.done(number, at, Rc::from(reply));
+            place.journal.redis.done(number, at, Rc::from(reply));
             sum += i64::from(is_there);
         }
         put_number(&mut conn.output, sum);
@@ -218,9 +218,9 @@ impl Server {
         let mut reply = Vec::new();
         put_array(&mut reply, keys.len());
         keys.iter().for_each(|key| put_bulk(&mut reply, key));
-        place.book.event();
+        place.journal.event();
         conn.output.extend_from_slice(&reply);
-        place.book.redis.done(number, place.server, Rc::from(reply));
+        place.journal.redis.done(number, place.server, Rc::from(reply));
     }
 
     fn keys_of(&self, conn: &Conn, place: &Place<'_>) -> Vec<Vec<u8>> {
@@ -245,13 +245,13 @@ impl Server {
         put_array(&mut conn.output, 2);
         put_bulk(&mut conn.output, next.to_string().as_bytes());
         conn.output.extend_from_slice(&tail);
-        let wish = &mut place.book.redis.wishes[number as usize];
+        let wish = &mut place.journal.redis.wishes[number as usize];
         wish.next = match is_end {
             true => From::After { server: place.server },
             false => From::At { server: place.server, cursor: next },
         };
-        place.book.event();
-        place.book.redis.done(number, place.server, Rc::from(tail));
+        place.journal.event();
+        place.journal.redis.done(number, place.server, Rc::from(tail));
     }
 
     /// Sends a reply without a number: any client with the same request and connection key may get
@@ -260,7 +260,7 @@ impl Server {
         let what = loose_of(&words.name).expect("the caller looked");
         let count = if what == Loose::Setting { 3 } else { 1 };
         assert_eq!(words.count(), count, "arguments of {}", words.name);
-        let event = place.book.event();
+        let event = place.journal.event();
         let own = place.random.next() >> 30;
         let mut reply = Vec::new();
         match what {
@@ -292,9 +292,9 @@ impl Server {
     fn flush_redis(&mut self, words: &Words<'_>, conn: &mut Conn, place: &mut Place<'_>) {
         assert_eq!(words.count(), 1, "{} has no arguments", words.name);
         let database = (words.name == "FLUSHDB").then_some(conn.database());
-        let event = place.book.event();
+        let event = place.journal.event();
         let own = database.map(|database| database as u32);
-        place.book.redis.flush(place.pool, own, place.server, event);
+        place.journal.redis.flush(place.pool, own, place.server, event);
         self.redis.as_mut().expect("it is Redis").wipe(database);
         put_line(&mut conn.output, "+OK");
     }
@@ -307,14 +307,14 @@ impl Server {
                 let number =
                     words.text(2).strip_prefix("return ").expect("a script of the model's");
                 let number: u32 = number.parse().expect("a number");
-                let wish = &place.book.redis.wishes[number as usize];
+                let wish = &place.journal.redis.wishes[number as usize];
                 assert_eq!((wish.pool, &wish.kind), (place.pool, &Kind::Load));
                 model.scripts.insert(number);
                 let mut reply = Vec::new();
                 put_bulk(&mut reply, &super::client::sha(number));
                 conn.output.extend_from_slice(&reply);
-                place.book.event();
-                place.book.redis.done(number, place.server, Rc::from(reply));
+                place.journal.event();
+                place.journal.redis.done(number, place.server, Rc::from(reply));
             }
             "EXISTS" => {
                 let number = mark_of_sha(words.text(3));
@@ -323,12 +323,12 @@ impl Server {
                 let reply = format!("*2\r\n:{}\r\n:0\r\n", u8::from(is_known)).into_bytes();
                 conn.output.extend_from_slice(&reply);
                 place.check_wish(number, conn);
-                place.book.event();
-                place.book.redis.done(number, place.server, Rc::from(reply));
+                place.journal.event();
+                place.journal.redis.done(number, place.server, Rc::from(reply));
             }
             "FLUSH" => {
                 model.scripts.clear();
-                place.book.event();
+                place.journal.event();
                 put_line(&mut conn.output, "+OK");
             }
             other => panic!("the proxy sends SCRIPT {other}"),
@@ -356,7 +356,7 @@ impl Place<'_> {
         let number_of: usize = key[1..3].parse().expect("a key begins with its number");
         assert_eq!(self.keys[number_of].text, key, "nobody has that key");
         self.check_wish(number, conn);
-        let wish = &self.book.redis.wishes[number as usize];
+        let wish = &self.journal.redis.wishes[number as usize];
         assert_eq!(wish.keys.get(at).copied(), Some(number_of as u8), "another key of the wish");
         self.check_way(number_of, wish.arrived);
         (number, at, number_of)
@@ -365,15 +365,15 @@ impl Place<'_> {
     /// Checks that the request may be executed now.
     fn check_wish(&mut self, number: u32, conn: &Conn) {
         let conn_key = (conn.database() as u32, conn.proto_version());
-        self.book.redis.check(number, self.pool, conn_key);
+        self.journal.redis.check(number, self.pool, conn_key);
         if self.is_live {
-            self.book.redis.in_order(number, self.server);
+            self.journal.redis.in_order(number, self.server);
         }
     }
 
     /// Checks that a scan continues at its position.
     fn check_scan(&self, number: u32, cursor: u64) {
-        let wish = &self.book.redis.wishes[number as usize];
+        let wish = &self.journal.redis.wishes[number as usize];
         match wish.from {
             From::Unknown => {}
             // After a change of the ring, the first or next server is unknown.
@@ -407,7 +407,7 @@ fn wish_of(words: &Words<'_>, place: &Place<'_>) -> Option<u32> {
         "SCRIPT" if words.at(1).eq_ignore_ascii_case(b"EXISTS") => Some(mark_of_sha(words.text(3))),
         "SCRIPT" if words.at(1).eq_ignore_ascii_case(b"LOAD") => {
             let number: u32 = words.text(2).strip_prefix("return ")?.parse().ok()?;
-            let wish = &place.book.redis.wishes[number as usize];
+            let wish = &place.journal.redis.wishes[number as usize];
             (wish.parts[place.server].executed == 0 && wish.told == 0).then_some(number)
         }
         "SCRIPT" => None,
@@ -439,10 +439,10 @@ fn said(what: Loose, reply: Vec<u8>, at: u64, conn: &Conn, place: &mut Place<'_>
         let conn_key = (wish.pool, wish.database, wish.proto_version);
         asks && conn_key == (pool, database, proto_version) && wish.arrived != 0
     };
-    let asked = place.book.redis.wishes.iter().rev().any(is_his);
+    let asked = place.journal.redis.wishes.iter().rev().any(is_his);
     assert!(asked, "nobody has asked for {what:?} in this database and version");
     let reply = Rc::from(reply);
-    place.book.redis.said.push(Said { at, pool, server, database, proto_version, what, reply });
+    place.journal.redis.said.push(Said { at, pool, server, database, proto_version, what, reply });
 }
 
 /// `w17*`

@@ -63,14 +63,14 @@ impl Server {
             wish = number;
             keys.push(key);
         }
-        let all = place.book.redis.wishes[wish as usize].keys.len();
+        let all = place.journal.redis.wishes[wish as usize].keys.len();
         assert_eq!(keys.len(), all, "a part of what must stay together");
-        place.book.event();
+        place.journal.event();
         let deed = Deed { name, wish, keys, rest: arguments[first + 1..].to_vec() };
         let mut reply = Vec::new();
         self.perform(&deed, conn, place, &mut reply);
         conn.output.extend_from_slice(&reply);
-        place.book.redis.done_whole(wish, place.server, Rc::from(reply));
+        place.journal.redis.done_whole(wish, place.server, Rc::from(reply));
     }
 
     fn perform(&mut self, deed: &Deed<'_>, conn: &Conn, place: &mut Place<'_>, out: &mut Vec<u8>) {
@@ -86,7 +86,7 @@ impl Server {
                 if is_free {
                     for (nth, key) in deed.keys.iter().enumerate() {
                         let value = deed.rest[2 * nth];
-                        let meant = &place.book.redis.wishes[deed.wish as usize].values[nth];
+                        let meant = &place.journal.redis.wishes[deed.wish as usize].values[nth];
                         assert!(value == meant, "the value of another key of wish {}", deed.wish);
                         self.put(*key, conn, value.to_vec());
                     }

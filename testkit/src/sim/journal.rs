@@ -103,7 +103,7 @@ pub struct Deletes {
 }
 
 #[derive(Default)]
-pub struct Book {
+pub struct Journal {
     events: u64,
     pub updates: Vec<Update>,
     pub injected: Vec<Injected>,
@@ -120,11 +120,11 @@ pub struct Book {
     pub deletes: Vec<Vec<Deletes>>,
 }
 
-impl Book {
+impl Journal {
     /// Makes an empty journal for pools with that many keys.
-    pub fn new(keys: impl Iterator<Item = usize>) -> Book {
+    pub fn new(keys: impl Iterator<Item = usize>) -> Journal {
         let none = |count| (0..count).map(|_| Deletes::default()).collect();
-        Book { deletes: keys.map(none).collect(), ..Book::default() }
+        Journal { deletes: keys.map(none).collect(), ..Journal::default() }
     }
 
     /// Counts an event and returns its number.
