@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use metrics::Book;
+use metrics::Registry;
 use proto::{Class, PROTOCOLS, Parsed, Resume};
 use proxy::limits::Limits;
 use proxy::plan::{MultiKey, OnFailure, Partial, Plan, PoolPlan, QuickAck, ServerPlan};
@@ -27,7 +27,7 @@ const POOL: u32 = 1;
 
 thread_local! {
     /// Reused by one scene after the other, since the memory of a registry is never freed.
-    static BOOK: Book = Book::private(1, ROWS);
+    static REGISTRY: Registry = Registry::private(1, ROWS);
 }
 /// Ids of a pool and a few servers, and the worker's own.
 const ROWS: usize = 8;
@@ -85,14 +85,14 @@ impl<'a> Scene<'a> {
     ) -> Scene<'a> {
         let mut dice = Dice::new(seed);
         let now = Time(dice.below(1000) as u64);
-        let book = BOOK.with(|book| *book);
-        book.clear();
+        let registry = REGISTRY.with(|registry| *registry);
+        registry.clear();
         let is_redis = dice.one_in(2);
         let plan = plan(is_redis, &mut dice);
         let replies = &replies[usize::from(is_redis)];
         Scene {
             is_redis,
-            proxy: Proxy::new(plan.clone(), seed, now, book.sheet(0)),
+            proxy: Proxy::new(plan.clone(), seed, now, registry.metrics(0)),
             plan,
             now,
             dice,

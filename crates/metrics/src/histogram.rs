@@ -11,7 +11,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::book::bump;
+use crate::registry::bump;
 
 /// log2 of the buckets in an octave.
 const GRAIN: u32 = 6;

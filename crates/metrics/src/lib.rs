@@ -1,16 +1,16 @@
 //! The tables of counters, and the shared memory that holds them.
 //!
 //! Three tables have one row for each counter; enums index them, and the reference docs are
-//! generated from them. A [`Book`] is memory that several processes share. Each process writes only
-//! its own [`Sheet`]; any process reads them all, and merging is adding.
+//! generated from them. A [`Registry`] is memory that several processes share. Each process writes
+//! only its own [`WorkerMetrics`]; any process reads them all, and merging is adding.
 //!
-//! `book.rs` has the layout of the memory; `histogram.rs` assigns times to buckets.
+//! `registry.rs` has the layout of the memory; `histogram.rs` assigns times to buckets.
 
-mod book;
 mod histogram;
+mod registry;
 
-pub use book::{Book, Counters, Process, Refused, Sheet};
 pub use histogram::{Histogram, Recorder};
+pub use registry::{Counters, Process, Refused, Registry, WorkerMetrics};
 
 /// One counter as operators see it.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ macro_rules! table {
             fn place(self) -> usize {
                 const NOW: usize = [$($enum::$now),*].len();
                 const _: () = assert!(NOW <= GAUGES);
-                const _: () = assert!(GAUGES - NOW + $enum::ALL.len() <= book::COUNTERS);
+                const _: () = assert!(GAUGES - NOW + $enum::ALL.len() <= registry::COUNTERS);
                 let at = self as usize;
                 if at < NOW { at } else { at + GAUGES - NOW }
             }
@@ -260,7 +260,7 @@ mod tests {
             assert!(row.help.ends_with('.'));
             assert_eq!(row.name.ends_with("_total"), row.kind == Kind::Total, "{}", row.name);
             assert_eq!(counter.place() < GAUGES, row.kind == Kind::Now);
-            assert!(counter.place() < book::COUNTERS && places.insert(counter.place()));
+            assert!(counter.place() < registry::COUNTERS && places.insert(counter.place()));
         }
     }
 }

@@ -49,7 +49,7 @@ pub mod users;
 
 use std::rc::Rc;
 
-use metrics::{Sheet, Worker};
+use metrics::{Worker, WorkerMetrics};
 use proto::{Ends, Session, Span};
 
 use batch::Batch;
@@ -210,12 +210,12 @@ pub struct Proxy {
 
 impl Proxy {
     /// Makes a data plane for `plan`. `seed` decides everything random: jitter, and the random
-    /// distribution. The data plane counts in `sheet`, where id 0 is its own.
-    pub fn new(plan: Plan, seed: u64, now: Time, sheet: Sheet) -> Proxy {
-        let pools = plan.pools.into_iter().map(|pool| Pool::new(pool, &sheet)).collect();
+    /// distribution. The data plane counts in `metrics`, where id 0 is its own.
+    pub fn new(plan: Plan, seed: u64, now: Time, metrics: WorkerMetrics) -> Proxy {
+        let pools = plan.pools.into_iter().map(|pool| Pool::new(pool, &metrics)).collect();
         let mut proxy = Proxy {
             links: Slab::new(Side::Link),
-            pipelines: Pipelines::new(pools, plan.memory_max, plan.limits, sheet, now),
+            pipelines: Pipelines::new(pools, plan.memory_max, plan.limits, metrics, now),
             timers: Timers::default(),
             random: Random::new(seed),
             turn: 1,

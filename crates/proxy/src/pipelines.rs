@@ -13,7 +13,7 @@ mod value;
 
 use std::collections::VecDeque;
 
-use metrics::{Counters, Pool as Counter, Sheet, Worker};
+use metrics::{Counters, Pool as Counter, Worker, WorkerMetrics};
 use proto::{Answer, Ask, Asked, Quiet, Refusal, Request};
 
 use crate::batch::Entry;
@@ -40,7 +40,7 @@ pub(crate) struct Pipelines {
     pub(crate) limits: Limits,
     pub(crate) actions: VecDeque<Action>,
     /// The metrics of this worker.
-    pub(crate) sheet: Sheet,
+    pub(crate) metrics: WorkerMetrics,
     /// This worker's own counters.
     pub(crate) worker: Counters<Worker>,
     pub(crate) started: Time,
@@ -56,7 +56,7 @@ impl Pipelines {
         pools: Vec<Pool>,
         memory_max: usize,
         limits: Limits,
-        sheet: Sheet,
+        metrics: WorkerMetrics,
         now: Time,
     ) -> Pipelines {
         Pipelines {
@@ -67,8 +67,8 @@ impl Pipelines {
             memory: Memory { held: 0, max: memory_max },
             limits,
             actions: VecDeque::new(),
-            sheet,
-            worker: sheet.counters(0),
+            metrics,
+            worker: metrics.counters(0),
             started: now,
             now,
             dirty: Vec::new(),
@@ -376,7 +376,7 @@ impl Pipelines {
             match self.requests[pending].question.gathers {
                 false => self.requests[pending].emit(pool.plan.partial, &mut client.out),
                 true => {
-                    let ours = (self.sheet, self.now.since(self.started));
+                    let ours = (self.metrics, self.now.since(self.started));
                     gather::gather(&mut self.requests[pending], pool, ours, &mut client.out);
                 }
             }

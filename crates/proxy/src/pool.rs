@@ -13,7 +13,7 @@
 //! While a server is down or ejected, no client's request reaches it: a probe finds out when it is
 //! back. A retired server gets nothing new; its outstanding requests are still answered.
 
-use metrics::{Counters, Latency, Recorder, Sheet};
+use metrics::{Counters, Latency, Recorder, WorkerMetrics};
 use proto::{Capabilities, ConnKey, Upstream};
 use shard::{Distribution, Node, Ring};
 
@@ -176,11 +176,11 @@ pub(crate) struct Now {
 }
 
 impl Pool {
-    pub(crate) fn new(plan: PoolPlan, sheet: &Sheet) -> Pool {
+    pub(crate) fn new(plan: PoolPlan, metrics: &WorkerMetrics) -> Pool {
         assert_ne!(plan.id, 0, "a plan is numbered before it is played");
         let conn_keys = ConnKeys::new(home(&plan));
         let server =
-            |one: &ServerPlan| Server::new(one.clone(), (1, plan.server_connections), sheet);
+            |one: &ServerPlan| Server::new(one.clone(), (1, plan.server_connections), metrics);
         let servers: Vec<Server> = plan.servers.iter().map(server).collect();
         let members = members(&servers);
         Pool {
@@ -195,9 +195,9 @@ impl Pool {
             refused_told: None,
             logins_due: None,
             logins_failed: 0,
-            counters: sheet.counters(plan.id),
-            reads: sheet.recorder(plan.id, Latency::Reads),
-            updates: sheet.recorder(plan.id, Latency::Updates),
+            counters: metrics.counters(plan.id),
+            reads: metrics.recorder(plan.id, Latency::Reads),
+            updates: metrics.recorder(plan.id, Latency::Updates),
             upstream: plan.protocol.upstream(),
             marked: false,
             plan,
@@ -333,7 +333,7 @@ impl Pool {
 
 impl Server {
     /// Makes a server. `links` holds the number of connection keys, and of links for each.
-    pub(crate) fn new(plan: ServerPlan, links: (usize, usize), sheet: &Sheet) -> Server {
+    pub(crate) fn new(plan: ServerPlan, links: (usize, usize), metrics: &WorkerMetrics) -> Server {
         assert_ne!(plan.id, 0, "a plan is numbered before it is played");
         Server {
             stage: Stage::Planned,
@@ -355,8 +355,8 @@ impl Server {
             unable_pause: limits::BACKOFF_FIRST_US,
             refused: Vec::new(),
             silence: Silence::default(),
-            counters: sheet.counters(plan.id),
-            latency: sheet.recorder(plan.id, Latency::REPLIES),
+            counters: metrics.counters(plan.id),
+            latency: metrics.recorder(plan.id, Latency::REPLIES),
             now: Now::default(),
             plan,
         }

@@ -23,7 +23,7 @@ fn silent() -> (Stage, ConnId) {
 impl Stage {
     #[track_caller]
     fn expect_count(&self, counter: Server, expected: u64) {
-        assert_eq!(self.book.total(S0, counter), expected, "{counter:?}");
+        assert_eq!(self.registry.total(S0, counter), expected, "{counter:?}");
     }
 }
 
@@ -231,7 +231,7 @@ fn the_server_is_silent_not_the_link() {
 #[test]
 fn what_another_worker_holds_is_greeted_before_it_is_sent_anything() {
     let (mut stage, link) = Stage::of_one();
-    let other = stage.book.sheet(1).counters::<Server>(S0);
+    let other = stage.registry.metrics(1).counters::<Server>(S0);
     let (client, retry) = (stage.client(), stage.client());
     // Bytes came just now: the other worker's trouble is not the server's.
     other.set(Server::HeldNow, 1);

@@ -671,7 +671,7 @@ fn limits_mean_all_workers_together_and_room_means_this_one() {
     ];
     for bound in bounds {
         let mut stage = Stage::of(&["s0"], bound);
-        let other = stage.book.sheet(1);
+        let other = stage.registry.metrics(1);
         other.counters::<Worker>(0).add(Worker::ClientsNow, 2);
         other.counters::<Pool>(POOL).add(Pool::ClientsNow, 2);
         let client = stage.client();
@@ -679,8 +679,8 @@ fn limits_mean_all_workers_together_and_room_means_this_one() {
         assert_eq!(refused, b"SERVER_ERROR too many client connections\r\n");
         stage.closes(client, Closed::Reset);
         assert!(stage.accept().is_ok(), "there is room again");
-        assert_eq!(stage.book.total(POOL, Pool::ClientsNow), 3);
-        assert_eq!(stage.book.total(POOL, Pool::ClientsRefused), 1);
+        assert_eq!(stage.registry.total(POOL, Pool::ClientsNow), 3);
+        assert_eq!(stage.registry.total(POOL, Pool::ClientsRefused), 1);
     }
 }
 
@@ -688,7 +688,7 @@ fn limits_mean_all_workers_together_and_room_means_this_one() {
 fn stats_are_of_all_workers_together() {
     use metrics::{Pool, Server};
     let (mut stage, link) = Stage::of_one();
-    let other = stage.book.sheet(1);
+    let other = stage.registry.metrics(1);
     other.counters::<Pool>(POOL).add(Pool::Requests, 40);
     other.counters::<Server>(S0).add(Server::PendingNow, 3);
     let client = stage.client();
@@ -716,9 +716,9 @@ fn times_are_measured_from_the_parse_to_the_release() {
     stage.says(link, "END\r\nSTORED\r\n");
     stage.passes(100);
     stage.says(link, "DELETED\r\n");
-    let book = stage.book;
+    let registry = stage.registry;
     let times = |id, which| {
-        let one = book.histogram(id, which);
+        let one = registry.histogram(id, which);
         (one.count(), one.min(), one.max())
     };
     assert_eq!(times(POOL, Latency::Reads), (1, 500, 500));
@@ -735,14 +735,14 @@ fn what_is_now_is_published_until_nothing_moves() {
     stage.says(client, "get x\r\n");
     stage.turn(link);
     stage.passes(SECOND / 10);
-    assert_eq!(stage.book.total(S0, Server::InflightNow), 1);
-    assert_eq!(stage.book.total(0, Worker::RequestsNow), 1);
+    assert_eq!(stage.registry.total(S0, Server::InflightNow), 1);
+    assert_eq!(stage.registry.total(0, Worker::RequestsNow), 1);
     stage.says(link, "END\r\n");
     assert_eq!(stage.turn(client), "END\r\n");
     stage.passes(SECOND / 10);
-    assert_eq!(stage.book.total(S0, Server::InflightNow), 0);
-    assert_eq!(stage.book.total(S0, Server::LinksNow), 1);
-    assert_eq!(stage.book.total(0, Worker::RequestsNow), 0);
+    assert_eq!(stage.registry.total(S0, Server::InflightNow), 0);
+    assert_eq!(stage.registry.total(S0, Server::LinksNow), 1);
+    assert_eq!(stage.registry.total(0, Worker::RequestsNow), 0);
     stage.passes(10 * SECOND);
     stage.end_turn();
     assert_eq!(stage.next_timeout(), None);

@@ -17,7 +17,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use metrics::{Book, Sheet};
+use metrics::{Registry, WorkerMetrics};
 
 /// The shared memory, as master and workers see it.
 #[derive(Clone)]
@@ -25,23 +25,23 @@ pub struct Scoreboard {
     memory: &'static [AtomicU64],
     slots: usize,
     ids: usize,
-    book: Book,
+    registry: Registry,
 }
 
 impl Scoreboard {
     /// Words of memory that a scoreboard needs for `slots` workers and `ids` pools and servers.
     pub fn words(slots: usize, ids: usize) -> usize {
-        book_start(slots, ids) + Book::words(slots + 1, ids)
+        registry_start(slots, ids) + Registry::words(slots + 1, ids)
     }
 
     /// Makes a scoreboard of memory that is all zero.
     pub fn create(memory: &'static [AtomicU64], slots: usize, ids: usize) -> Scoreboard {
         assert_eq!(memory.len(), Scoreboard::words(slots, ids), "the memory was made for it");
-        let book = Book::create(&memory[book_start(slots, ids)..], slots + 1, ids);
+        let registry = Registry::create(&memory[registry_start(slots, ids)..], slots + 1, ids);
         for (word, value) in [MAGIC, VERSION, slots as u64, ids as u64].into_iter().enumerate() {
             memory[word].store(value, Ordering::Relaxed);
         }
-        Scoreboard { memory, slots, ids, book }
+        Scoreboard { memory, slots, ids, registry }
     }
 
     /// A scoreboard that the master has made.
@@ -54,8 +54,9 @@ impl Scoreboard {
         if memory.len() != Scoreboard::words(slots, ids) {
             return Err("the shared memory is not as long as its header says".to_string());
         }
-        let book = Book::open(&memory[book_start(slots, ids)..]).map_err(|why| why.to_string())?;
-        Ok(Scoreboard { memory, slots, ids, book })
+        let registry =
+            Registry::open(&memory[registry_start(slots, ids)..]).map_err(|why| why.to_string())?;
+        Ok(Scoreboard { memory, slots, ids, registry })
     }
 
     /// Workers that there may be.
@@ -69,23 +70,23 @@ impl Scoreboard {
     }
 
     /// The counters: the master's own, then those of the workers' slots.
-    pub fn book(&self) -> &Book {
-        &self.book
+    pub fn registry(&self) -> &Registry {
+        &self.registry
     }
 
     /// What the master counts of what it decides.
-    pub fn master_sheet(&self) -> Sheet {
-        self.book.sheet(0)
+    pub fn master_metrics(&self) -> WorkerMetrics {
+        self.registry.metrics(0)
     }
 
     /// What the worker in a slot counts.
-    pub fn sheet(&self, slot: usize) -> Sheet {
-        self.book.sheet(1 + slot)
+    pub fn metrics(&self, slot: usize) -> WorkerMetrics {
+        self.registry.metrics(1 + slot)
     }
 
     /// So many slots have ever had a worker, and so many ids a pool or server.
     pub fn set_used(&self, slots: usize, ids: usize) {
-        self.book.set_used(1 + slots, ids);
+        self.registry.set_used(1 + slots, ids);
     }
 
     // What the master says.
@@ -140,7 +141,7 @@ impl Scoreboard {
         for word in [CLIENTS, WATCHING] {
             self.memory[line + word].store(0, Ordering::Release);
         }
-        self.book.clear_gauges(1 + slot);
+        self.registry.clear_gauges(1 + slot);
     }
 
     // What a worker says of itself.
@@ -233,8 +234,8 @@ fn health_start(slots: usize) -> usize {
     FIRST_SLOT + 2 * slots * LINE
 }
 
-/// Where the book begins: at a page, so that no writer's page is another's.
-fn book_start(slots: usize, ids: usize) -> usize {
+/// Where the registry begins: at a page, so that no writer's page is another's.
+fn registry_start(slots: usize, ids: usize) -> usize {
     (health_start(slots) + ids.div_ceil(64)).next_multiple_of(PAGE)
 }
 
@@ -306,9 +307,9 @@ mod tests {
                 let apart = at / LINE != other_at / LINE;
                 assert!(writer == other || apart, "{writer} and {other} at {at} and {other_at}");
             }
-            assert!(*at < book_start(5, 130), "the book begins behind the last of them");
+            assert!(*at < registry_start(5, 130), "the book begins behind the last of them");
         }
-        assert_eq!(book_start(5, 130) % PAGE, 0);
+        assert_eq!(registry_start(5, 130) % PAGE, 0);
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod tests;
 
 use std::marker::PhantomData;
 
-use metrics::{Book, Counter, Histogram, Latency, Metric, Pool, Server, Worker};
+use metrics::{Counter, Histogram, Latency, Metric, Pool, Registry, Server, Worker};
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 
 /// All counters, with the names of their owners.
@@ -114,44 +114,54 @@ pub const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999)];
 
 /// Reads the metrics registry. `health` returns the state of each server by its id.
-pub fn take(book: &Book, plan: &Plan, facts: Facts, health: &dyn Fn(u32) -> Health) -> Snapshot {
+pub fn take(
+    registry: &Registry,
+    plan: &Plan,
+    facts: Facts,
+    health: &dyn Fn(u32) -> Health,
+) -> Snapshot {
     let worker = |facts: &WorkerFacts| WorkerStats {
         facts: facts.clone(),
-        counts: Counts::of(|counter| book.value(1 + facts.slot, WHOLE_WORKER, counter)),
+        counts: Counts::of(|counter| registry.value(1 + facts.slot, WHOLE_WORKER, counter)),
     };
     Snapshot {
-        totals: Counts::total(book, WHOLE_WORKER),
+        totals: Counts::total(registry, WHOLE_WORKER),
         workers: facts.workers.iter().map(worker).collect(),
-        pools: plan.pools.iter().map(|pool| take_pool(book, pool, health)).collect(),
+        pools: plan.pools.iter().map(|pool| take_pool(registry, pool, health)).collect(),
         facts,
     }
 }
 
-fn take_pool(book: &Book, plan: &PoolPlan, health: &dyn Fn(u32) -> Health) -> PoolStats {
+fn take_pool(registry: &Registry, plan: &PoolPlan, health: &dyn Fn(u32) -> Health) -> PoolStats {
     let latencies = [Latency::Reads, Latency::Updates].iter().zip(metrics::LATENCIES);
-    let times =
-        |(which, row): (&Latency, &Metric)| Times::of(row.name, &book.histogram(plan.id, *which));
+    let times = |(which, row): (&Latency, &Metric)| {
+        Times::of(row.name, &registry.histogram(plan.id, *which))
+    };
     PoolStats {
         name: plan.name.clone(),
-        counts: Counts::total(book, plan.id),
+        counts: Counts::total(registry, plan.id),
         latencies: latencies.map(times).collect(),
-        servers: plan.servers.iter().map(|server| take_server(book, server, health)).collect(),
+        servers: plan.servers.iter().map(|server| take_server(registry, server, health)).collect(),
     }
 }
 
-fn take_server(book: &Book, plan: &ServerPlan, health: &dyn Fn(u32) -> Health) -> ServerStats {
+fn take_server(
+    registry: &Registry,
+    plan: &ServerPlan,
+    health: &dyn Fn(u32) -> Health,
+) -> ServerStats {
     let health = health(plan.id);
     let value = |counter| match (counter, health) {
         (Server::EjectedAt, Health::Ejected { since_us }) => since_us,
         (Server::EjectedAt, _) => 0,
-        _ => book.total(plan.id, counter),
+        _ => registry.total(plan.id, counter),
     };
     ServerStats {
         label: plan.label.clone(),
         name: plan.name.clone(),
         health,
         counts: Counts::of(value),
-        replies: Times::of("replies", &book.histogram(plan.id, Latency::REPLIES)),
+        replies: Times::of("replies", &registry.histogram(plan.id, Latency::REPLIES)),
     }
 }
 
@@ -160,8 +170,8 @@ impl<C: Counter> Counts<C> {
         Counts { values: C::ALL.iter().copied().map(value).collect(), table: PhantomData }
     }
 
-    fn total(book: &Book, id: u32) -> Counts<C> {
-        Counts::of(|counter| book.total(id, counter))
+    fn total(registry: &Registry, id: u32) -> Counts<C> {
+        Counts::of(|counter| registry.total(id, counter))
     }
 
     pub fn value(&self, counter: C) -> u64 {

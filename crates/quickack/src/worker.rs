@@ -65,9 +65,9 @@ fn serve(channel: OwnedFd) -> Result<(), String> {
         wakeups: master.wakeups.clone(),
         lock: master.lock.take(),
     };
-    let sheet = scoreboard.sheet(master.slot);
+    let metrics = scoreboard.metrics(master.slot);
     let install = first.install;
-    let mut service = Proxy::new(install.plan.clone(), seed(), Time(0), sheet);
+    let mut service = Proxy::new(install.plan.clone(), seed(), Time(0), metrics);
     master.epoch = first.epoch;
     let ended = Loop::controlled(&mut service, &mut master, shared, install, signals)
         .and_then(|mut looping| looping.run());

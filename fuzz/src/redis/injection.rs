@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use metrics::Book;
+use metrics::Registry;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 use proxy::{Action, ConnId, Proxy, Side, Slices, Time};
 
@@ -23,7 +23,7 @@ const POOL: u32 = 1;
 
 thread_local! {
     /// Reused by one scene after the other, since the memory of a registry is never freed.
-    static BOOK: Book = Book::private(1, 8);
+    static REGISTRY: Registry = Registry::private(1, 8);
 }
 
 /// Inputs that have broken proxies: line breaks wherever something is echoed, invalid counts and
@@ -108,8 +108,8 @@ struct Client {
 impl<'a> Scene<'a> {
     fn new(seed: u64, corpus: &'a [Vec<u8>]) -> Scene<'a> {
         let mut dice = Dice::new(seed);
-        let book = BOOK.with(|book| *book);
-        book.clear();
+        let registry = REGISTRY.with(|registry| *registry);
+        registry.clear();
         let servers = (0..1 + dice.below(3))
             .map(|number| ServerPlan::new(&format!("s{number}"), &format!("127.0.0.1:{number}"), 1))
             .collect();
@@ -121,7 +121,7 @@ impl<'a> Scene<'a> {
             pool.allow = vec!["flushall".to_string(), "flushdb".to_string()];
         }
         let now = Time(1_000_000);
-        let proxy = Proxy::new(Plan::new(vec![pool]), seed, now, book.sheet(0));
+        let proxy = Proxy::new(Plan::new(vec![pool]), seed, now, registry.metrics(0));
         let (clients, links) = (Vec::new(), HashMap::new());
         let mut scene = Scene { proxy, now, dice, corpus, clients, links, asked: 0 };
         (0..CANARIES).for_each(|_| scene.accept(Some(Vec::new())));

@@ -110,7 +110,7 @@ impl World {
         for pool in &self.pools {
             let Some(patience) = pool.plan.hold_after else { continue };
             for server in &pool.servers {
-                let counters = self.counters.sheet(0).counters(server.id);
+                let counters = self.counters.metrics(0).counters(server.id);
                 let is_held = counters.value(metrics::Server::HeldNow) == 1;
                 let silent = server.silence.since;
                 let may_be = silent.is_some_and(|since| self.now >= since.after(patience));

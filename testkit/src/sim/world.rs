@@ -23,7 +23,7 @@ use super::summary::Summary;
 
 pub struct World {
     pub proxy: Proxy,
-    pub counters: metrics::Book,
+    pub counters: metrics::Registry,
     pub outliers: OutlierDetector,
     /// Decisions on their way to the proxy.
     pub decisions: Vec<(Time, Decision)>,
@@ -173,7 +173,7 @@ impl World {
         let counters = COUNTERS.with(|counters| *counters);
         counters.clear();
         World {
-            proxy: Proxy::new(plan, random.next(), start, counters.sheet(0)),
+            proxy: Proxy::new(plan, random.next(), start, counters.metrics(0)),
             counters,
             outliers,
             decisions: Vec::new(),
@@ -343,7 +343,7 @@ impl World {
 
 thread_local! {
     /// Counters, reused by one run after the other, since the memory of a registry is never freed.
-    static COUNTERS: metrics::Book = metrics::Book::private(2, ROWS);
+    static COUNTERS: metrics::Registry = metrics::Registry::private(2, ROWS);
 }
 
 /// More than the pools and servers of any run.

@@ -1,7 +1,7 @@
 //! Quantiles are compared with an exact sort of the same times, and merging with adding.
 
 use super::*;
-use crate::{Book, Latency};
+use crate::{Latency, Registry};
 
 /// A random generator with a seed (SplitMix64).
 struct Random(u64);
@@ -75,17 +75,17 @@ fn merging_is_adding() {
         let mut random = Random(9);
         let mut times = || (0..500).map(|_| shape(&mut random)).collect::<Vec<u64>>();
         let (first, second) = (times(), times());
-        let book = Book::private(3, 2);
+        let registry = Registry::private(3, 2);
         for (slot, times) in [(0, &first), (2, &second)] {
-            let recorder = book.sheet(slot).recorder(1, Latency::Updates);
+            let recorder = registry.metrics(slot).recorder(1, Latency::Updates);
             times.iter().for_each(|time| recorder.record(*time));
         }
         let whole = recorded(&[first, second].concat());
-        assert_eq!(book.histogram(1, Latency::Updates), whole, "{name}");
-        assert_eq!(book.histogram(1, Latency::Reads), Histogram::default());
-        let mut sum = book.histogram_of(0, 1, Latency::Updates);
-        sum.add(&book.histogram_of(1, 1, Latency::Updates));
-        sum.add(&book.histogram_of(2, 1, Latency::Updates));
+        assert_eq!(registry.histogram(1, Latency::Updates), whole, "{name}");
+        assert_eq!(registry.histogram(1, Latency::Reads), Histogram::default());
+        let mut sum = registry.histogram_of(0, 1, Latency::Updates);
+        sum.add(&registry.histogram_of(1, 1, Latency::Updates));
+        sum.add(&registry.histogram_of(2, 1, Latency::Updates));
         assert_eq!(sum, whole);
         let shown: u64 = sum.buckets().map(|(_, count)| count).sum();
         assert_eq!(shown, 1_000);
@@ -124,8 +124,8 @@ fn the_mean_is_rounded_down_and_empty_buckets_are_not_shown() {
 }
 
 fn recorded(times: &[u64]) -> Histogram {
-    let book = Book::private(1, 1);
-    let recorder = book.sheet(0).recorder(0, Latency::Reads);
+    let registry = Registry::private(1, 1);
+    let recorder = registry.metrics(0).recorder(0, Latency::Reads);
     times.iter().for_each(|time| recorder.record(*time));
-    book.histogram(0, Latency::Reads)
+    registry.histogram(0, Latency::Reads)
 }

@@ -97,11 +97,11 @@ impl Proxy {
     /// Whether one client more is too many. Two of the limits hold for all workers together, and
     /// workers that accept at the same moment may exceed them by one client each.
     fn is_full(&self, pool: usize) -> bool {
-        let (sheet, plan) = (&self.pipelines.sheet, &self.pipelines.pools[pool].plan);
+        let (metrics, plan) = (&self.pipelines.metrics, &self.pipelines.pools[pool].plan);
         let within =
             |limit: usize, now: &dyn Fn() -> u64| limit == usize::MAX || now() < limit as u64;
         self.pipelines.clients.len() >= self.clients_room
-            || !within(self.clients_max, &|| sheet.total(0, Worker::ClientsNow))
-            || !within(plan.client_connections, &|| sheet.total(plan.id, Counter::ClientsNow))
+            || !within(self.clients_max, &|| metrics.total(0, Worker::ClientsNow))
+            || !within(plan.client_connections, &|| metrics.total(plan.id, Counter::ClientsNow))
     }
 }

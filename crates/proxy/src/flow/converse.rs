@@ -16,7 +16,7 @@ impl Proxy {
         let client = self.pipelines.clients.find_mut(id).expect("it has just asked");
         if client.session.id == 0 {
             self.named += 1;
-            client.session.id = self.named << WORKER_BITS | self.pipelines.sheet.slot() as u64;
+            client.session.id = self.named << WORKER_BITS | self.pipelines.metrics.slot() as u64;
         }
         let (protocol, pool) = (client.protocol, client.pool as usize);
         let before = client.session.clone();
@@ -29,7 +29,7 @@ impl Proxy {
         }
         let pool = &self.pipelines.pools[pool];
         let uptime = self.pipelines.now.since(self.pipelines.started);
-        let ours = View { pool, sheet: self.pipelines.sheet, uptime };
+        let ours = View { pool, metrics: self.pipelines.metrics, uptime };
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         let facts = Facts {
             ends: client.ends.as_deref(),

@@ -132,7 +132,7 @@ impl Proxy {
         if self.pipelines.now < server.silence.heard.after(patience) || bug!(SendToSilent) {
             return false;
         }
-        server.silence.suspect || self.pipelines.sheet.total(server.plan.id, Counter::HeldNow) > 0
+        server.silence.suspect || self.pipelines.metrics.total(server.plan.id, Counter::HeldNow) > 0
     }
 
     /// Checks whether a server has been silent for too long, or still is.

@@ -73,7 +73,7 @@ impl Proxy {
 
     fn add_pool(&mut self, plan: PoolPlan, now: Time) {
         let preconnect = plan.preconnect;
-        let pool = Pool::new(plan, &self.pipelines.sheet);
+        let pool = Pool::new(plan, &self.pipelines.metrics);
         let pools = &mut self.pipelines.pools;
         let at = match pools.iter().position(|one| one.stage == Stage::Vacant) {
             Some(at) => {
@@ -194,7 +194,7 @@ impl Proxy {
     fn add_server(&mut self, pool: usize, plan: ServerPlan) -> usize {
         let pool = &mut self.pipelines.pools[pool];
         let links = (pool.conn_keys.len(), pool.plan.server_connections);
-        let server = Server::new(plan, links, &self.pipelines.sheet);
+        let server = Server::new(plan, links, &self.pipelines.metrics);
         match pool.servers.iter().position(|one| one.stage == Stage::Vacant) {
             Some(place) => {
                 pool.servers[place] = server;

@@ -298,14 +298,15 @@ impl Proxy {
             Marks::None => {}
             Marks::Makes => {
                 let pending = entry.plan.id;
-                if !entry.marked && self.pipelines.sheet.total(pending, Counter::Marks) == 0 {
+                if !entry.marked && self.pipelines.metrics.total(pending, Counter::Marks) == 0 {
                     self.pipelines.actions.push_back(Action::Log(Event::Marked { pool: pending }));
                 }
                 entry.marked = true;
                 entry.counters.add(Counter::Marks, 1);
             }
             Marks::Shows => {
-                if !entry.marked && self.pipelines.sheet.total(entry.plan.id, Counter::Marks) > 0 {
+                if !entry.marked && self.pipelines.metrics.total(entry.plan.id, Counter::Marks) > 0
+                {
                     entry.marked = true;
                 }
                 let as_it_is = entry.marked || !entry.plan.merge_gets;

@@ -4,7 +4,7 @@
 //! memory are summed up a few times a second while anything changes, and once more afterwards. So
 //! the path of a request pays nothing for them.
 
-use metrics::{Book, Counter, Pool as PoolCounter, Server as ServerCounter, Worker};
+use metrics::{Counter, Pool as PoolCounter, Registry, Server as ServerCounter, Worker};
 use proto::{Answer, Request};
 
 use crate::id::ConnId;
@@ -84,19 +84,19 @@ impl Proxy {
 
     pub(super) fn answer_stats(&mut self, id: ConnId, request: &Request, head: &[u8]) {
         self.publish();
-        let book = self.pipelines.sheet.book();
+        let registry = self.pipelines.metrics.registry();
         let mut lines = vec![
             ("version".to_string(), env!("CARGO_PKG_VERSION").to_string()),
-            ("curr_connections".to_string(), book.total(0, Worker::ClientsNow).to_string()),
-            ("bytes_held".to_string(), book.total(0, Worker::HeldNow).to_string()),
+            ("curr_connections".to_string(), registry.total(0, Worker::ClientsNow).to_string()),
+            ("bytes_held".to_string(), registry.total(0, Worker::HeldNow).to_string()),
         ];
         for pool in self.pipelines.pools.iter().filter(|pool| pool.stage == Stage::Planned) {
-            totals::<PoolCounter>(&book, pool.plan.id, &word(&pool.plan.name), &mut lines);
+            totals::<PoolCounter>(&registry, pool.plan.id, &word(&pool.plan.name), &mut lines);
         }
         for view in self.servers() {
             let prefix = format!("{}.{}", word(view.pool), word(view.server));
             lines.push((format!("{prefix}.health"), view.health.to_string()));
-            totals::<ServerCounter>(&book, view.id, &prefix, &mut lines);
+            totals::<ServerCounter>(&registry, view.id, &prefix, &mut lines);
         }
         let mut answers: Vec<Answer<'_>> =
             lines.iter().map(|(name, value)| Answer::Stat(name, value)).collect();
@@ -106,10 +106,15 @@ impl Proxy {
 }
 
 /// Adds a line for each counter of an id, over all workers.
-fn totals<C: Counter>(book: &Book, id: u32, prefix: &str, lines: &mut Vec<(String, String)>) {
+fn totals<C: Counter>(
+    registry: &Registry,
+    id: u32,
+    prefix: &str,
+    lines: &mut Vec<(String, String)>,
+) {
     for counter in C::ALL {
         let name = format!("{prefix}.{}", counter.metric().name);
-        lines.push((name, book.total(id, *counter).to_string()));
+        lines.push((name, registry.total(id, *counter).to_string()));
     }
 }
 

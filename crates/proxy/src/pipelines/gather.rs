@@ -1,7 +1,7 @@
 //! Whole replies of several servers, from which one answer is made when the last has come: see ADR
 //! 17.
 
-use metrics::Sheet;
+use metrics::WorkerMetrics;
 use proto::Answer;
 
 use super::ours::View;
@@ -73,12 +73,12 @@ impl Pipelines {
 pub(super) fn gather(
     pending: &mut PendingRequest,
     pool: &mut Pool,
-    (sheet, uptime): (Sheet, u64),
+    (metrics, uptime): (WorkerMetrics, u64),
     out: &mut Outbox,
 ) {
     let words = out.copied();
     let start = words.len();
-    let is_good = pending.gather(&View { pool, sheet, uptime }, words);
+    let is_good = pending.gather(&View { pool, metrics, uptime }, words);
     let script_cache = &mut pool.script_cache;
     let asked = pending.question.asked();
     let learnt = pending.question.protocol.learn(&asked, &words[start..]).filter(|_| is_good);

@@ -1,6 +1,6 @@
 //! The proxy's own facts and counters, for the protocols that ask for them.
 
-use metrics::{Pool as Counter, Server as ServerCounter, Sheet, Worker};
+use metrics::{Pool as Counter, Server as ServerCounter, Worker, WorkerMetrics};
 use proto::{Facts, Ours, Process, Totals};
 
 use crate::pool::{Pool, Server, Stage};
@@ -8,14 +8,14 @@ use crate::pool::{Pool, Server, Stage};
 /// A pool, the counters of all workers, and the master's facts in the metrics registry.
 pub(crate) struct View<'a> {
     pub(crate) pool: &'a Pool,
-    pub(crate) sheet: Sheet,
+    pub(crate) metrics: WorkerMetrics,
     /// How long this worker has run, in microseconds.
     pub(crate) uptime: u64,
 }
 
 impl Ours for View<'_> {
     fn facts(&self) -> Facts<'_> {
-        let View { pool, sheet, uptime } = self;
+        let View { pool, metrics, uptime } = self;
         Facts {
             pool: &pool.plan.name,
             version: VERSION,
@@ -23,7 +23,7 @@ impl Ours for View<'_> {
             databases: pool.plan.databases,
             conn_key: pool.conn_keys.of(pool.conn_keys.home),
             servers: pool.planned(),
-            clients: sheet.total(pool.plan.id, Counter::ClientsNow),
+            clients: metrics.total(pool.plan.id, Counter::ClientsNow),
             uptime_s: uptime / 1_000_000,
             has_users: pool.plan.users.is_some(),
             // These belong to one client.
@@ -33,12 +33,12 @@ impl Ours for View<'_> {
     }
 
     fn totals(&self) -> Totals {
-        let View { pool, sheet, .. } = self;
-        let of_pool = |counter| sheet.total(pool.plan.id, counter);
+        let View { pool, metrics, .. } = self;
+        let of_pool = |counter| metrics.total(pool.plan.id, counter);
         let of_servers = |counter: ServerCounter| {
             // The id of a vacant place may belong to another server by now.
             let servers = pool.servers.iter().filter(|one| one.stage != Stage::Vacant);
-            let of_one = |one: &Server| sheet.total(one.plan.id, counter);
+            let of_one = |one: &Server| metrics.total(one.plan.id, counter);
             servers.map(of_one).fold(0, u64::wrapping_add)
         };
         Totals {
@@ -61,15 +61,15 @@ impl Ours for View<'_> {
     }
 
     fn process(&self) -> Process {
-        let told = self.sheet.book().process();
+        let told = self.metrics.registry().process();
         Process {
             pid: told.pid,
             uptime_s: told.told_s - told.started_s.min(told.told_s),
             time_s: told.told_s,
             workers: told.workers,
             clients_max: told.clients_max,
-            user_us: self.sheet.total(0, Worker::UserUs),
-            system_us: self.sheet.total(0, Worker::SystemUs),
+            user_us: self.metrics.total(0, Worker::UserUs),
+            system_us: self.metrics.total(0, Worker::SystemUs),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The server that is asked: by a key, by its index, or any.
 
-use metrics::Book;
+use metrics::Registry;
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn pool(servers: usize, set: impl FnOnce(&mut PoolPlan)) -> Pool {
     (plan.id, plan.distribution) = (1, Distribution::Modula);
     plan.servers.iter_mut().zip(2..).for_each(|(server, pending)| server.id = pending);
     set(&mut plan);
-    Pool::new(plan, &Book::private(1, 16).sheet(0))
+    Pool::new(plan, &Registry::private(1, 16).metrics(0))
 }
 
 #[test]

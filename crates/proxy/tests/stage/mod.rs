@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use metrics::Book;
+use metrics::Registry;
 use proto::PROTOCOLS;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 use proxy::{Action, Closed, ConnId, Event, Passed, Proxy, Report, Side, Slices, Time};
@@ -22,7 +22,7 @@ pub struct Stage {
     proxy: Proxy,
     now: Time,
     /// The metrics of this worker, slot 0, and of another.
-    pub book: Book,
+    pub registry: Registry,
     /// Links that were ordered and are not up, and their servers' places in the first plan.
     pub connects: Vec<(ConnId, usize)>,
     pub closed: Vec<ConnId>,
@@ -54,10 +54,10 @@ impl Stage {
         (plan.memory_max, plan.clients_max) = (1 << 20, 9);
         set(&mut plan);
         let now = Time(SECOND);
-        let book = Book::private(2, ROWS);
+        let registry = Registry::private(2, ROWS);
         let mut stage = Stage {
-            proxy: Proxy::new(plan.clone(), 1, now, book.sheet(0)),
-            book,
+            proxy: Proxy::new(plan.clone(), 1, now, registry.metrics(0)),
+            registry,
             now,
             connects: Vec::new(),
             closed: Vec::new(),

@@ -134,7 +134,7 @@ impl<'m> Loop<'m> {
             epoll::add(&looping.epoll, own, token(WAKEUP), flags)?;
         }
         looping.has_master = true;
-        looping.counters = Some(scoreboard.sheet(slot).counters(0));
+        looping.counters = Some(scoreboard.metrics(slot).counters(0));
         looping.connects.share(scoreboard.clone());
         let policy = match (mode, lock) {
             (AcceptMode::Gate, _) => Policy::Gate,

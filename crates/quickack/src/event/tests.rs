@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use metrics::Book;
+use metrics::Registry;
 use proxy::{Event, Proxy, Report};
 
 use super::*;
@@ -30,7 +30,7 @@ struct Controller {
     wake: OwnedFd,
     commands: Sender<Make>,
     told: Receiver<Told>,
-    book: Book,
+    registry: Registry,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -86,7 +86,7 @@ impl Controller {
     fn start(text: &str, listeners: Vec<Listener>, per_second: u64) -> Controller {
         let memory = sys::memory::shared("test", Scoreboard::words(1, 64)).unwrap();
         let scoreboard = Scoreboard::create(sys::memory::map(&memory).unwrap(), 1, 64);
-        let book = *scoreboard.book();
+        let registry = *scoreboard.registry();
         let (commands, take_commands) = channel();
         let (tell, told) = channel();
         let wake = sys::wakeup::new().unwrap();
@@ -95,7 +95,7 @@ impl Controller {
         let text = text.to_string();
         let thread =
             std::thread::spawn(move || run(scoreboard, script, &text, listeners, per_second));
-        let controller = Controller { wake, commands, told, book, thread: Some(thread) };
+        let controller = Controller { wake, commands, told, registry, thread: Some(thread) };
         assert!(matches!(controller.hear(), Told::Installed));
         controller
     }
@@ -110,7 +110,7 @@ impl Controller {
     }
 
     fn counted(&self, counter: Worker) -> u64 {
-        self.book.total(0, counter)
+        self.registry.total(0, counter)
     }
 
     /// Ends the loop; what it told and nobody heard.
@@ -137,7 +137,7 @@ fn run(
         lock: None,
     };
     let signals = Signals::new(&[]).unwrap();
-    let mut service = Proxy::new(install.plan.clone(), 1, Time(0), scoreboard.sheet(0));
+    let mut service = Proxy::new(install.plan.clone(), 1, Time(0), scoreboard.metrics(0));
     Loop::controlled(&mut service, &mut script, shared, install, signals).unwrap().run().unwrap();
 }
 
@@ -379,6 +379,6 @@ fn many_connects_keep_the_common_pace_and_all_are_made() {
     let waited = controller.counted(Worker::ConnectsWaited);
     assert!((15..LINKS as u64).contains(&waited), "{waited}");
     // The last waited for twice as long as a connect may take, and no server is to blame.
-    assert_eq!(controller.book.total(2, metrics::Server::ConnectFailed), 0);
+    assert_eq!(controller.registry.total(2, metrics::Server::ConnectFailed), 0);
     controller.end();
 }

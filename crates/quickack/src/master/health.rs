@@ -88,10 +88,10 @@ impl Master {
         };
         let changes: Vec<(u32, bool)> = decisions.iter().map(change).collect();
         self.scoreboard.set_ejected(&changes);
-        let sheet = self.scoreboard.master_sheet();
+        let metrics = self.scoreboard.master_metrics();
         for (server, ejected) in changes {
             let name = self.health.names.get(&server).map_or("a server", String::as_str);
-            let counters = sheet.counters(server);
+            let counters = metrics.counters(server);
             let (level, text) = if ejected {
                 counters.add(metrics::Server::Ejections, 1);
                 counters.set(metrics::Server::EjectedAt, Now::read().unix_us);
@@ -114,7 +114,7 @@ impl Master {
             };
         }
         let since_us =
-            self.scoreboard.master_sheet().counters(id).value(metrics::Server::EjectedAt);
+            self.scoreboard.master_metrics().counters(id).value(metrics::Server::EjectedAt);
         crate::stats::Health::Ejected { since_us }
     }
 

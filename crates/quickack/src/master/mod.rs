@@ -258,7 +258,7 @@ impl Master {
         // As memcached's own, a number that an `int` can hold.
         let descriptors = sys::process::descriptors_max().min(i32::MAX as usize);
         let room = descriptors.saturating_mul(process.worker_count());
-        self.scoreboard.book().tell_process(metrics::Process {
+        self.scoreboard.registry().tell_process(metrics::Process {
             pid: std::process::id().into(),
             started_s: unix_s - self.started.elapsed().as_secs().min(unix_s),
             told_s: unix_s,
@@ -383,7 +383,7 @@ impl Master {
         }
         let freed = self.ids.release(&in_use);
         for id in &freed {
-            self.scoreboard.book().clear_row(*id);
+            self.scoreboard.registry().clear_row(*id);
             self.health.forget_id(*id);
         }
         let still_out: Vec<(u32, bool)> = freed

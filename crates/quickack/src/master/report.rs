@@ -144,7 +144,9 @@ impl Master {
             epoch: self.running.epoch,
             workers: workers.collect(),
         };
-        stats::take(self.scoreboard.book(), &self.running.plan(), facts, &|id| self.health_of(id))
+        stats::take(self.scoreboard.registry(), &self.running.plan(), facts, &|id| {
+            self.health_of(id)
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::process::Command;
 
-use metrics::Sheet;
+use metrics::WorkerMetrics;
 use proxy::plan::ServerPlan;
 use serde_json::Value;
 use testkit::process::{Client, Process, free_address};
@@ -44,37 +44,37 @@ fn facts() -> Facts {
 /// Takes a snapshot of two workers, a pool with traffic, and a pool without.
 fn snapshot() -> Snapshot {
     // The first slot is the master's.
-    let (book, plan) = (Book::private(3, 8), plan());
-    fill(&book.sheet(1), &plan, 1);
-    fill(&book.sheet(2), &plan, 1000);
+    let (registry, plan) = (Registry::private(3, 8), plan());
+    fill(&registry.metrics(1), &plan, 1);
+    fill(&registry.metrics(2), &plan, 1000);
     let ejected = plan.pools[0].servers[1].id;
     let health = |id| match id == ejected {
         true => Health::Ejected { since_us: (SECOND - 90) * 1_000_000 },
         false => Health::Up,
     };
-    take(&book, &plan, facts(), &health)
+    take(&registry, &plan, facts(), &health)
 }
 
-fn fill(sheet: &Sheet, plan: &Plan, factor: u64) {
-    let worker = sheet.counters::<Worker>(WHOLE_WORKER);
+fn fill(metrics: &WorkerMetrics, plan: &Plan, factor: u64) {
+    let worker = metrics.counters::<Worker>(WHOLE_WORKER);
     worker.set(Worker::ClientsNow, 3 * factor);
     worker.add(Worker::Accepts, 5 * factor);
     worker.add(Worker::Turns, 100 * factor);
     let [pool, server] = [plan.pools[0].id, plan.pools[0].servers[0].id];
-    let counts = sheet.counters::<Pool>(pool);
+    let counts = metrics.counters::<Pool>(pool);
     counts.set(Pool::ClientsNow, 3 * factor);
     counts.add(Pool::Requests, 10 * factor);
     counts.add(Pool::KeysAsked, 9 * factor);
     counts.add(Pool::Hits, 8 * factor);
     counts.add(Pool::ClientsEnded, 2 * factor);
-    (1..=100).for_each(|time| sheet.recorder(pool, Latency::Reads).record(time * factor));
-    let counts = sheet.counters::<Server>(server);
+    (1..=100).for_each(|time| metrics.recorder(pool, Latency::Reads).record(time * factor));
+    let counts = metrics.counters::<Server>(server);
     counts.set(Server::LinksNow, 1);
     counts.add(Server::Messages, 7 * factor);
     counts.add(Server::LinkLost, 5);
     counts.add(Server::LinkEnded, 3);
-    sheet.recorder(server, Latency::REPLIES).record(40 * factor);
-    let ejected = sheet.counters::<Server>(plan.pools[0].servers[1].id);
+    metrics.recorder(server, Latency::REPLIES).record(40 * factor);
+    let ejected = metrics.counters::<Server>(plan.pools[0].servers[1].id);
     ejected.add(Server::Ejections, 1);
 }
 

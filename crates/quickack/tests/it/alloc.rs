@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use metrics::Book;
+use metrics::Registry;
 use proxy::plan::{Plan, PoolPlan, ServerPlan};
 use proxy::{Action, ConnId, Proxy, Side, Slices, Time};
 
@@ -25,9 +25,9 @@ impl Field {
         pool.merge_gets = merge_gets;
         let plan = Plan::new(vec![pool]);
         let row = plan.pools[0].id;
-        let sheet = Book::private(1, plan.rows()).sheet(0);
+        let metrics = Registry::private(1, plan.rows()).metrics(0);
         let now = Time(1);
-        let mut proxy = Proxy::new(plan, 7, now, sheet);
+        let mut proxy = Proxy::new(plan, 7, now, metrics);
         let clients: Vec<ConnId> =
             (0..10).map(|_| proxy.handle_accept(row, now).expect("there is room")).collect();
         Field { proxy, clients, link: None, block: Rc::new(vec![0; 16 * 1024]), now, redis }

@@ -52,7 +52,7 @@ pub struct Process {
 
 /// All counters of all processes. A clone refers to the same memory.
 #[derive(Clone, Copy)]
-pub struct Book {
+pub struct Registry {
     memory: &'static [AtomicU64],
     slots: usize,
     rows: usize,
@@ -71,8 +71,8 @@ pub enum Refused {
 
 /// One process's part of the registry: it writes its own slot and can read all of them.
 #[derive(Clone, Copy)]
-pub struct Sheet {
-    book: Book,
+pub struct WorkerMetrics {
+    registry: Registry,
     slot: usize,
 }
 
@@ -83,7 +83,7 @@ pub struct Counters<C> {
     table: PhantomData<C>,
 }
 
-impl Book {
+impl Registry {
     /// Returns the size in words of a registry with `slots` and `rows`. Its memory must begin at a
     /// page.
     pub fn words(slots: usize, rows: usize) -> usize {
@@ -91,19 +91,22 @@ impl Book {
     }
 
     /// Makes a registry of zeroed memory.
-    pub fn create(memory: &'static [AtomicU64], slots: usize, rows: usize) -> Book {
+    pub fn create(memory: &'static [AtomicU64], slots: usize, rows: usize) -> Registry {
         assert!(slots > 0 && rows > 0, "a book has at least one page");
-        assert!(memory.len() >= Book::words(slots, rows), "the memory is too short for the book");
+        assert!(
+            memory.len() >= Registry::words(slots, rows),
+            "the memory is too short for the book"
+        );
         assert!(is_aligned(memory), "a book begins at a cache line");
         let header = [MAGIC, LAYOUT, slots as u64, rows as u64, ROW as u64];
         memory.iter().zip(header).for_each(|(word, value)| word.store(value, Relaxed));
         memory[USED_SLOTS].store(slots as u64, Relaxed);
         memory[USED_ROWS].store(rows as u64, Relaxed);
-        Book { memory, slots, rows }
+        Registry { memory, slots, rows }
     }
 
     /// Opens a registry that another process has made.
-    pub fn open(memory: &'static [AtomicU64]) -> Result<Book, Refused> {
+    pub fn open(memory: &'static [AtomicU64]) -> Result<Registry, Refused> {
         let header: Vec<u64> =
             memory.iter().take(HEADER_WORDS).map(|word| word.load(Relaxed)).collect();
         let &[MAGIC, layout, slots, rows, row] = header.as_slice() else {
@@ -117,17 +120,17 @@ impl Book {
         if needed.is_none_or(|needed| needed > memory.len() as u64) || !is_aligned(memory) {
             return Err(Refused::Short);
         }
-        Ok(Book { memory, slots: slots as usize, rows: rows as usize })
+        Ok(Registry { memory, slots: slots as usize, rows: rows as usize })
     }
 
     /// Makes a registry for this process alone, for tests and tools. Its memory is never freed.
-    pub fn private(slots: usize, rows: usize) -> Book {
-        let words = Book::words(slots, rows);
+    pub fn private(slots: usize, rows: usize) -> Registry {
+        let words = Registry::words(slots, rows);
         let mut memory = Vec::new();
         memory.resize_with(words + LINE, || AtomicU64::new(0));
         let memory: &'static [AtomicU64] = Vec::leak(memory);
         let skip = memory.as_ptr().align_offset(LINE * 8).min(LINE);
-        Book::create(&memory[skip..skip + words], slots, rows)
+        Registry::create(&memory[skip..skip + words], slots, rows)
     }
 
     pub fn slots(&self) -> usize {
@@ -168,9 +171,9 @@ impl Book {
     }
 
     /// Returns the part that the process in `slot` writes. Only one process may use it.
-    pub fn sheet(&self, slot: usize) -> Sheet {
+    pub fn metrics(&self, slot: usize) -> WorkerMetrics {
         assert!(slot < self.slots, "slot {slot} of {}", self.slots);
-        Sheet { book: *self, slot }
+        WorkerMetrics { registry: *self, slot }
     }
 
     /// Returns a counter, summed over all slots.
@@ -241,29 +244,29 @@ impl Book {
     }
 }
 
-impl Sheet {
+impl WorkerMetrics {
     /// Returns the counters of a row. The row must be of the kind that the table describes.
     pub fn counters<C: Counter>(&self, row: u32) -> Counters<C> {
-        let words = self.book.row(self.slot, row).first_chunk();
+        let words = self.registry.row(self.slot, row).first_chunk();
         Counters { words: words.expect("a row has room for its counters"), table: PhantomData }
     }
 
     /// Returns a histogram of a row.
     pub fn recorder(&self, row: u32, which: Latency) -> Recorder {
-        self.book.recorder(self.slot, row, which)
+        self.registry.recorder(self.slot, row, which)
     }
 
     /// Returns a counter, summed over all slots.
     pub fn total<C: Counter>(&self, row: u32, counter: C) -> u64 {
-        self.book.total(row, counter)
+        self.registry.total(row, counter)
     }
 
     pub fn slot(&self) -> usize {
         self.slot
     }
 
-    pub fn book(&self) -> Book {
-        self.book
+    pub fn registry(&self) -> Registry {
+        self.registry
     }
 }
 
@@ -295,7 +298,7 @@ impl<C: Counter> Counters<C> {
 impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Refused::Foreign => write!(f, "this memory is no book of counters"),
+            Refused::Foreign => write!(f, "this memory is no registry of counters"),
             Refused::Layout { found, ours } => {
                 write!(f, "the counters are laid out as {found:x}, and this program as {ours:x}")
             }
