@@ -143,7 +143,7 @@ pub trait Protocol: Sync {
     );
 
     /// Answers a local command. This may change the client's session.
-    fn converse(
+    fn local(
         &self,
         _request: &Request,
         _head: &[u8],

@@ -123,7 +123,7 @@ pub enum Local {
     Barrier,
     /// Closes the connection when everything before it has been answered.
     Quit,
-    /// A local command of the protocol: [`crate::Protocol::converse`].
+    /// A local command of the protocol: [`crate::Protocol::local`].
     Own,
 }
 

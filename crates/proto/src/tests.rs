@@ -39,7 +39,7 @@ fn says(line: &str, facts: &Facts<'_>) -> (String, ConnKey) {
     let (request, head) = inline(line);
     let mut session = Session { conn_key: facts.conn_key, ..Session::default() };
     let mut out = Vec::new();
-    REDIS.converse(&request, head.as_bytes(), &mut session, facts, &mut out);
+    REDIS.local(&request, head.as_bytes(), &mut session, facts, &mut out);
     (String::from_utf8(out).expect("an answer of ours is text"), session.conn_key)
 }
 

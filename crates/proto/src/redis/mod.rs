@@ -6,7 +6,7 @@
 //!
 //! Answers: `reply.rs` reads a server's reply · `servers.rs` is the protocol of servers ·
 //! `scan.rs`, `gather.rs` and `script.rs` merge the replies of several servers, `info.rs` and
-//! `config.rs` their descriptions of themselves · `converse/` answers local commands, and
+//! `config.rs` their descriptions of themselves · `local/` answers local commands, and
 //! `answer.rs` writes errors · `words.rs` writes all of these in RESP.
 
 pub mod commands;
@@ -14,11 +14,11 @@ pub mod commands;
 mod answer;
 mod array;
 mod config;
-mod converse;
 mod gather;
 mod info;
 mod inline;
 mod keys;
+mod local;
 mod refusal;
 mod reply;
 mod request;
@@ -94,7 +94,7 @@ impl Protocol for Redis {
         _head: &[u8],
         capabilities: Option<Capabilities>,
     ) -> Adapted {
-        converse::adapt(request, capabilities)
+        local::adapt(request, capabilities)
     }
 
     fn write_head(&self, request: &Request, head: &[u8], _: &[Span], _: Ask, out: &mut Vec<u8>) {
@@ -127,7 +127,7 @@ impl Protocol for Redis {
         gather::gather(asked, parts, ours, out);
     }
 
-    fn converse(
+    fn local(
         &self,
         request: &Request,
         head: &[u8],
@@ -135,7 +135,7 @@ impl Protocol for Redis {
         facts: &Facts<'_>,
         out: &mut Vec<u8>,
     ) -> Turn {
-        converse::converse(request, head, session, facts, out)
+        local::local(request, head, session, facts, out)
     }
 
     fn tells_ends(&self, request: &Request) -> bool {
@@ -179,6 +179,6 @@ impl Protocol for Redis {
     }
 
     fn login<'a>(&self, request: &Request, head: &'a [u8], _body: &'a [u8]) -> Login<'a> {
-        converse::login(request, head)
+        local::login(request, head)
     }
 }

@@ -265,7 +265,7 @@ pub fn own_word(
         Class::Local(Local::NoKeys) => Answer::End,
         Class::Local(Local::Barrier) => Answer::Barrier,
         Class::Local(Local::Own) => {
-            return Some(protocol.converse(request, head, session, &FACTS, out));
+            return Some(protocol.local(request, head, session, &FACTS, out));
         }
         Class::Local(Local::Quit) => {
             protocol.answer(&asked, &Answer::Bye, out);

@@ -347,7 +347,7 @@ impl Proxy {
             Local::NoKeys => self.pipelines.answer(id, request, head, &Answer::End),
             Local::Barrier => self.pipelines.barrier(id, request, head),
             Local::Stats => self.answer_stats(id, request, head),
-            Local::Own => self.converse(id, request, head),
+            Local::Own => self.local(id, request, head),
             Local::Quit => {
                 self.pipelines.answer(id, request, head, &Answer::Bye);
                 if let Some(client) = self.pipelines.clients.find_mut(id) {

@@ -4,7 +4,7 @@
 //! `accept` lets a client in, `receive` cuts its bytes into requests, `body` collects long ones ·
 //! `route` finds the form in which a server can take a request · `ask` routes and enqueues it,
 //! `split` does so for keys that belong to several servers, `open` finds or opens the link ·
-//! `converse` lets the protocol answer local commands · `handshake` runs the handshake on a link ·
+//! `local` lets the protocol answer local commands · `handshake` runs the handshake on a link ·
 //! `pair` matches a server's bytes with requests, `pieces` handles replies that come in several
 //! reads · `again` sends a request once more after a retryable error · `fail` deals with dead links
 //! and deadlines, `health` with servers that are down or ejected, `hold` with silent ones ·
@@ -17,13 +17,13 @@ mod again;
 mod ask;
 mod body;
 mod check;
-mod converse;
 mod fail;
 mod handshake;
 mod health;
 mod hold;
 mod install;
 mod leave;
+mod local;
 mod login;
 mod open;
 mod pair;

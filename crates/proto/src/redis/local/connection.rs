@@ -21,7 +21,7 @@ const NO_DATABASE: &[u8] = b"ERR DB index is out of range";
 /// The user of every client that has not logged in.
 pub(super) const DEFAULT_USER: &[u8] = b"default";
 
-/// Classifies a whole request of a client that has to log in first. After a right login, `converse`
+/// Classifies a whole request of a client that has to log in first. After a right login, `local`
 /// answers the request and knows the user.
 pub(in crate::redis) fn login<'a>(request: &Request, head: &'a [u8]) -> Login<'a> {
     match (request.command, request.class) {

@@ -12,7 +12,7 @@ use crate::{Action, Proxy, Time, limits};
 
 impl Proxy {
     /// Answers a local command.
-    pub(super) fn converse(&mut self, id: ConnId, request: &Request, head: &[u8]) {
+    pub(super) fn local(&mut self, id: ConnId, request: &Request, head: &[u8]) {
         let client = self.pipelines.clients.find_mut(id).expect("it has just asked");
         if client.session.id == 0 {
             self.named += 1;
@@ -36,7 +36,7 @@ impl Proxy {
             age_s: self.pipelines.now.since(client.since) / 1_000_000,
             ..ours.facts()
         };
-        let turn = protocol.converse(request, head, &mut session, &facts, &mut words);
+        let turn = protocol.local(request, head, &mut session, &facts, &mut words);
         let is_muted = request.quiet == Quiet::Silent && session.muted != Muted::No;
         if session.muted == Muted::Now {
             session.muted = Muted::No;

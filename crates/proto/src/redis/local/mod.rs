@@ -34,7 +34,7 @@ struct Talk<'a> {
     out: &'a mut Vec<u8>,
 }
 
-pub(super) fn converse(
+pub(super) fn local(
     request: &Request,
     head: &[u8],
     session: &mut Session,

@@ -44,7 +44,7 @@ impl Talk<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::converse;
+    use super::super::local;
     use crate::{ConnKey, Facts, Parsed, Protocol, Resume, Session};
 
     const FACTS: Facts<'static> = Facts {
@@ -67,7 +67,7 @@ mod tests {
         let parsed = redis.parse_request(&head, &mut Resume::default(), &mut Vec::new());
         let Parsed::Complete(request) = parsed else { panic!("{line}: {parsed:?}") };
         let mut out = Vec::new();
-        converse(&request, &head, session, &FACTS, &mut out);
+        local(&request, &head, session, &FACTS, &mut out);
         String::from_utf8(out).expect("text")
     }
 
