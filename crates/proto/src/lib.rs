@@ -31,7 +31,7 @@ pub use message::{
     Resume, Retryable, Shown, Span,
 };
 pub use part::{Ours, Part, Process, Said, Totals};
-pub use session::{Credentials, Ends, Facts, Login, Muted, Profile, Session, Turn};
+pub use session::{Credentials, Ends, Facts, Login, Profile, ReplyMode, Session, Turn};
 
 /// Every protocol of clients.
 pub static PROTOCOLS: &[&dyn Protocol] = &[&memcached::Text, &memcached::Binary, &redis::Redis];

@@ -11,17 +11,17 @@ pub struct Session {
     /// Its number, which no other client of this proxy has. 0 until it is asked for.
     pub id: u64,
     pub conn_key: ConnKey,
-    pub muted: Muted,
+    pub reply_mode: ReplyMode,
     /// Its transaction was refused and is aborted. Every further request is refused until the
     /// client ends the transaction. A client that waits for that answer is closed.
-    pub void: bool,
+    pub aborted: bool,
     /// Settings that few connections make. Boxed, since idle connections are many.
     pub profile: Option<Box<Profile>>,
 }
 
 /// Whether a client wants answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Muted {
+pub enum ReplyMode {
     /// It wants answers.
     #[default]
     No,

@@ -28,7 +28,7 @@ pub(crate) struct Client {
     /// It has logged in. This stays, whatever becomes of the pool's users.
     pub(crate) logged_in: bool,
     /// Requests and wrong logins before a successful login.
-    pub(crate) strikes: u8,
+    pub(crate) failed_logins: u8,
     /// When it came to this worker.
     pub(crate) since: Time,
     /// The addresses of its connection, if they were ever asked for.
@@ -61,7 +61,7 @@ pub(crate) struct Client {
     /// It is not read until its outstanding requests or answers shrink.
     pub(crate) paused: bool,
     /// The driver has been ordered not to read it.
-    pub(crate) deaf: bool,
+    pub(crate) reading_stopped: bool,
     /// It is not read until nothing is outstanding: the next request may take another route.
     pub(crate) held_back: bool,
     /// It is not read until a link to this server of its pool is up, or has failed. The form and
@@ -157,7 +157,7 @@ impl Client {
             protocol,
             spoke: false,
             logged_in: false,
-            strikes: 0,
+            failed_logins: 0,
             since,
             ends: None,
             locating: false,
@@ -175,7 +175,7 @@ impl Client {
             expected: limits.client_outbox / UNKNOWN_ANSWERS,
             dirty: false,
             paused: false,
-            deaf: false,
+            reading_stopped: false,
             held_back: false,
             awaits: None,
             awaited: 0,
@@ -197,7 +197,7 @@ impl Client {
             pool: pool_id,
             protocol: place.filter(|_| self.spoke).map(|place| place as u8),
             logged_in: self.logged_in,
-            strikes: self.strikes,
+            failed_logins: self.failed_logins,
             session: self.session.clone(),
         }
     }
@@ -208,7 +208,7 @@ impl Client {
             self.protocol = proto::PROTOCOLS[usize::from(place)];
             self.spoke = true;
         }
-        (self.logged_in, self.strikes) = (client.logged_in, client.strikes);
+        (self.logged_in, self.failed_logins) = (client.logged_in, client.failed_logins);
         self.session = client.session;
     }
 

@@ -104,7 +104,7 @@ pub struct Passed {
     pub protocol: Option<u8>,
     pub logged_in: bool,
     /// Failed login attempts: requests and wrong logins before a successful login.
-    pub strikes: u8,
+    pub failed_logins: u8,
     /// The session settings that the client has chosen.
     pub session: Session,
 }

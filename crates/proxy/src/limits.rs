@@ -46,7 +46,7 @@ pub const REQUEST_HEAD_MAX: usize = 32 * 1024 * 1024;
 pub const LOGIN_LEN_MAX: usize = 2048;
 /// Failed logins of a client, which are wrong logins and other requests before a successful one.
 /// The last closes the client.
-pub const LOGIN_STRIKES_MAX: u8 = 5;
+pub const FAILED_LOGINS_MAX: u8 = 5;
 /// Requests of one client that wait for an answer; above it the client is not read.
 pub const PIPELINE_MAX: usize = 4096;
 /// Unsent answer bytes of one client; above it the client is not read.

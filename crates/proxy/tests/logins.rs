@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use metrics::Pool;
 use proto::Credentials;
-use proxy::limits::{LOGIN_LEN_MAX, LOGIN_STRIKES_MAX};
+use proxy::limits::{FAILED_LOGINS_MAX, LOGIN_LEN_MAX};
 use proxy::users::Users;
 use proxy::{Event, Passed, Report};
 
@@ -112,12 +112,12 @@ fn every_password_of_a_name_is_taken_and_noreply_does_not_silence_the_answer() {
 fn tries_are_counted_told_of_and_few() {
     let mut stage = guarded();
     let client = stage.client();
-    let wrong = "set x 0 0 6\r\nbob no\r\n".repeat(usize::from(LOGIN_STRIKES_MAX) + 3);
+    let wrong = "set x 0 0 6\r\nbob no\r\n".repeat(usize::from(FAILED_LOGINS_MAX) + 3);
     stage.says(client, &format!("{wrong}{ANNA}"));
-    assert_eq!(stage.received(client), FAILED.repeat(usize::from(LOGIN_STRIKES_MAX)));
+    assert_eq!(stage.received(client), FAILED.repeat(usize::from(FAILED_LOGINS_MAX)));
     assert_eq!(stage.closed, [client]);
     let failed = |stage: &Stage| stage.registry.metrics(0).total(POOL, Pool::LoginsFailed);
-    assert_eq!(failed(&stage), u64::from(LOGIN_STRIKES_MAX));
+    assert_eq!(failed(&stage), u64::from(FAILED_LOGINS_MAX));
     // Each failure is reported with its client. Their number is reported at most once a second, and
     // without another failure.
     let told = |stage: &Stage| {
@@ -134,11 +134,11 @@ fn tries_are_counted_told_of_and_few() {
     assert_eq!(stage.events.last(), Some(&Event::LoginFailed { pool: POOL, client: other }));
     assert_eq!(told(&stage), [1]);
     stage.passes(SECOND);
-    assert_eq!(told(&stage), [1, u64::from(LOGIN_STRIKES_MAX)]);
+    assert_eq!(told(&stage), [1, u64::from(FAILED_LOGINS_MAX)]);
     // A second without failures ends that: the next failure is reported at once.
     stage.passes(SECOND);
     stage.says(other, "set x 0 0 6\r\nbob no\r\n");
-    assert_eq!(told(&stage), [1, u64::from(LOGIN_STRIKES_MAX), 1]);
+    assert_eq!(told(&stage), [1, u64::from(FAILED_LOGINS_MAX), 1]);
     // A login resets the count.
     stage.says(other, &format!("{ANNA}{}", "nonsense\r\n".repeat(9)));
     assert!(stage.received(other).ends_with(&"ERROR\r\n".repeat(9)));
@@ -227,11 +227,11 @@ fn a_login_goes_with_its_client_to_another_worker() {
     assert_eq!(stage.received(known), "STORED\r\n");
     stage.says(stranger, "nonsense\r\n");
     assert_eq!(stage.received(stranger), FIRST);
-    let passed = |protocol, logged_in, strikes| Passed {
+    let passed = |protocol, logged_in, failed_logins| Passed {
         pool: POOL,
         protocol,
         logged_in,
-        strikes,
+        failed_logins,
         session: proto::Session::default(),
     };
     let all = [passed(Some(0), true, 0), passed(Some(0), false, 1), passed(None, false, 0)];
@@ -242,7 +242,7 @@ fn a_login_goes_with_its_client_to_another_worker() {
     stage.says(silent, "nonsense\r\n");
     assert_eq!(stage.received(silent), FIRST);
     // The count goes on, and a client that began in text stays with it.
-    let rest = usize::from(LOGIN_STRIKES_MAX) - 1;
+    let rest = usize::from(FAILED_LOGINS_MAX) - 1;
     stage.says(stranger, &"\u{80}\r\n".repeat(rest + 3));
     assert_eq!(stage.received(stranger), FIRST.repeat(rest));
     assert_eq!(stage.closed, [stranger]);

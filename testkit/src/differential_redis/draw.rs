@@ -64,7 +64,7 @@ impl Run<'_> {
         let row = self.row();
         let name = self.rows[row].name;
         if name == "client|reply" {
-            return self.muted(row, batch);
+            return self.reply_mode(row, batch);
         }
         if TRANSACTIONS.contains(&name) {
             self.transactions += usize::from(!self.settings.is_bare());
@@ -169,7 +169,7 @@ impl Run<'_> {
     }
 
     /// Adds a command whose answer is switched off, with the commands around it.
-    fn muted(&mut self, row: usize, batch: &mut Vec<Item>) {
+    fn reply_mode(&mut self, row: usize, batch: &mut Vec<Item>) {
         let set = row_of(&self.rows, "set");
         let say = |word: &str| ["CLIENT", "REPLY", word].iter().map(Word::new).collect();
         let skips = self.random.permille(500);
@@ -198,7 +198,7 @@ impl Run<'_> {
             item.expect = match name {
                 "multi" => Expect::ByName,
                 "discard" => Expect::Discarded,
-                _ => Expect::Void,
+                _ => Expect::Aborted,
             };
             batch.push(item);
         }

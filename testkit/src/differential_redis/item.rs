@@ -38,7 +38,7 @@ pub enum Expect {
     /// Refused, because a pattern may match any key.
     Pattern,
     /// Refused, because its transaction was refused, or because it ends that transaction.
-    Void,
+    Aborted,
     /// `+OK`: a transaction without effect is discarded.
     Discarded,
 }
@@ -96,7 +96,7 @@ impl Item {
                 let text = ours.error();
                 text.contains(" is not supported: ") || text.starts_with("ERR wrong number of ")
             }
-            Expect::Pattern | Expect::Void => ours.is_error(),
+            Expect::Pattern | Expect::Aborted => ours.is_error(),
             Expect::Discarded => *ours == Reply::Simple(b"OK".to_vec()),
         }
     }

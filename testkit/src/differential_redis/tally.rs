@@ -94,7 +94,7 @@ impl Tally {
 }
 
 fn is_refused(expect: Expect) -> bool {
-    matches!(expect, Expect::ByName | Expect::Void | Expect::Discarded)
+    matches!(expect, Expect::ByName | Expect::Aborted | Expect::Discarded)
 }
 
 impl fmt::Display for Tally {

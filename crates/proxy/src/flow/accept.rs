@@ -1,7 +1,7 @@
 //! Accept: a client comes through a listener, or from another worker.
 
 use metrics::{Pool as Counter, Worker};
-use proto::{Answer, Asked, Muted, Refusal, Request};
+use proto::{Answer, Asked, Refusal, ReplyMode, Request};
 
 use crate::client::Client;
 use crate::id::ConnId;
@@ -69,7 +69,7 @@ impl Proxy {
     /// Closes a client whose bytes can never become a request.
     pub(super) fn turn_off(&mut self, id: ConnId, bytes: &[u8], why: &'static str) -> usize {
         let client = self.pipelines.clients.find(id).expect("the caller found it");
-        let (pool, muted) = (client.pool as usize, client.session.muted);
+        let (pool, reply_mode) = (client.pool as usize, client.session.reply_mode);
         self.pipelines.pools[pool].counters.add(Counter::Refused, 1);
         let answer = match self.must_log_in(id) {
             true => Answer::LoginFirst,
@@ -77,7 +77,7 @@ impl Proxy {
         };
         if why.is_empty() {
             self.tell_refused(pool, FOREIGN);
-        } else if muted == Muted::No {
+        } else if reply_mode == ReplyMode::No {
             self.pipelines.answer(id, &Request::nobody(), bytes, &answer);
         }
         self.pipelines.leave(id);

@@ -41,7 +41,8 @@ impl Proxy {
     /// Whether a client's input waits although the client is read: the client waits, or has just
     /// waited, for the capabilities of a server.
     pub fn is_awaiting(&self, id: ConnId) -> bool {
-        let is_unread = |client: &Client| client.resumable || client.paused && !client.deaf;
+        let is_unread =
+            |client: &Client| client.resumable || client.paused && !client.reading_stopped;
         self.pipelines.clients.find(id).is_some_and(is_unread)
     }
 
@@ -74,7 +75,8 @@ impl Proxy {
         for (_, client) in self.pipelines.clients.iter() {
             let has_all = client.outstanding() == 0 && client.out.is_empty();
             let is_held_up = client.awaits.is_some() || client.locating || client.resumable;
-            let is_unread = (client.paused || client.deaf) && client.state == ClientState::Open;
+            let is_unread =
+                (client.paused || client.reading_stopped) && client.state == ClientState::Open;
             assert!(!(is_unread && has_all) || is_held_up, "a client is paused for nothing");
             if let Some(server) = client.awaits {
                 let server = &self.pipelines.pools[client.pool as usize].servers[server as usize];

@@ -2,7 +2,8 @@
 //! database. The protocol writes the answer and decides how the client goes on.
 
 use proto::{
-    Adapted, Answer, Class, ConnKey, Ends, Facts, Local, Muted, Ours, Quiet, Request, Session, Turn,
+    Adapted, Answer, Class, ConnKey, Ends, Facts, Local, Ours, Quiet, ReplyMode, Request, Session,
+    Turn,
 };
 
 use super::route::Route;
@@ -23,9 +24,9 @@ impl Proxy {
         let mut session = std::mem::take(&mut client.session);
         let mut words = std::mem::take(&mut self.scratch);
         words.clear();
-        if request.quiet == Quiet::Silent && session.muted == Muted::No {
+        if request.quiet == Quiet::Silent && session.reply_mode == ReplyMode::No {
             // The client turned off this one answer, unless the protocol now decides otherwise.
-            session.muted = Muted::Now;
+            session.reply_mode = ReplyMode::Now;
         }
         let pool = &self.pipelines.pools[pool];
         let uptime = self.pipelines.now.since(self.pipelines.started);
@@ -37,9 +38,9 @@ impl Proxy {
             ..ours.facts()
         };
         let turn = protocol.local(request, head, &mut session, &facts, &mut words);
-        let is_muted = request.quiet == Quiet::Silent && session.muted != Muted::No;
-        if session.muted == Muted::Now {
-            session.muted = Muted::No;
+        let is_silenced = request.quiet == Quiet::Silent && session.reply_mode != ReplyMode::No;
+        if session.reply_mode == ReplyMode::Now {
+            session.reply_mode = ReplyMode::No;
         }
         if turn == Turn::Leave
             && let Some(client) = self.pipelines.clients.find_mut(id)
@@ -50,7 +51,7 @@ impl Proxy {
         let is_taken = self.take_session(id, session, before);
         if !is_taken {
             self.pipelines.answer(id, &request, head, &Answer::Failed(TOO_MANY_CONN_KEYS));
-        } else if !is_muted {
+        } else if !is_silenced {
             self.pipelines.tell(id, &request, &words);
         }
         if words.capacity() <= limits::BUFFER_KEEP_MAX {

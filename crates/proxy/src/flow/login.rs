@@ -104,7 +104,7 @@ impl Proxy {
         let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         let pool = client.pool as usize;
         let counters = self.pipelines.pools[pool].counters;
-        let strike = match answer {
+        let failed = match answer {
             Answer::LoggedIn => {
                 self.note_login(id);
                 false
@@ -121,8 +121,8 @@ impl Proxy {
             _ => false,
         };
         let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
-        client.strikes += u8::from(strike);
-        let is_out = client.strikes >= limits::LOGIN_STRIKES_MAX;
+        client.failed_logins += u8::from(failed);
+        let is_out = client.failed_logins >= limits::FAILED_LOGINS_MAX;
         if *answer == Answer::LoginFailed {
             self.tell_failed(pool, id);
         }
@@ -137,7 +137,7 @@ impl Proxy {
 
     fn note_login(&mut self, id: ConnId) {
         let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
-        (client.logged_in, client.strikes) = (true, 0);
+        (client.logged_in, client.failed_logins) = (true, 0);
         self.pipelines.pools[client.pool as usize].counters.add(Counter::Logins, 1);
     }
 

@@ -1,7 +1,7 @@
 //! Receive: a client's bytes become requests.
 
 use metrics::Pool as Counter;
-use proto::{Answer, Class, Local, Marks, Muted, Parsed, Quiet, Refusal, Request, Resume};
+use proto::{Answer, Class, Local, Marks, Parsed, Quiet, Refusal, ReplyMode, Request, Resume};
 
 use super::remove::Removal;
 use super::route::Route;
@@ -25,15 +25,15 @@ const KEY_HELD: usize = 48;
 /// The client's reply mode and transaction state before one of its requests was read.
 #[derive(Clone, Copy)]
 struct Before {
-    muted: Muted,
-    is_void: bool,
+    reply_mode: ReplyMode,
+    is_aborted: bool,
 }
 
-const VOID: &str = "it belongs to a refused transaction, of which nothing is executed";
+const IN_ABORTED: &str = "it belongs to a refused transaction, of which nothing is executed";
 /// Silences a request of a client that has turned replies off.
 fn mute(client: &mut Client, request: &mut Request) {
-    if client.session.muted == Muted::Next && !bug!(SkipForEver) {
-        client.session.muted = Muted::No;
+    if client.session.reply_mode == ReplyMode::Next && !bug!(SkipForEver) {
+        client.session.reply_mode = ReplyMode::No;
     }
     if !bug!(IgnoreMute) {
         request.quiet = Quiet::Silent;
@@ -71,8 +71,8 @@ impl Proxy {
             client.is_late = false;
             match client.state {
                 State::Ending => self.pipelines.leave(id),
-                State::Open if client.deaf => {
-                    client.deaf = false;
+                State::Open if client.reading_stopped => {
+                    client.reading_stopped = false;
                     self.pipelines.actions.push_back(Action::Resume(id));
                 }
                 State::Open | State::Leaving => {}
@@ -83,8 +83,8 @@ impl Proxy {
     /// Stops reading a paused client once more than `most` bytes of its input wait.
     fn stop_reading(&mut self, id: ConnId, most: usize) {
         let Some(client) = self.pipelines.clients.find_mut(id) else { return };
-        if client.partial.len() > most && !client.deaf {
-            client.deaf = true;
+        if client.partial.len() > most && !client.reading_stopped {
+            client.reading_stopped = true;
             self.pipelines.actions.push_back(Action::Pause(id));
         }
         self.pipelines.spoke(id);
@@ -138,7 +138,12 @@ impl Proxy {
         if client.paused || small || (len <= most && self.pipelines.memory.has_room(len)) {
             return self.pipelines.spoke(id);
         }
-        if self.pipelines.clients.find(id).is_some_and(|client| client.session.muted == Muted::No) {
+        if self
+            .pipelines
+            .clients
+            .find(id)
+            .is_some_and(|client| client.session.reply_mode == ReplyMode::No)
+        {
             self.pipelines.say(id, &answer);
         }
         self.pipelines.leave(id);
@@ -185,7 +190,7 @@ impl Proxy {
             client.spoke = true;
             client.protocol = client.protocol.spoken(rest.bytes[0]);
         }
-        let muted = client.session.muted;
+        let reply_mode = client.session.reply_mode;
         let parsed = client.protocol.parse_request(rest.bytes, &mut client.resume, &mut self.keys);
         let mut request = match parsed {
             Parsed::Incomplete => return 0,
@@ -193,15 +198,15 @@ impl Proxy {
             Parsed::Complete(request) => request,
         };
         client.resume = Resume::default();
-        if muted != Muted::No {
+        if reply_mode != ReplyMode::No {
             mute(client, &mut request);
         }
-        let is_void = client.session.void;
+        let is_aborted = client.session.aborted;
         if matches!(request.class, Class::Refuse(Refusal::Unknown)) {
             self.adopt(id, &mut request, rest.bytes);
         }
-        if is_void && !matches!(request.class, Class::Local(_)) {
-            request.class = Class::Refuse(Refusal::ByName(VOID));
+        if is_aborted && !matches!(request.class, Class::Local(_)) {
+            request.class = Class::Refuse(Refusal::ByName(IN_ABORTED));
         }
         if let Some(used) = self.login(id, &request, rest.bytes) {
             return used;
@@ -212,7 +217,7 @@ impl Proxy {
         if request.quiet == Quiet::Sparing && rest.bytes.len() > request.head as usize {
             self.join(id, &mut request, rest.bytes);
         }
-        self.take_request((id, pool), request, rest, Before { muted, is_void }, now)
+        self.take_request((id, pool), request, rest, Before { reply_mode, is_aborted }, now)
     }
 
     /// Handles a request whose head is parsed; returns how many bytes it used.
@@ -229,12 +234,12 @@ impl Proxy {
         let tail = request.len() - u64::from(request.head);
         let text = &rest.bytes[..head];
         if let Some(answer) = self.refusal(pool, &request) {
-            return self.refuse_or_remove(id, &request, text, &answer, (before.muted, now));
+            return self.refuse_or_remove(id, &request, text, &answer, (before.reply_mode, now));
         }
         let route = self.route(id, &request, text, now);
         if let Some(route) = route
             && !matches!(route, Route::Go { .. } | Route::Spread)
-            && let Some(used) = self.put_off(id, &request, text, route, (before.muted, now))
+            && let Some(used) = self.put_off(id, &request, text, route, (before.reply_mode, now))
         {
             return used;
         }
@@ -242,7 +247,7 @@ impl Proxy {
             Ok(whole) if whole <= rest.bytes.len() => {
                 let data = Data::Flat(rest.part(head, whole));
                 self.admit(id, &request, text, data, route, now);
-                self.end_void(id, !before.is_void && whole == rest.bytes.len());
+                self.end_aborted(id, !before.is_aborted && whole == rest.bytes.len());
                 whole
             }
             _ => {
@@ -261,21 +266,21 @@ impl Proxy {
         request: &Request,
         head: &[u8],
         route: Route,
-        (muted, now): (Muted, Time),
+        (reply_mode, now): (ReplyMode, Time),
     ) -> Option<usize> {
         let used = match route {
             Route::Wait(server) => self.await_capabilities(id, server),
             Route::Locate => self.await_ends(id),
             Route::Refused(refusal) => {
                 let answer = Answer::Refused(refusal);
-                return Some(self.refuse_or_remove(id, request, head, &answer, (muted, now)));
+                return Some(self.refuse_or_remove(id, request, head, &answer, (reply_mode, now)));
             }
             Route::Fault(server, fault) if matches!(request.class, Class::Local(Local::Own)) => {
                 return Some(self.fail_unasked(id, request, head, (server, fault)));
             }
             _ => return None,
         };
-        Some(self.read_later(id, used, muted))
+        Some(self.read_later(id, used, reply_mode))
     }
 
     /// Refuses a request. If the reason is its data, the old value of its key may have to go.
@@ -286,14 +291,14 @@ impl Proxy {
         request: &Request,
         head: &[u8],
         answer: &Answer<'_>,
-        (muted, now): (Muted, Time),
+        (reply_mode, now): (ReplyMode, Time),
     ) -> usize {
         match self.remove(id, request, head, now) {
             Removal::Nothing => self.refuse_read(id, request, head, answer),
             Removal::Asked => head.len(),
             Removal::Waits(server) => {
                 let used = self.await_capabilities(id, server);
-                self.read_later(id, used, muted)
+                self.read_later(id, used, reply_mode)
             }
         }
     }
@@ -301,18 +306,18 @@ impl Proxy {
     /// Has a request read again, from the same state, when the proxy knows what the request depends
     /// on.
     #[cold]
-    fn read_later(&mut self, id: ConnId, used: usize, muted: Muted) -> usize {
+    fn read_later(&mut self, id: ConnId, used: usize, reply_mode: ReplyMode) -> usize {
         let client = self.pipelines.clients.find_mut(id).expect("it waits");
-        client.session.muted = muted;
+        client.session.reply_mode = reply_mode;
         used
     }
 
     /// Closes a client that waits for the answer to a request which aborted its transaction. Such a
     /// client never ends the transaction, and the next user of its connection would be refused for
     /// ever.
-    fn end_void(&mut self, id: ConnId, waits: bool) {
+    fn end_aborted(&mut self, id: ConnId, waits: bool) {
         let Some(client) = self.pipelines.clients.find_mut(id).filter(|_| waits) else { return };
-        if client.session.void {
+        if client.session.aborted {
             client.quits = true;
             self.pipelines.leave(id);
         }
@@ -455,7 +460,7 @@ impl Proxy {
         let Some(client) = self.pipelines.clients.find_mut(id) else { return };
         if client.state != State::Leaving && !client.paused && client.must_pause(&limits) {
             client.paused = true;
-            client.deaf = true;
+            client.reading_stopped = true;
             self.pipelines.pools[client.pool as usize].counters.add(Counter::Paused, 1);
             self.pipelines.actions.push_back(Action::Pause(id));
         }

@@ -124,7 +124,7 @@ impl Pipelines {
         client.held_back = true;
         if !client.paused {
             client.paused = true;
-            client.deaf = true;
+            client.reading_stopped = true;
             self.pools[client.pool as usize].counters.add(Counter::Paused, 1);
             self.actions.push_back(Action::Pause(id));
         }

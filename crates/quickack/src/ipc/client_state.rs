@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-use proto::{ConnKey, Muted, Profile, Session};
+use proto::{ConnKey, Profile, ReplyMode, Session};
 use proxy::Passed;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub struct ClientState {
     pub pool: u32,
     pub protocol: Option<u8>,
     pub logged_in: bool,
-    pub strikes: u8,
+    pub failed_logins: u8,
     /// The client's address by its PROXY header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<IpAddr>,
@@ -31,13 +31,13 @@ pub struct Said {
     id: u64,
     proto_version: u8,
     database: u32,
-    muted: Silence,
-    void: bool,
+    reply_mode: Silence,
+    aborted: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     profile: Option<Box<Names>>,
 }
 
-/// [`Muted`].
+/// [`ReplyMode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Silence {
@@ -60,46 +60,51 @@ struct Names {
 
 impl From<Passed> for ClientState {
     fn from(client: Passed) -> ClientState {
-        let Passed { pool, protocol, logged_in, strikes, session } = client;
+        let Passed { pool, protocol, logged_in, failed_logins, session } = client;
         let said = (session != Session::default()).then(|| Box::new(Said::from(session)));
-        ClientState { pool, protocol, logged_in, strikes, from: None, said }
+        ClientState { pool, protocol, logged_in, failed_logins, from: None, said }
     }
 }
 
 impl From<ClientState> for Passed {
     fn from(client: ClientState) -> Passed {
-        let ClientState { pool, protocol, logged_in, strikes, from: _, said } = client;
+        let ClientState { pool, protocol, logged_in, failed_logins, from: _, said } = client;
         let session = said.map_or_else(Session::default, |said| Session::from(*said));
-        Passed { pool, protocol, logged_in, strikes, session }
+        Passed { pool, protocol, logged_in, failed_logins, session }
     }
 }
 
 impl From<Session> for Said {
     fn from(session: Session) -> Said {
-        let Session { id, conn_key: ConnKey { proto_version, database }, muted, void, profile } =
-            session;
-        let muted = match muted {
-            Muted::No => Silence::No,
-            Muted::Next => Silence::Next,
-            Muted::Now => Silence::Now,
-            Muted::Yes => Silence::Yes,
+        let Session {
+            id,
+            conn_key: ConnKey { proto_version, database },
+            reply_mode,
+            aborted,
+            profile,
+        } = session;
+        let reply_mode = match reply_mode {
+            ReplyMode::No => Silence::No,
+            ReplyMode::Next => Silence::Next,
+            ReplyMode::Now => Silence::Now,
+            ReplyMode::Yes => Silence::Yes,
         };
         let profile = profile.map(|it| Box::new((*it).into()));
-        Said { id, proto_version, database, muted, void, profile }
+        Said { id, proto_version, database, reply_mode, aborted, profile }
     }
 }
 
 impl From<Said> for Session {
     fn from(said: Said) -> Session {
-        let Said { id, proto_version, database, muted, void, profile } = said;
-        let muted = match muted {
-            Silence::No => Muted::No,
-            Silence::Next => Muted::Next,
-            Silence::Now => Muted::Now,
-            Silence::Yes => Muted::Yes,
+        let Said { id, proto_version, database, reply_mode, aborted, profile } = said;
+        let reply_mode = match reply_mode {
+            Silence::No => ReplyMode::No,
+            Silence::Next => ReplyMode::Next,
+            Silence::Now => ReplyMode::Now,
+            Silence::Yes => ReplyMode::Yes,
         };
         let profile = profile.map(|names| Box::new((*names).into()));
-        Session { id, conn_key: ConnKey { proto_version, database }, muted, void, profile }
+        Session { id, conn_key: ConnKey { proto_version, database }, reply_mode, aborted, profile }
     }
 }
 
@@ -130,7 +135,7 @@ mod tests {
     }
 
     fn client(session: Session) -> Passed {
-        Passed { pool: 3, protocol: Some(2), logged_in: true, strikes: 1, session }
+        Passed { pool: 3, protocol: Some(2), logged_in: true, failed_logins: 1, session }
     }
 
     #[test]
@@ -144,9 +149,10 @@ mod tests {
             no_touch: false,
         };
         let conn_key = ConnKey { proto_version: 3, database: 9 };
-        for muted in [Muted::No, Muted::Next, Muted::Now, Muted::Yes] {
+        for reply_mode in [ReplyMode::No, ReplyMode::Next, ReplyMode::Now, ReplyMode::Yes] {
             let profile = Some(Box::new(profile.clone()));
-            let client = client(Session { id: u64::MAX, conn_key, muted, void: true, profile });
+            let client =
+                client(Session { id: u64::MAX, conn_key, reply_mode, aborted: true, profile });
             assert_eq!(travel(&client).0, client);
         }
         let silent = client(Session { conn_key, ..Session::default() });

@@ -3,7 +3,7 @@
 
 use crate::sim::ask::Asker;
 
-use super::client::{Muted, OK, PROTOCOL_ERROR};
+use super::client::{OK, PROTOCOL_ERROR, ReplyMode};
 use super::ledger::{Kind, Loose, Wish};
 use super::resp::{put_array, put_bulk};
 
@@ -37,7 +37,7 @@ impl Asker<'_> {
             8 => (Kind::Begins(b":"), &[b"COMMAND", b"COUNT"]),
             9 => (Kind::Loose(Loose::Info), &[b"INFO"]),
             10 => (Kind::Loose(Loose::Setting), &[b"CONFIG", b"GET", b"maxmemory"]),
-            _ if self.random.permille(200) && self.talk().muted == Muted::No => {
+            _ if self.random.permille(200) && self.talk().reply_mode == ReplyMode::No => {
                 return self.reset();
             }
             _ => (Kind::Begins(b"-ERR "), &[b"AUTH", b"no users here"]),
@@ -83,7 +83,7 @@ impl Asker<'_> {
             b"*x\r\n",
             b"GET \"unbalanced\r\n",
         ];
-        if self.talk().muted != Muted::No {
+        if self.talk().reply_mode != ReplyMode::No {
             return self.redis_local();
         }
         let before = self.client.unsent.len();

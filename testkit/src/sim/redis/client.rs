@@ -12,7 +12,7 @@ use super::resp::{put_array, put_bulk};
 pub struct Talk {
     pub database: u32,
     pub proto_version: u8,
-    pub muted: Muted,
+    pub reply_mode: ReplyMode,
     /// Its last request determines the meaning of the next ones, so it waits for the answer.
     pub waits: bool,
     /// Its scan: the cursor that it was given, the position behind it, and the event at which it
@@ -25,7 +25,7 @@ pub struct Talk {
 
 /// The reply mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Muted {
+pub enum ReplyMode {
     No,
     Yes,
     /// All answers but the next.
@@ -37,7 +37,7 @@ impl Talk {
         Talk {
             database: 0,
             proto_version: 2,
-            muted: Muted::No,
+            reply_mode: ReplyMode::No,
             waits: false,
             scan: None,
             found: Vec::new(),
@@ -119,7 +119,7 @@ impl Asker<'_> {
 
     /// Reads all keys of its database at once, and then each of them alone.
     pub fn read_all_redis(&mut self) {
-        if self.talk().muted != Muted::No {
+        if self.talk().reply_mode != ReplyMode::No {
             self.say_mute("ON");
         }
         let keys: Vec<u8> = (0..self.keys.len() as u8).collect();
@@ -354,7 +354,7 @@ impl Asker<'_> {
     fn write_handshake(&mut self) {
         let version = if self.random.permille(600) { 3 } else { 2 };
         // The session settings take effect when the request is answered.
-        if self.talk().muted != Muted::No {
+        if self.talk().reply_mode != ReplyMode::No {
             return;
         }
         let text = [b'0' + version];
@@ -363,9 +363,9 @@ impl Asker<'_> {
     }
 
     fn mute(&mut self) {
-        let word = match (self.talk().muted, self.random.below(4)) {
-            (Muted::No, 0) => "OFF",
-            (Muted::No, _) => "SKIP",
+        let word = match (self.talk().reply_mode, self.random.below(4)) {
+            (ReplyMode::No, 0) => "OFF",
+            (ReplyMode::No, _) => "SKIP",
             _ => "ON",
         };
         self.say_mute(word);
@@ -374,17 +374,17 @@ impl Asker<'_> {
     fn say_mute(&mut self, word: &str) {
         let talk = self.talk();
         let after = match word {
-            "ON" => Muted::No,
-            "OFF" => Muted::Yes,
-            _ => Muted::Next,
+            "ON" => ReplyMode::No,
+            "OFF" => ReplyMode::Yes,
+            _ => ReplyMode::Next,
         };
         // `ON` is always answered, the others never are.
-        talk.muted = if word == "ON" { Muted::No } else { Muted::Yes };
+        talk.reply_mode = if word == "ON" { ReplyMode::No } else { ReplyMode::Yes };
         self.plain(
             Wish::new(OK.into(), false, Vec::new()),
             &[b"CLIENT", b"REPLY", word.as_bytes()],
         );
-        self.talk().muted = after;
+        self.talk().reply_mode = after;
     }
 
     /// Returns the keys of a request as they are sent, each with its number.
@@ -442,9 +442,9 @@ impl Asker<'_> {
     /// Records the command just written as a request of this client.
     pub fn wish(&mut self, wish: Wish, before: usize, is_last: bool) {
         let talk = self.client.talk.as_mut().expect("it speaks Redis");
-        let quiet = talk.muted != Muted::No;
-        if talk.muted == Muted::Next {
-            talk.muted = Muted::No;
+        let quiet = talk.reply_mode != ReplyMode::No;
+        if talk.reply_mode == ReplyMode::Next {
+            talk.reply_mode = ReplyMode::No;
         }
         let (database, proto_version) = (talk.database, talk.proto_version);
         let (client, index) = (self.client.number, self.client.requests + 1);

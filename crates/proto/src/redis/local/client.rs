@@ -6,7 +6,7 @@ use super::super::commands::id;
 use super::super::words;
 use super::Talk;
 use super::connection::DEFAULT_USER;
-use crate::{Ends, Muted, Profile};
+use crate::{Ends, Profile, ReplyMode};
 
 const BAD_NAME: &[u8] = b"ERR Client names cannot contain spaces, newlines or special characters.";
 const SYNTAX: &[u8] = b"ERR syntax error";
@@ -102,13 +102,13 @@ impl Talk<'_> {
     pub(super) fn client_reply(&mut self, under: &[&[u8]]) {
         match under {
             [word] if word.eq_ignore_ascii_case(b"on") => {
-                self.session.muted = Muted::No;
+                self.session.reply_mode = ReplyMode::No;
                 self.ok();
             }
-            [word] if word.eq_ignore_ascii_case(b"off") => self.session.muted = Muted::Yes,
+            [word] if word.eq_ignore_ascii_case(b"off") => self.session.reply_mode = ReplyMode::Yes,
             [word] if word.eq_ignore_ascii_case(b"skip") => {
-                if self.session.muted != Muted::Yes {
-                    self.session.muted = Muted::Next;
+                if self.session.reply_mode != ReplyMode::Yes {
+                    self.session.reply_mode = ReplyMode::Next;
                 }
             }
             _ => self.error(&[SYNTAX]),

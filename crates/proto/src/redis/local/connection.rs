@@ -7,7 +7,7 @@ use super::super::servers::VALKEY;
 use super::super::{request, words};
 use super::{Talk, client};
 use crate::scan::decimal;
-use crate::{Class, Local, Login, Muted, Quiet, Request, Turn};
+use crate::{Class, Local, Login, Quiet, ReplyMode, Request, Turn};
 
 const NO_NUMBER: &[u8] = b"ERR Protocol version is not an integer or out of range";
 const NO_PROTOCOL: &[u8] = b"NOPROTO unsupported protocol version";
@@ -108,8 +108,8 @@ impl Talk<'_> {
     fn reset(&mut self) {
         let profile = self.session.profile.take();
         self.session.conn_key = self.facts.conn_key;
-        self.session.muted = Muted::No;
-        self.session.void = false;
+        self.session.reply_mode = ReplyMode::No;
+        self.session.aborted = false;
         if let Some(old) = profile {
             let library = (old.library, old.library_version);
             if library != (Vec::new(), Vec::new()) {

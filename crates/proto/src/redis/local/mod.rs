@@ -52,7 +52,7 @@ impl Talk<'_> {
         // The arguments behind the name, and those behind the name of a subcommand.
         let rest = arguments.get(1..).unwrap_or_default();
         let under = arguments.get(2..).unwrap_or_default();
-        if self.is_void(command) {
+        if self.is_aborted(command) {
             return Turn::Stay;
         }
         match command {

@@ -11,7 +11,7 @@ use super::Talk;
 /// Commands that are answered even in a refused transaction.
 const ANSWERED: &[u16] =
     &[id::MULTI, id::EXEC, id::DISCARD, id::RESET, id::QUIT, id::HELLO, id::AUTH];
-const VOID: &[u8] =
+const IN_ABORTED: &[u8] =
     b"' is not supported: it belongs to a refused transaction, of which nothing is \
     executed";
 const NO_MULTI: &[u8] = b"ERR 'multi' is not supported: it would bind a server connection to one \
@@ -20,8 +20,8 @@ const ABORTED: &[u8] = b"EXECABORT Transaction discarded because of previous err
 
 impl Talk<'_> {
     pub(super) fn transaction(&mut self, command: u16) {
-        let was_void = std::mem::replace(&mut self.session.void, command == id::MULTI);
-        match (command, was_void) {
+        let was_aborted = std::mem::replace(&mut self.session.aborted, command == id::MULTI);
+        match (command, was_aborted) {
             (id::MULTI, _) => self.error(&[NO_MULTI]),
             (id::EXEC, true) => self.error(&[ABORTED]),
             (id::EXEC, false) => self.error(&[b"ERR EXEC without MULTI"]),
@@ -32,13 +32,13 @@ impl Talk<'_> {
 
     /// Whether a command is refused because it belongs to a refused transaction. A server would
     /// have queued and discarded it.
-    pub(super) fn is_void(&mut self, command: u16) -> bool {
-        let is_void = self.session.void && !ANSWERED.contains(&command);
-        if is_void {
+    pub(super) fn is_aborted(&mut self, command: u16) -> bool {
+        let is_aborted = self.session.aborted && !ANSWERED.contains(&command);
+        if is_aborted {
             let name = commands::rows()[usize::from(command)].name.replace('|', " ");
-            self.error(&[b"ERR '", name.as_bytes(), VOID]);
+            self.error(&[b"ERR '", name.as_bytes(), IN_ABORTED]);
         }
-        is_void
+        is_aborted
     }
 }
 
@@ -78,17 +78,17 @@ mod tests {
         {
             let mut session = Session { conn_key: FACTS.conn_key, ..Session::default() };
             assert!(said(&mut session, "multi").starts_with("-ERR 'multi' is not supported"));
-            assert!(session.void);
+            assert!(session.aborted);
             assert!(said(&mut session, "select 5").starts_with("-ERR 'select' is not supported"));
             assert!(said(&mut session, "client setname x").starts_with("-ERR 'client setname'"));
             assert_eq!((session.conn_key, &session.profile), (FACTS.conn_key, &None));
             assert!(said(&mut session, end).starts_with(words), "{end}");
-            assert!(!session.void, "{end}");
+            assert!(!session.aborted, "{end}");
             assert_eq!(said(&mut session, "select 5"), "+OK\r\n");
         }
         let mut session = Session::default();
         assert_eq!(said(&mut session, "exec"), "-ERR EXEC without MULTI\r\n");
         assert_eq!(said(&mut session, "discard"), "-ERR DISCARD without MULTI\r\n");
-        assert!(!session.void);
+        assert!(!session.aborted);
     }
 }
