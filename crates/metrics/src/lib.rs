@@ -135,7 +135,7 @@ table! {
         Logins "logins_total" "Successful logins.",
         LoginsFailed "logins_failed_total" "Logins with a wrong name or password.",
         Failed "requests_failed_total" "Requests that failed with a fault of errors.md.",
-        Abandoned "requests_abandoned_total" "Answers discarded because their client had left.",
+        Cancelled "requests_cancelled_total" "Answers discarded because their client had left.",
         CutOff "clients_cut_off_total"
             "Clients closed in the middle of a value because its server was lost.",
         Marks "requests_marking_total" "Requests that ask for stale or win marks, or leave them.",

@@ -224,7 +224,7 @@ impl Client {
 
     /// Whether it has left while nothing could be sent: its requests are dropped.
     pub(crate) fn gave_up(&self) -> bool {
-        self.has_left && self.is_late && !bug!(KeepAbandoned)
+        self.has_left && self.is_late && !bug!(KeepCancelled)
     }
 
     /// Whether its request is dropped: it has given up, and had waited for an answer.

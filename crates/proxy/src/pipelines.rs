@@ -105,7 +105,7 @@ impl Pipelines {
         client.tail = pending;
         client.depth += 1;
         if client.has_left && request.quiet == Quiet::Loud {
-            self.abandon(id);
+            self.cancel(id);
         }
         pending
     }

@@ -42,7 +42,7 @@ pub(crate) struct PendingRequest {
     pub(crate) writes: bool,
     /// Its client waited for the answer and has left without a `quit`. The client may send it
     /// again.
-    pub(crate) abandoned: bool,
+    pub(crate) cancelled: bool,
     /// A part of it was sent once more; that happens only once.
     pub(crate) asked_again: bool,
     /// The number of keys or servers that have not answered.
@@ -352,7 +352,7 @@ impl PendingRequests {
         pending.next = NONE;
         pending.question.set(protocol, (request, head), spares);
         pending.writes = false;
-        pending.abandoned = false;
+        pending.cancelled = false;
         pending.asked_again = false;
         pending.left = 0;
         id
@@ -445,7 +445,7 @@ impl PendingRequest {
             since: UNTIMED,
             question,
             writes: false,
-            abandoned: false,
+            cancelled: false,
             asked_again: false,
             left: 0,
             error: Vec::new(),

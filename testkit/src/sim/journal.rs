@@ -232,7 +232,7 @@ impl Journal {
     }
 
     /// Records that the client of these updates has left and no longer waits for their answers.
-    pub fn abandon(&mut self, updates: impl Iterator<Item = u32>, now: Time) {
+    pub fn cancel(&mut self, updates: impl Iterator<Item = u32>, now: Time) {
         let event = self.event();
         for number in updates {
             let update = &mut self.updates[number as usize];

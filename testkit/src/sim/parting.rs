@@ -19,7 +19,7 @@ impl World {
         client.unsent.clear();
         // Only the proxy knows since when input has waited without being parsed.
         if !client.is_leaving && !self.proxy.is_awaiting(id) {
-            self.journal.abandon(client.awaited(), self.now);
+            self.journal.cancel(client.awaited(), self.now);
         }
         self.proxy.handle_closed(id, Closed::Eof, self.now);
     }
@@ -57,7 +57,7 @@ impl World {
         say!(self, "client {} resets", client.number);
         // Only the proxy knows since when input has waited without being parsed.
         if !client.is_leaving && !self.proxy.is_awaiting(id) {
-            self.journal.abandon(client.awaited(), self.now);
+            self.journal.cancel(client.awaited(), self.now);
         }
         if client.has_sent_whole() {
             self.note_unheard(&client);

@@ -16,7 +16,7 @@ use super::random::Random;
 use super::redis::{Handshakes, Model};
 use super::rings::Rings;
 use super::scene::Key;
-use super::silence::{Silence, check_abandoned};
+use super::silence::{Silence, check_cancelled};
 
 pub struct Server {
     pub id: u32,
@@ -264,7 +264,7 @@ impl Server {
         let at = (place.pool, place.server, Some(key));
         let event = place.journal.execute(id, kind, at, place.is_live);
         place.check_update(id, key);
-        check_abandoned(place, id, &self.silence, conn);
+        check_cancelled(place, id, &self.silence, conn);
         event
     }
 

@@ -131,7 +131,7 @@ impl World {
 }
 
 /// Checks that requests whose clients had left before the server woke are not executed.
-pub fn check_abandoned(place: &Place<'_>, number: u64, silence: &Silence, conn: &mut Conn) {
+pub fn check_cancelled(place: &Place<'_>, number: u64, silence: &Silence, conn: &mut Conn) {
     let Some(patience) = place.hold_after else { return };
     let update = &place.journal.updates[number as usize];
     let sent = conn.sent_event();

@@ -91,7 +91,7 @@ pub enum Bug {
     /// Another worker's record of a silent server is not looked up.
     SendToSilent,
     /// The requests of a client that has left are sent when its server wakes.
-    KeepAbandoned,
+    KeepCancelled,
     /// A request that a client waits for is dropped.
     DropWaitedFor,
     /// A client that changes its database stays on the links of the old one.
@@ -208,7 +208,7 @@ pub static BUGS: &[Bug] = &[
     Bug::WinTwice,
     Bug::NeverHold,
     Bug::SendToSilent,
-    Bug::KeepAbandoned,
+    Bug::KeepCancelled,
     Bug::DropWaitedFor,
     Bug::KeepConnKey,
     Bug::OvertakeConnKey,

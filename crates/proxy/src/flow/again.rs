@@ -149,7 +149,7 @@ impl Proxy {
         if self.pipelines.clients.find(owner).is_none() {
             return self.pipelines.part_done(pending);
         }
-        let is_given_up = entry.abandoned && entry.writes;
+        let is_given_up = entry.cancelled && entry.writes;
         let pool = entry.pool as usize;
         let head = entry.question.head.clone();
         let protocol = entry.question.protocol;

@@ -149,7 +149,7 @@ impl Proxy {
         }
         let too_long = silence.heard.max(silence.asked).after(patience);
         match silence.hold {
-            Hold::On => self.drop_abandoned(pool, server),
+            Hold::On => self.drop_cancelled(pool, server),
             _ if now < too_long => return self.look_at_silence(pool, server, too_long),
             Hold::Off | Hold::Ending => self.begin_hold(pool, server),
         }
@@ -167,7 +167,7 @@ impl Proxy {
                 continue;
             }
             *hold = Hold::Off;
-            self.drop_abandoned(pool, server);
+            self.drop_cancelled(pool, server);
             for id in self.links_of(pool, server) {
                 if !bug!(LeaveHeld) {
                     self.mark_dirty(id);
@@ -216,7 +216,7 @@ impl Proxy {
             // A link that owes nothing repeats the handshake, to see whether the server is there.
             self.mark_dirty(id);
         }
-        self.drop_abandoned(pool, server);
+        self.drop_cancelled(pool, server);
     }
 
     fn end_hold(&mut self, pool: usize, server: usize) {
@@ -240,15 +240,15 @@ impl Proxy {
     }
 
     /// Takes held messages that no client waits for any more out of a server's queues.
-    fn drop_abandoned(&mut self, pool: usize, server: usize) {
-        if bug!(KeepAbandoned) {
+    fn drop_cancelled(&mut self, pool: usize, server: usize) {
+        if bug!(KeepCancelled) {
             return;
         }
         let (now, hold_after) = (self.pipelines.now, self.pipelines.pools[pool].plan.hold_after);
         for id in self.links_of(pool, server) {
             let link = self.links.find_mut(id).expect("it has just been listed");
             let requests = &self.pipelines.requests;
-            let is_it = |pending: RequestId| requests[pending].abandoned || bug!(DropWaitedFor);
+            let is_it = |pending: RequestId| requests[pending].cancelled || bug!(DropWaitedFor);
             let all = |batch: &Batch| batch.outstanding().all(|entry| is_it(entry.pending));
             let dropped = link.withdraw_where(|message| match &message.payload {
                 Payload::Single(pending, _) => message.held && is_it(*pending),

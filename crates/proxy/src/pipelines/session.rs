@@ -65,7 +65,7 @@ impl Pipelines {
     pub(crate) fn client_closed(&mut self, id: ConnId, how: Closed) {
         let Some(client) = self.clients.find(id) else { return };
         let counters = self.pools[client.pool as usize].counters;
-        self.abandon(id);
+        self.cancel(id);
         match how {
             Closed::Eof => {
                 counters.add(Counter::ClientsEnded, 1);
@@ -80,7 +80,7 @@ impl Pipelines {
 
     /// Cancels the requests of a client that goes without a `quit`: it does not wait for answers
     /// any more. Requests that need no answer stay.
-    pub(super) fn abandon(&mut self, id: ConnId) {
+    pub(super) fn cancel(&mut self, id: ConnId) {
         let Some(client) = self.clients.find_mut(id).filter(|client| !client.quits) else { return };
         client.has_left = true;
         // A client that goes with input unread was waiting.
@@ -96,7 +96,7 @@ impl Pipelines {
         let mut is_waited_for = is_unread || last_loud != NONE;
         while pending != NONE {
             let entry = &mut self.requests[pending];
-            entry.abandoned = is_waited_for || !entry.writes;
+            entry.cancelled = is_waited_for || !entry.writes;
             is_waited_for &= is_unread || pending != last_loud || bug!(DropQuiet);
             pending = entry.next;
         }
@@ -184,7 +184,7 @@ impl Pipelines {
         pool.conn_keys.leave(client.conn_key);
         pool.counters.subtract(Counter::ClientsNow, 1);
         self.worker.subtract(Worker::ClientsNow, 1);
-        pool.counters.add(Counter::Abandoned, u64::from(client.depth));
+        pool.counters.add(Counter::Cancelled, u64::from(client.depth));
         self.forget_rows(client.head, client.barrier);
     }
 

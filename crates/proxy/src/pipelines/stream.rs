@@ -81,7 +81,7 @@ impl Pipelines {
         client.forget_input(&mut self.spares);
         let counters = self.pools[client.pool as usize].counters;
         counters.add(Counter::CutOff, 1);
-        counters.add(Counter::Abandoned, u64::from(client.depth));
+        counters.add(Counter::Cancelled, u64::from(client.depth));
         let (head, barrier) = (client.head, std::mem::replace(&mut client.barrier, NONE));
         (client.head, client.tail) = (NONE, NONE);
         (client.depth, client.loud) = (0, 0);
