@@ -143,7 +143,7 @@ impl Batch {
     }
 
     /// Returns the bytes held.
-    pub(crate) fn held(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.text.len() + self.entries.len() * size_of::<Entry>()
     }
 
@@ -191,7 +191,7 @@ mod tests {
     fn a_batch_holds_its_text_and_a_place_for_each_key() {
         for keys in [0, 1, 7] {
             let batch = batch(keys, b"key");
-            assert_eq!(batch.held(), 3 + keys * (4 + size_of::<Entry>()));
+            assert_eq!(batch.bytes(), 3 + keys * (4 + size_of::<Entry>()));
             assert_eq!(batch.outstanding().count(), keys);
         }
     }

@@ -52,7 +52,7 @@ pub(crate) struct Client {
     pub(crate) barrier: RequestId,
     pub(crate) out: Outbox,
     /// Bytes of answers that wait for their turn.
-    pub(crate) requests_held: usize,
+    pub(crate) request_bytes: usize,
     /// The expected length of an answer to it, which is the largest of late. So a client that asks
     /// for many large values and does not read is paused before they are fetched, not after.
     expected: usize,
@@ -63,7 +63,7 @@ pub(crate) struct Client {
     /// The driver has been ordered not to read it.
     pub(crate) reading_stopped: bool,
     /// It is not read until nothing is outstanding: the next request may take another route.
-    pub(crate) held_back: bool,
+    pub(crate) until_idle: bool,
     /// It is not read until a link to this server of its pool is up, or has failed. The form and
     /// the route of the next request depend on that.
     pub(crate) awaits: Option<u32>,
@@ -82,7 +82,7 @@ pub(crate) struct Client {
     /// The turn in which it last added a key to a shared batch.
     pub(crate) batch_turn: u64,
     /// Bytes held, as last reported to the memory account.
-    pub(crate) held: usize,
+    pub(crate) counted: usize,
 }
 
 /// The states of a client.
@@ -171,12 +171,12 @@ impl Client {
             silent: 0,
             barrier: NONE,
             out: Outbox::default(),
-            requests_held: 0,
+            request_bytes: 0,
             expected: limits.client_outbox / UNKNOWN_ANSWERS,
             dirty: false,
             paused: false,
             reading_stopped: false,
-            held_back: false,
+            until_idle: false,
             awaits: None,
             awaited: 0,
             awaits_since: Time(0),
@@ -185,7 +185,7 @@ impl Client {
             has_left: false,
             resumable: false,
             batch_turn: 0,
-            held: 0,
+            counted: 0,
         }
     }
 
@@ -240,7 +240,7 @@ impl Client {
 
     /// Whether so little is outstanding that it is read again.
     pub(crate) fn may_resume(&self, limits: &Limits) -> bool {
-        let most = if self.held_back { 0 } else { limits.pipeline / 2 };
+        let most = if self.until_idle { 0 } else { limits.pipeline / 2 };
         self.awaits.is_none()
             && !self.locating
             && self.outstanding() <= most
@@ -254,7 +254,7 @@ impl Client {
 
     /// Returns the bytes queued for it, or expected to be from the answers before.
     fn owed(&self) -> usize {
-        self.out.len() + self.requests_held + self.outstanding() * self.expected
+        self.out.len() + self.request_bytes + self.outstanding() * self.expected
     }
 
     pub(crate) fn outstanding(&self) -> usize {

@@ -49,7 +49,7 @@ pub(crate) struct Link {
     /// The number of gets among its messages.
     pub(crate) fetches: usize,
     /// Bytes that these gets hold until they are answered.
-    fetches_held: usize,
+    fetch_bytes: usize,
     /// Offset up to which replies are complete.
     pub(crate) done: u64,
     /// Offset up to which bytes were handed to the kernel.
@@ -79,7 +79,7 @@ pub(crate) struct Link {
     /// When it came up.
     pub(crate) up_at: Time,
     /// Bytes held, as last reported to the memory account.
-    pub(crate) held: usize,
+    pub(crate) counted: usize,
 }
 
 /// The states of a link. A link that has died is not in the table any more.
@@ -160,7 +160,7 @@ impl Link {
             own: None,
             internal: Vec::new(),
             fetches: 0,
-            fetches_held: 0,
+            fetch_bytes: 0,
             done: 0,
             sent: 0,
             queued: 0,
@@ -175,7 +175,7 @@ impl Link {
             owes: false,
             proven: false,
             up_at: now,
-            held: 0,
+            counted: 0,
         }
     }
 
@@ -224,7 +224,7 @@ impl Link {
         let ask = batch.ask;
         upstream.seal_fetch(ask, batch.entries.len(), &batch.text, self.out.copied());
         self.fetches += 1;
-        self.fetches_held += batch.held();
+        self.fetch_bytes += batch.bytes();
         let since = batch.latest;
         self.launch(Payload::Fetch(batch), ask, before, since);
     }
@@ -253,7 +253,7 @@ impl Link {
         match &message.payload {
             Payload::Fetch(batch) => {
                 self.fetches -= 1;
-                self.fetches_held -= batch.held();
+                self.fetch_bytes -= batch.bytes();
             }
             Payload::Internal(print) => self.forget_internal(*print),
             Payload::Single(..) => {}
@@ -402,7 +402,7 @@ impl Link {
             Some(_) => body.data.len() + body.left as usize,
             None => 0,
         });
-        let gathering = self.batch.as_ref().map_or(0, |batch| batch.held());
-        self.out.len() + self.partial.len() + body + self.fetches_held + gathering
+        let gathering = self.batch.as_ref().map_or(0, |batch| batch.bytes());
+        self.out.len() + self.partial.len() + body + self.fetch_bytes + gathering
     }
 }

@@ -64,7 +64,7 @@ impl Pipelines {
             clients: Slab::new(Side::Client),
             requests: PendingRequests::default(),
             spares: Spares::default(),
-            memory: Memory { held: 0, max: memory_max },
+            memory: Memory { used: 0, max: memory_max },
             limits,
             actions: VecDeque::new(),
             metrics,
@@ -87,9 +87,9 @@ impl Pipelines {
         let pending =
             self.requests.alloc(owner, client.pool, (request, head), self.now, &mut self.spares);
         if !self.requests[pending].question.head.is_empty() {
-            let held = self.requests[pending].measure();
-            client.requests_held += held;
-            self.memory.change(&mut self.requests[pending].held, held);
+            let bytes = self.requests[pending].measure();
+            client.request_bytes += bytes;
+            self.memory.change(&mut self.requests[pending].counted, bytes);
         }
         if request.quiet == Quiet::Silent {
             client.silent += 1;
@@ -184,7 +184,7 @@ impl Pipelines {
         entry.question.protocol.answer(&asked, &Answer::Barrier, entry.reply.copied());
         self.account_request(pending);
         self.clients.find_mut(id).expect("it has just asked").barrier = pending;
-        self.hold(id);
+        self.pause_until_idle(id);
     }
 
     /// Records the value of a key of a read.
@@ -200,7 +200,7 @@ impl Pipelines {
         let plan = &mut self.pools[pool as usize];
         plan.counters.add(Counter::Hits, 1);
         if !pending.slots.is_empty() {
-            let held = match value {
+            let bytes = match value {
                 Value::Flat(source) if pending.is_small(source.bytes.len()) => {
                     pending.keep_small(entry.slot, source.bytes)
                 }
@@ -208,14 +208,14 @@ impl Pipelines {
                     pending.keep_rendered(entry.slot, item, source.bytes)
                 }
                 large => {
-                    let mut held = Outbox::default();
-                    large.store((&pending.question, entry.slot), &mut held);
-                    pending.keep_large(entry.slot, held)
+                    let mut bytes = Outbox::default();
+                    large.store((&pending.question, entry.slot), &mut bytes);
+                    pending.keep_large(entry.slot, bytes)
                 }
             };
-            pending.held += held;
-            client.requests_held += held;
-            self.memory.held += held;
+            pending.counted += bytes;
+            client.request_bytes += bytes;
+            self.memory.used += bytes;
         } else if client.head == entry.pending || bug!(Overtake) {
             client.out.open(&mut self.spares);
             client.learn(value.len());
@@ -341,7 +341,7 @@ impl Pipelines {
         if silent {
             if bug!(AnswerNoreply) {
                 client.out.append(&mut self.requests[id].reply);
-                self.memory.change(&mut self.requests[id].held, 0);
+                self.memory.change(&mut self.requests[id].counted, 0);
             }
             client.silent -= 1;
             let over = client.silent == 0;
@@ -385,8 +385,8 @@ impl Pipelines {
             client.head = self.requests[pending].next;
             client.depth -= 1;
             client.loud -= u32::from(self.requests[pending].question.quiet == Quiet::Loud);
-            client.requests_held -= self.requests[pending].held;
-            self.memory.change(&mut self.requests[pending].held, 0);
+            client.request_bytes -= self.requests[pending].counted;
+            self.memory.change(&mut self.requests[pending].counted, 0);
             self.requests.free(pending, &mut self.spares);
         }
         if client.head == NONE {
@@ -396,22 +396,22 @@ impl Pipelines {
     }
 
     fn free(&mut self, id: RequestId) {
-        self.request_holds(id, 0);
+        self.count_bytes(id, 0);
         self.requests.free(id, &mut self.spares);
     }
 
     pub(crate) fn account_request(&mut self, id: RequestId) {
-        let held = self.requests[id].measure();
-        self.request_holds(id, held);
+        let bytes = self.requests[id].measure();
+        self.count_bytes(id, bytes);
     }
 
     /// Reports the bytes that a request holds to the memory account and to its client's.
-    fn request_holds(&mut self, id: RequestId, held: usize) {
+    fn count_bytes(&mut self, id: RequestId, bytes: usize) {
         let pending = &mut self.requests[id];
         if let Some(client) = self.clients.find_mut(pending.client) {
-            client.requests_held = client.requests_held + held - pending.held;
+            client.request_bytes = client.request_bytes + bytes - pending.counted;
         }
-        self.memory.change(&mut pending.held, held);
+        self.memory.change(&mut pending.counted, bytes);
     }
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct PendingRequest {
     /// Large values of such a read.
     large: Vec<Outbox>,
     /// Bytes held, as reported to the memory account.
-    pub(crate) held: usize,
+    pub(crate) counted: usize,
 }
 
 /// The request itself, as far as its answer depends on it.
@@ -373,7 +373,7 @@ impl PendingRequests {
         pending.error.clear();
         pending.question.clear(spares);
         pending.reply.clear();
-        pending.held = 0;
+        pending.counted = 0;
         if !pending.slots.is_empty() {
             pending.slots.clear();
             pending.large.clear();
@@ -453,7 +453,7 @@ impl PendingRequest {
             slots: Vec::new(),
             values: Vec::new(),
             large: Vec::new(),
-            held: 0,
+            counted: 0,
         }
     }
 }

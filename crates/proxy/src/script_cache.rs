@@ -11,7 +11,7 @@ pub(crate) struct ScriptCache {
     texts: HashMap<Vec<u8>, Vec<u8>>,
     /// In the order in which they were learned.
     names: VecDeque<Vec<u8>>,
-    held: usize,
+    bytes: usize,
 }
 
 impl ScriptCache {
@@ -20,12 +20,12 @@ impl ScriptCache {
         if self.texts.contains_key(name) || size > limits::SCRIPT_CACHE_MAX {
             return;
         }
-        while self.held + size > limits::SCRIPT_CACHE_MAX {
+        while self.bytes + size > limits::SCRIPT_CACHE_MAX {
             let Some(oldest) = self.names.pop_front() else { break };
             let text = self.texts.remove(&oldest).map_or(0, |text| text.len());
-            self.held -= 2 * oldest.len() + text;
+            self.bytes -= 2 * oldest.len() + text;
         }
-        self.held += size;
+        self.bytes += size;
         self.texts.insert(name.to_vec(), text.to_vec());
         self.names.push_back(name.to_vec());
     }
@@ -49,7 +49,7 @@ mod tests {
         let text = vec![b't'; limits::SCRIPT_CACHE_MAX / 4];
         for name in [b"a", b"b", b"c", b"a", b"d", b"e"] {
             script_cache.learn(name, &text);
-            assert!(script_cache.held <= limits::SCRIPT_CACHE_MAX);
+            assert!(script_cache.bytes <= limits::SCRIPT_CACHE_MAX);
         }
         let known = [b"a", b"b", b"c", b"d", b"e"].map(|name| script_cache.find(name).is_some());
         assert_eq!(known, [false, false, true, true, true]);

@@ -75,7 +75,7 @@ impl Proxy {
         counters.add(counter(retryable), 1);
         question.recovered |= retryable == Retryable::NoScript;
         self.timers.set(now.after(pause), Due::Again { pending });
-        self.pipelines.hold(owner);
+        self.pipelines.pause_until_idle(owner);
         true
     }
 
@@ -133,8 +133,8 @@ impl Proxy {
             link.internal.push(print);
         }
         link.launch(payload, ask, before, now);
-        let held = link.measure();
-        self.pipelines.memory.change(&mut link.held, held);
+        let bytes = link.measure();
+        self.pipelines.memory.change(&mut link.counted, bytes);
         self.mark_dirty(id);
         self.arm_link(id);
         true

@@ -369,8 +369,8 @@ impl Proxy {
                     close(link, pool);
                 }
                 Proxy::note_held(link, &pool.servers[link.server as usize]);
-                let held = link.measure();
-                self.pipelines.memory.change(&mut link.held, held);
+                let bytes = link.measure();
+                self.pipelines.memory.change(&mut link.counted, bytes);
                 // Messages that could not be sent yet have a deadline as well, counted from when
                 // they were queued. Most often a timer is already set before it.
                 let queue_end = self.turn_since.after(pool.plan.timeouts.queue);

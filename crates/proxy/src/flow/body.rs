@@ -19,8 +19,8 @@ impl Proxy {
         if let Some(client) = self.pipelines.clients.find_mut(id) {
             client.intake = Intake::Body(Box::new(body));
             // Accounted at once: the next body that begins must find this one's memory taken.
-            let held = client.measure();
-            self.pipelines.memory.change(&mut client.held, held);
+            let bytes = client.measure();
+            self.pipelines.memory.change(&mut client.counted, bytes);
         }
     }
 

@@ -22,11 +22,11 @@ impl Proxy {
         self.check_silence();
         let timers_max = TIMERS_EACH * (self.links.len() + self.pipelines.pools.len() + 64);
         assert!(self.timers.len() <= timers_max, "timers do not pile up: {}", self.timers.len());
-        let clients: usize = self.pipelines.clients.iter().map(|(_, client)| client.held).sum();
-        let links: usize = self.links.iter().map(|(_, link)| link.held).sum();
-        let requests: usize = self.pipelines.requests.iter().map(|pending| pending.held).sum();
+        let clients: usize = self.pipelines.clients.iter().map(|(_, client)| client.counted).sum();
+        let links: usize = self.links.iter().map(|(_, link)| link.counted).sum();
+        let requests: usize = self.pipelines.requests.iter().map(|pending| pending.counted).sum();
         assert_eq!(
-            self.pipelines.memory.held,
+            self.pipelines.memory.used,
             clients + links + requests,
             "the memory account adds up"
         );
@@ -109,13 +109,13 @@ impl Proxy {
                 pending = entry.next;
             }
             assert_eq!((depth, loud), (client.depth, client.loud));
-            let settled = client.held == client.measure();
+            let settled = client.counted == client.measure();
             assert!(client.dirty || settled, "a client that waits for nothing is accounted for");
             let outstanding = (client.depth + client.silent) as usize;
             assert!(outstanding <= self.pipeline_ever, "the pipeline has a bound");
         }
         for pending in self.pipelines.requests.iter() {
-            assert_eq!(pending.held, pending.measure(), "a row's account is exact");
+            assert_eq!(pending.counted, pending.measure(), "a row's account is exact");
         }
     }
 

@@ -168,7 +168,7 @@ impl Proxy {
     fn bury_link(&mut self, id: ConnId, fault: Fault, now: Time) {
         let mut link = self.links.remove(id).expect("the caller found it");
         self.stirred = true;
-        self.pipelines.memory.change(&mut link.held, 0);
+        self.pipelines.memory.change(&mut link.counted, 0);
         let (pool, server) = (link.pool as usize, link.server as usize);
         let entry = &mut self.pipelines.pools[pool].servers[server];
         let probing = entry.probe == Some(id);

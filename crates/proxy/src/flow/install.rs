@@ -242,7 +242,7 @@ impl Proxy {
     /// Closes an idle link.
     pub(super) fn close_quietly(&mut self, id: ConnId) {
         let mut link = self.links.remove(id).expect("the caller found it");
-        self.pipelines.memory.change(&mut link.held, 0);
+        self.pipelines.memory.change(&mut link.counted, 0);
         self.pipelines.actions.push_back(Action::Close(id));
         self.pipelines.pools[link.pool as usize].servers[link.server as usize].forget(id);
         self.stirred = true;
@@ -269,7 +269,7 @@ impl Proxy {
         }
         extra.into_iter().for_each(|id| self.retire_link(id));
         if changed && !bug!(SwitchConnKey) {
-            self.clients_of(at).into_iter().for_each(|id| self.pipelines.hold(id));
+            self.clients_of(at).into_iter().for_each(|id| self.pipelines.pause_until_idle(id));
         }
     }
 

@@ -10,7 +10,7 @@ impl Proxy {
     /// ordered for them: the caller passes their connections to another worker.
     pub fn hand_over(&mut self, max: usize) -> Vec<(ConnId, Passed)> {
         let clients = self.pipelines.clients.iter().filter(|(_, client)| {
-            let is_reading = client.state == State::Open && !client.paused && !client.held_back;
+            let is_reading = client.state == State::Open && !client.paused && !client.until_idle;
             is_reading && client.is_settled() && !client.is_mid_request()
         });
         let requests = &self.pipelines.pools;

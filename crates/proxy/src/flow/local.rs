@@ -117,7 +117,7 @@ impl Proxy {
             conn_keys.enter(place);
         }
         if moved && !bug!(OvertakeConnKey) {
-            self.pipelines.hold(id);
+            self.pipelines.pause_until_idle(id);
         }
         true
     }

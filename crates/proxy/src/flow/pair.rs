@@ -308,8 +308,8 @@ impl Proxy {
     /// Updates the memory account after a read and applies the QUICKACK rule on the server's side.
     fn after_receive(&mut self, id: ConnId, received: usize) {
         let Some(link) = self.links.find_mut(id) else { return };
-        let held = link.measure();
-        self.pipelines.memory.change(&mut link.held, held);
+        let bytes = link.measure();
+        self.pipelines.memory.change(&mut link.counted, bytes);
         let pool = &mut self.pipelines.pools[link.pool as usize];
         let counters = pool.servers[link.server as usize].counters;
         counters.add(Counter::ReplyBytes, received as u64);
@@ -346,8 +346,8 @@ impl Proxy {
         } else {
             link.out.settle();
         }
-        let held = link.measure();
-        self.pipelines.memory.change(&mut link.held, held);
+        let bytes = link.measure();
+        self.pipelines.memory.change(&mut link.counted, bytes);
         self.note_owing(id, now);
         self.arm_link(id);
     }

@@ -154,8 +154,8 @@ impl Proxy {
             link.body.take_if(|body| body.item.kind != ItemKind::Part || bug!(PieceForWhole))
         else {
             // The account must be right even if the reply never ends.
-            let held = link.measure();
-            return self.pipelines.memory.change(&mut link.held, held);
+            let bytes = link.measure();
+            return self.pipelines.memory.change(&mut link.counted, bytes);
         };
         let Body { entry, unit, streams, data, .. } = body;
         let value = if streams { Value::Streamed } else { Value::Held(Box::new(data)) };

@@ -39,7 +39,7 @@ impl Proxy {
 
     /// Returns the bytes held in buffers now.
     pub fn memory_held(&self) -> usize {
-        self.pipelines.memory.held
+        self.pipelines.memory.used
     }
 
     /// Returns for how many seconds it has run.
@@ -79,7 +79,7 @@ impl Proxy {
         let worker = self.pipelines.worker;
         worker.set(Worker::LinksNow, self.links.len() as u64);
         worker.set(Worker::RequestsNow, self.pipelines.requests.len() as u64);
-        worker.set(Worker::HeldNow, self.pipelines.memory.held as u64);
+        worker.set(Worker::HeldNow, self.pipelines.memory.used as u64);
     }
 
     pub(super) fn answer_stats(&mut self, id: ConnId, request: &Request, head: &[u8]) {

@@ -18,15 +18,15 @@ impl Pipelines {
             return;
         }
         let limits = self.memory.narrow(self.limits);
-        let held = client.measure();
-        self.memory.change(&mut client.held, held);
+        let bytes = client.measure();
+        self.memory.change(&mut client.counted, bytes);
         if !client.out.is_empty() && !client.dirty {
             client.dirty = true;
             self.dirty.push(id);
         }
         if client.paused && client.may_resume(&limits) && !bug!(NeverResume) {
             client.paused = false;
-            client.held_back = false;
+            client.until_idle = false;
             self.may_go_on(id);
         }
         self.close_if_settled(id);
@@ -36,8 +36,8 @@ impl Pipelines {
         while let Some(id) = self.dirty.pop() {
             if let Some(client) = self.clients.find_mut(id) {
                 client.dirty = false;
-                let held = client.measure();
-                self.memory.change(&mut client.held, held);
+                let bytes = client.measure();
+                self.memory.change(&mut client.counted, bytes);
                 return Some(id);
             }
         }
@@ -116,12 +116,12 @@ impl Pipelines {
     }
 
     /// Stops reading a client that waits for answers until it has them.
-    pub(crate) fn hold(&mut self, id: ConnId) {
+    pub(crate) fn pause_until_idle(&mut self, id: ConnId) {
         let Some(client) = self.clients.find_mut(id) else { return };
         if client.outstanding() == 0 || client.state == ClientState::Leaving {
             return;
         }
-        client.held_back = true;
+        client.until_idle = true;
         if !client.paused {
             client.paused = true;
             client.reading_stopped = true;
@@ -177,7 +177,7 @@ impl Pipelines {
         client.out.clear();
         client.out.close(&mut self.spares);
         if !bug!(LeakMemory) {
-            self.memory.change(&mut client.held, 0);
+            self.memory.change(&mut client.counted, 0);
         }
         let pool = &mut self.pools[client.pool as usize];
         pool.clients -= 1;

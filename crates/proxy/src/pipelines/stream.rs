@@ -88,7 +88,7 @@ impl Pipelines {
         // Silent requests stand in no pipeline: they still belong to the client.
         let mut pending = head;
         while pending != NONE {
-            client.requests_held -= self.requests[pending].held;
+            client.request_bytes -= self.requests[pending].counted;
             pending = self.requests[pending].next;
         }
         self.forget_rows(head, barrier);

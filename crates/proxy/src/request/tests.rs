@@ -67,11 +67,11 @@ fn freed(reply: usize, slots: usize) -> (usize, usize) {
     let id = requests.alloc((client(), proto::PROTOCOLS[0]), 0, asked, Time(0), &mut spares);
     *requests[id].reply.copied() = Vec::with_capacity(reply);
     requests[id].slots = Vec::with_capacity(slots);
-    requests[id].held = 7;
+    requests[id].counted = 7;
     assert_eq!((requests.len(), requests.iter().count()), (1, 1));
     requests.set_done(id);
     requests.free(id, &mut spares);
-    assert_eq!((requests.len(), requests.iter().count(), requests[id].held), (0, 0, 0));
+    assert_eq!((requests.len(), requests.iter().count(), requests[id].counted), (0, 0, 0));
     (requests[id].reply.copied().capacity(), requests[id].slots.capacity())
 }
 
