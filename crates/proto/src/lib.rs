@@ -160,7 +160,7 @@ pub trait Protocol: Sync {
     }
 
     /// Makes a routable request from one whose command only the operator knows.
-    fn adopt(
+    fn recognize(
         &self,
         _request: &mut Request,
         _input: &[u8],

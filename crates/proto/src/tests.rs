@@ -76,7 +76,7 @@ fn what_a_protocol_does_not_know_is_nothing() {
     assert!(!TEXT.tells_ends(&request) && !TEXT.forgets(&asked));
     assert_eq!(TEXT.learn(&asked, b"STORED\r\n"), None);
     assert_eq!(TEXT.recovery(&asked, Retryable::Loading, &|_| Some(vec![1]), &mut out), None);
-    assert!(!TEXT.adopt(&mut request, head, &mut keys, &[]));
+    assert!(!TEXT.recognize(&mut request, head, &mut keys, &[]));
     TEXT.push_rest(&request, head, &keys, 0, &mut out);
     assert_eq!(out, b"");
     let upstream = TEXT.upstream();

@@ -140,7 +140,7 @@ impl Outbox {
             return;
         }
         if other.bytes.len() - other.gone >= limits::KEEP_REFERENCE_MIN {
-            return self.adopt(other);
+            return self.take_over(other);
         }
         let mut from = other.gone;
         for shared in other.shared.drain(..) {
@@ -154,7 +154,7 @@ impl Outbox {
     }
 
     /// As `append`, without copying: the other's copied bytes become a block of their own.
-    fn adopt(&mut self, other: &mut Outbox) {
+    fn take_over(&mut self, other: &mut Outbox) {
         let block = Rc::new(std::mem::take(&mut other.bytes));
         let mut from = other.gone;
         let end = Some(block.len());

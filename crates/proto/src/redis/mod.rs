@@ -142,14 +142,14 @@ impl Protocol for Redis {
         request.command == commands::id::CLIENT_INFO
     }
 
-    fn adopt(
+    fn recognize(
         &self,
         request: &mut Request,
         input: &[u8],
         keys: &mut Vec<Span>,
         extras: &[Extra],
     ) -> bool {
-        request::adopt(request, input, keys, extras)
+        request::recognize(request, input, keys, extras)
     }
 
     fn learn<'a>(&self, asked: &Asked<'a>, reply: &'a [u8]) -> Option<(&'a [u8], Cow<'a, [u8]>)> {

@@ -111,7 +111,7 @@ pub(super) fn first_arguments(head: &[u8], most: usize) -> Vec<Cow<'_, [u8]>> {
 }
 
 /// Makes a routable request from one whose command only the operator knows.
-pub(super) fn adopt(
+pub(super) fn recognize(
     request: &mut Request,
     input: &[u8],
     keys: &mut Vec<Span>,

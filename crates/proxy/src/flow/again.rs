@@ -157,7 +157,7 @@ impl Proxy {
         let Parsed::Complete(mut request) = parsed else {
             unreachable!("the same bytes are the same request")
         };
-        self.adopt(owner, &mut request, &head);
+        self.recognize(owner, &mut request, &head);
         if is_given_up {
             // Its client has left, and asks again on another connection.
             let server = self.server_for(owner, &request, &head);

@@ -203,7 +203,7 @@ impl Proxy {
         }
         let is_aborted = client.session.aborted;
         if matches!(request.class, Class::Refuse(Refusal::Unknown)) {
-            self.adopt(id, &mut request, rest.bytes);
+            self.recognize(id, &mut request, rest.bytes);
         }
         if is_aborted && !matches!(request.class, Class::Local(_)) {
             request.class = Class::Refuse(Refusal::ByName(IN_ABORTED));

@@ -188,11 +188,11 @@ impl Proxy {
     }
 
     /// Looks up an unknown command among those that the operator has named.
-    pub(super) fn adopt(&mut self, id: ConnId, request: &mut Request, input: &[u8]) {
+    pub(super) fn recognize(&mut self, id: ConnId, request: &mut Request, input: &[u8]) {
         let Some(client) = self.pipelines.clients.find(id) else { return };
         let extras = &self.pipelines.pools[client.pool as usize].plan.extras;
         if !extras.is_empty() && request.class == Class::Refuse(Refusal::Unknown) {
-            client.protocol.adopt(request, input, &mut self.keys, extras);
+            client.protocol.recognize(request, input, &mut self.keys, extras);
         }
     }
 

@@ -169,7 +169,7 @@ fn the_operators_commands_are_taken_where_nobody_else_knows_them() {
         [extra("json.get", 1, false), extra("json.mset", -1, true), extra("get", -1, true)];
     let adopted = |input: &[u8]| {
         let (mut request, mut keys) = read(input);
-        let taken = adopt(&mut request, input, &mut keys, &extras);
+        let taken = recognize(&mut request, input, &mut keys, &extras);
         let keys: Vec<_> = keys.iter().map(|key| key.of(input).to_vec()).collect();
         (taken, request.class, keys)
     };
