@@ -57,7 +57,7 @@ pub fn written(
         ) {
             Adapted::Ask(ask) => ask,
             Adapted::Refused(_) => return out,
-            Adapted::Unknown => panic!("the skills were told"),
+            Adapted::Unknown => panic!("the capabilities were given"),
         },
     };
     protocol.write_head(request, head, keys, ask, &mut out);

@@ -239,7 +239,7 @@ impl Link {
 
     /// Removes the first message, whose reply is complete.
     pub(crate) fn pop(&mut self) -> Message {
-        let message = self.outstanding.pop_front().expect("a reply belongs to a flight");
+        let message = self.outstanding.pop_front().expect("a reply belongs to a message");
         self.forget_payload(&message);
         message
     }

@@ -407,7 +407,7 @@ impl event::Control for MasterChannel {
                      as a server without them",
                     self.name(server)
                 );
-                (Level::Warning, format!("unskilled {server}"), text)
+                (Level::Warning, format!("capability {server}"), text)
             }
             Event::Marked { pool } => {
                 let text = format!(

@@ -22,7 +22,7 @@ use crate::{
 const FULL: &str = "it has as many clients as it may have";
 const NO_DATA: &str = "it is a Sentinel: it has no data";
 const PROTECTED: &str = "it is in protected mode: it wants a password, or to listen elsewhere";
-const NOT_READY: &str = "it is not ready: an excuse in answer to the first words on a link";
+const NOT_READY: &str = "it is not ready: it answered the handshake with a retryable error";
 const NO_WELCOME: &str = "not a possible answer to HELLO";
 
 pub(super) const VALKEY: &str = "valkey";

@@ -331,7 +331,7 @@ pub fn carried(
             match protocol.adapt(request, head, capabilities) {
                 Adapted::Ask(ask) => ask,
                 Adapted::Refused(refusal) => return Err(refusal),
-                Adapted::Unknown => panic!("the skills were told"),
+                Adapted::Unknown => panic!("the capabilities were given"),
             }
         }
         Class::Refuse(refusal) => return Err(refusal),

@@ -163,11 +163,11 @@ impl Proxy {
             assert_eq!(link.out.len() as u64, link.queued - link.sent, "unsent is what is queued");
             let mut end = link.done;
             for message in &link.outstanding {
-                assert!(message.end > end, "flights follow each other");
+                assert!(message.end > end, "messages follow each other");
                 end = message.end;
                 parts += message.parts();
             }
-            assert_eq!(end, link.queued, "the queue ends with its last flight");
+            assert_eq!(end, link.queued, "the queue ends with its last message");
             assert!(link.own.is_none(), "a request's own batch leaves with it");
             parts += link.batch.as_ref().map_or(0, |batch| batch.outstanding().count());
             let in_fetch = |body: &Body| body.entry.is_some() && body.unit == Unit::Key;

@@ -89,7 +89,7 @@ impl Proxy {
                     Ok(capabilities) => match protocol.adapt(request, head, capabilities) {
                         Adapted::Ask(ask) => Route::Go { ask, server: Some(server) },
                         Adapted::Refused(refusal) => Route::Refused(refusal),
-                        Adapted::Unknown => unreachable!("the skills were told"),
+                        Adapted::Unknown => unreachable!("the capabilities were given"),
                     },
                 }
             }
@@ -109,7 +109,7 @@ impl Proxy {
         let ask = match protocol.adapt(request, head, Some(Capabilities::default())) {
             Adapted::Ask(ask) => ask,
             Adapted::Refused(refusal) => return Route::Refused(refusal),
-            Adapted::Unknown => unreachable!("the skills were told"),
+            Adapted::Unknown => unreachable!("the capabilities were given"),
         };
         let entry = &self.pipelines.pools[pool];
         let server = match request.place {

@@ -37,7 +37,7 @@ impl Proxy {
             Ok(server) => match protocol.adapt(request, head, Some(Capabilities::default())) {
                 Adapted::Ask(ask) => Route::Go { ask, server },
                 Adapted::Refused(refusal) => Route::Refused(refusal),
-                Adapted::Unknown => unreachable!("the skills were told"),
+                Adapted::Unknown => unreachable!("the capabilities were given"),
             },
             Err(apart) if self.pipelines.pools[pool].plan.multi_key == MultiKey::Refuse => {
                 Route::Apart(apart)
