@@ -151,6 +151,8 @@ impl Row {
         if speech == Speech::Redis {
             writeln!(yml, "  redis: true").unwrap();
         }
+        // A busy machine may take its time: no deadline is tested here.
+        writeln!(yml, "  timeout: 20000").unwrap();
         writeln!(yml, "  hash: {}", self.hash.name()).unwrap();
         writeln!(yml, "  distribution: {}", self.distribution.name()).unwrap();
         if let Some(tag) = self.tag {
