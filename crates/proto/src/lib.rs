@@ -31,7 +31,7 @@ pub use message::{
     Resume, Retryable, Shown, Span,
 };
 pub use part::{Ours, Part, Process, Said, Totals};
-pub use session::{Credentials, Ends, Facts, Login, Profile, ReplyMode, Session, Turn};
+pub use session::{Credentials, Endpoints, Facts, Login, Profile, ReplyMode, Session, Turn};
 
 /// Every protocol of clients.
 pub static PROTOCOLS: &[&dyn Protocol] = &[&memcached::Text, &memcached::Binary, &redis::Redis];
@@ -155,7 +155,7 @@ pub trait Protocol: Sync {
     }
 
     /// Whether the answer to this local command shows the addresses of the connection.
-    fn tells_ends(&self, _request: &Request) -> bool {
+    fn shows_endpoints(&self, _request: &Request) -> bool {
         false
     }
 

@@ -63,14 +63,14 @@ pub struct Facts<'a> {
     /// Clients have to log in.
     pub has_users: bool,
     /// The addresses of the connection, if they were asked for.
-    pub ends: Option<&'a Ends>,
+    pub ends: Option<&'a Endpoints>,
     /// How long the client has been connected, in seconds.
     pub age_s: u64,
 }
 
 /// The two addresses of a connection, as its driver knows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ends {
+pub struct Endpoints {
     /// `address:port` of the client, and ours; for a unix socket its path, and 0.
     pub from: String,
     pub to: String,

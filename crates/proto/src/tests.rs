@@ -73,7 +73,7 @@ fn what_a_protocol_does_not_know_is_nothing() {
     };
     let mut out = Vec::new();
     assert_eq!(TEXT.conn_key(), ConnKey::default());
-    assert!(!TEXT.tells_ends(&request) && !TEXT.forgets(&asked));
+    assert!(!TEXT.shows_endpoints(&request) && !TEXT.forgets(&asked));
     assert_eq!(TEXT.learn(&asked, b"STORED\r\n"), None);
     assert_eq!(TEXT.recovery(&asked, Retryable::Loading, &|_| Some(vec![1]), &mut out), None);
     assert!(!TEXT.recognize(&mut request, head, &mut keys, &[]));
@@ -118,9 +118,9 @@ fn only_meta_commands_need_meta_and_servers_without_it_are_named() {
 #[test]
 fn only_one_command_tells_where_a_connection_begins_and_ends() {
     for line in ["CLIENT ID", "CLIENT GETNAME", "HELLO 2", "PING", "CLIENT LIST"] {
-        assert!(!REDIS.tells_ends(&inline(line).0), "{line}");
+        assert!(!REDIS.shows_endpoints(&inline(line).0), "{line}");
     }
-    assert!(REDIS.tells_ends(&inline("CLIENT INFO").0));
+    assert!(REDIS.shows_endpoints(&inline("CLIENT INFO").0));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //!            (partial)   answers leave at the head only
 //! ```
 
-use proto::{ConnKey, Ends, Protocol, Quiet, Request, Resume, Session};
+use proto::{ConnKey, Endpoints, Protocol, Quiet, Request, Resume, Session};
 
 use crate::buffer::{Outbox, Spares};
 use crate::limits::Limits;
@@ -20,7 +20,7 @@ pub(crate) struct Client {
     /// The protocol that its first byte showed; before that byte, its listener's.
     pub(crate) protocol: &'static dyn Protocol,
     /// It has sent something.
-    pub(crate) spoke: bool,
+    pub(crate) has_sent: bool,
     /// The index of its connection key.
     pub(crate) conn_key: u16,
     /// The session settings that it has chosen.
@@ -32,7 +32,7 @@ pub(crate) struct Client {
     /// When it came to this worker.
     pub(crate) since: Time,
     /// The addresses of its connection, if they were ever asked for.
-    pub(crate) ends: Option<Box<Ends>>,
+    pub(crate) ends: Option<Box<Endpoints>>,
     /// It is not read until the driver has given those addresses.
     pub(crate) locating: bool,
     pub(crate) intake: Intake,
@@ -155,7 +155,7 @@ impl Client {
             session: Session { conn_key: conn_key.1, ..Session::default() },
             state: State::Open,
             protocol,
-            spoke: false,
+            has_sent: false,
             logged_in: false,
             failed_logins: 0,
             since,
@@ -195,7 +195,7 @@ impl Client {
         let place = proto::PROTOCOLS.iter().position(is_it);
         Passed {
             pool: pool_id,
-            protocol: place.filter(|_| self.spoke).map(|place| place as u8),
+            protocol: place.filter(|_| self.has_sent).map(|place| place as u8),
             logged_in: self.logged_in,
             failed_logins: self.failed_logins,
             session: self.session.clone(),
@@ -206,7 +206,7 @@ impl Client {
     pub(crate) fn take_over(&mut self, client: Passed) {
         if let Some(place) = client.protocol {
             self.protocol = proto::PROTOCOLS[usize::from(place)];
-            self.spoke = true;
+            self.has_sent = true;
         }
         (self.logged_in, self.failed_logins) = (client.logged_in, client.failed_logins);
         self.session = client.session;

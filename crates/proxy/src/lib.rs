@@ -50,7 +50,7 @@ pub mod users;
 use std::rc::Rc;
 
 use metrics::{Worker, WorkerMetrics};
-use proto::{Ends, Session, Span};
+use proto::{Endpoints, Session, Span};
 
 use batch::Batch;
 use buffer::Source;
@@ -284,7 +284,7 @@ impl Proxy {
     /// Takes the addresses of a client's connection, as `Action::Locate` asked for them. The client
     /// is read again at the end of the turn; if the action was given at a turn's end, at the end of
     /// the next.
-    pub fn handle_located(&mut self, client: ConnId, ends: Ends, now: Time) {
+    pub fn handle_located(&mut self, client: ConnId, ends: Endpoints, now: Time) {
         self.stir(now);
         self.locate(client, ends);
     }

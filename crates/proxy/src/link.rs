@@ -307,7 +307,7 @@ impl Link {
     }
 
     /// Notes that the first message has its whole reply.
-    pub(crate) fn land(&mut self, end: u64, now: Time) {
+    pub(crate) fn note_reply_complete(&mut self, end: u64, now: Time) {
         assert!(self.done < end && end <= self.sent, "a reply follows its request");
         self.done = end;
         self.since = now;

@@ -122,12 +122,12 @@ impl Pipelines {
     }
 
     /// As `answer`, for bytes that the protocol has written already.
-    pub(crate) fn tell(&mut self, id: ConnId, request: &Request, words: &[u8]) {
+    pub(crate) fn answer_encoded(&mut self, id: ConnId, request: &Request, words: &[u8]) {
         let client = self.clients.find_mut(id).expect("requests are read from living clients only");
         if client.head == NONE {
             client.out.open(&mut self.spares);
             client.out.copy(words);
-            return self.spoke(id);
+            return self.update_client(id);
         }
         let pending = self.enqueue(id, request, b"");
         self.requests[pending].since = UNTIMED;
@@ -154,7 +154,7 @@ impl Pipelines {
         if client.head == NONE || bug!(EarlyBarrier) && answers == [Answer::Barrier] {
             client.out.open(&mut self.spares);
             answers.iter().for_each(|answer| protocol.answer(&asked, answer, client.out.copied()));
-            self.spoke(id);
+            self.update_client(id);
         } else {
             let pending = self.enqueue(id, request, head);
             self.requests[pending].since = UNTIMED;
@@ -166,7 +166,7 @@ impl Pipelines {
     }
 
     /// Sends an answer that no request asked for, after the answers to all requests.
-    pub(crate) fn say(&mut self, id: ConnId, answer: &Answer<'_>) {
+    pub(crate) fn send_unrequested(&mut self, id: ConnId, answer: &Answer<'_>) {
         self.answer(id, &Request::nobody(), b"", answer);
     }
 
@@ -242,7 +242,13 @@ impl Pipelines {
 
     /// Answers a request with the server's own item; of a broadcast's, the last good one stays. A
     /// line is kept even above the memory limit: the client of a change must learn the outcome.
-    pub(crate) fn status(&mut self, id: RequestId, server: u32, value: Value<'_>, has_body: bool) {
+    pub(crate) fn answer_with_reply(
+        &mut self,
+        id: RequestId,
+        server: u32,
+        value: Value<'_>,
+        has_body: bool,
+    ) {
         if has_body && !value.is_begun() && !self.memory.has_room(value.len()) {
             return self.fail_part(
                 (id, 0),
@@ -294,7 +300,7 @@ impl Pipelines {
         let label = server.map_or(&pool.plan.name, |at| &pool.servers[at as usize].plan.label);
         if pending.question.gathers {
             let kind = if sent { Kind::Uncertain } else { Kind::Fault };
-            return self.gathered_bad((id, slot), server, kind, words.as_bytes());
+            return self.keep_error((id, slot), server, kind, words.as_bytes());
         }
         let text = format!("{label}: {words}");
         let answer = if sent { Answer::Uncertain(&text) } else { Answer::Failed(&text) };
@@ -334,7 +340,7 @@ impl Pipelines {
             pending.reply.clear();
             self.account_request(id);
         }
-        if bug!(LeakRow) && self.clients.find(owner).is_none() {
+        if bug!(LeakRequest) && self.clients.find(owner).is_none() {
             return;
         }
         let Some(client) = self.clients.find_mut(owner) else { return self.free(id) };
@@ -354,7 +360,7 @@ impl Pipelines {
             }
             // That may have been the last thing the client waited for.
             if self.clients.find(owner).is_some() {
-                self.spoke(owner);
+                self.update_client(owner);
             }
         } else if client.head == id {
             self.release(owner);
@@ -392,7 +398,7 @@ impl Pipelines {
         if client.head == NONE {
             client.tail = NONE;
         }
-        self.spoke(id);
+        self.update_client(id);
     }
 
     fn free(&mut self, id: RequestId) {

@@ -288,7 +288,7 @@ impl Pool {
     }
 
     /// Returns the id by which the driver and the operator know a server.
-    pub(crate) fn request_of(&self, server: u32) -> u32 {
+    pub(crate) fn server_id(&self, server: u32) -> u32 {
         self.servers[server as usize].plan.id
     }
 

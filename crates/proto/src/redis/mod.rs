@@ -138,7 +138,7 @@ impl Protocol for Redis {
         local::local(request, head, session, facts, out)
     }
 
-    fn tells_ends(&self, request: &Request) -> bool {
+    fn shows_endpoints(&self, request: &Request) -> bool {
         request.command == commands::id::CLIENT_INFO
     }
 

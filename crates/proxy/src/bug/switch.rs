@@ -35,7 +35,7 @@ pub enum Bug {
     /// An update that may have been executed is reported as not sent.
     ForgetSent,
     /// The entry of a request whose client has left is never freed.
-    LeakRow,
+    LeakRequest,
     /// The bytes of a client that has left stay in the account.
     LeakMemory,
     /// A failed part of a multi-key get looks like a miss.
@@ -180,7 +180,7 @@ pub static BUGS: &[Bug] = &[
     Bug::ResendUpdate,
     Bug::ResendTouch,
     Bug::ForgetSent,
-    Bug::LeakRow,
+    Bug::LeakRequest,
     Bug::LeakMemory,
     Bug::SilentMiss,
     Bug::PairByPosition,

@@ -2,8 +2,8 @@
 //! database. The protocol writes the answer and decides how the client goes on.
 
 use proto::{
-    Adapted, Answer, Class, ConnKey, Ends, Facts, Local, Ours, Quiet, ReplyMode, Request, Session,
-    Turn,
+    Adapted, Answer, Class, ConnKey, Endpoints, Facts, Local, Ours, Quiet, ReplyMode, Request,
+    Session, Turn,
 };
 
 use super::route::Route;
@@ -52,7 +52,7 @@ impl Proxy {
         if !is_taken {
             self.pipelines.answer(id, &request, head, &Answer::Failed(TOO_MANY_CONN_KEYS));
         } else if !is_silenced {
-            self.pipelines.tell(id, &request, &words);
+            self.pipelines.answer_encoded(id, &request, &words);
         }
         if words.capacity() <= limits::BUFFER_KEEP_MAX {
             self.scratch = words;
@@ -76,7 +76,7 @@ impl Proxy {
         let client = self.pipelines.clients.find(id).expect("it has just asked");
         let (pool, protocol) = (client.pool as usize, client.protocol);
         let Class::Local(Local::Own) = request.class else { return None };
-        if client.ends.is_none() && protocol.tells_ends(request) {
+        if client.ends.is_none() && protocol.shows_endpoints(request) {
             return Some(Route::Locate);
         }
         let needs_capabilities = protocol.adapt(request, head, None) == Adapted::Unknown;
@@ -146,10 +146,10 @@ impl Proxy {
         0
     }
 
-    pub(crate) fn locate(&mut self, id: ConnId, ends: Ends) {
+    pub(crate) fn locate(&mut self, id: ConnId, ends: Endpoints) {
         if let Some(client) = self.pipelines.clients.find_mut(id) {
             (client.ends, client.locating) = (Some(Box::new(ends)), false);
-            self.pipelines.spoke(id);
+            self.pipelines.update_client(id);
         }
     }
 }

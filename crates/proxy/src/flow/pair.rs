@@ -40,7 +40,7 @@ impl Proxy {
             Ok(()) => self.after_receive(id, source.bytes.len()),
             Err(why) => {
                 let Some(link) = self.links.find(id) else { return };
-                let server = self.pipelines.pools[link.pool as usize].request_of(link.server);
+                let server = self.pipelines.pools[link.pool as usize].server_id(link.server);
                 let event = Event::Poisoned { server, why };
                 self.pipelines.actions.push_back(Action::Log(event));
                 self.close_link(id, Fault::Poisoned, now);
@@ -132,7 +132,8 @@ impl Proxy {
             self.end_reply(id, item.kind, line, now);
             return Ok(Step::Used(line.len()));
         }
-        let (entry, unit) = whose(message, &item, rest.bytes, &self.pipelines.requests, upstream)?;
+        let (entry, unit) =
+            match_item(message, &item, rest.bytes, &self.pipelines.requests, upstream)?;
         let is_rendered = unit != Unit::Internal
             && self.pipelines.requests[entry.pending].question.is_rendered(asked);
         if is_rendered && unit == Unit::Single {
@@ -178,8 +179,10 @@ impl Proxy {
             Unit::Single => {
                 self.end_message(id, ItemKind::Status, now);
                 match self.pipelines.requests[entry.pending].question.gathers {
-                    true => self.pipelines.gathered((entry.pending, entry.slot), server, value),
-                    false => self.pipelines.status(entry.pending, server, value, has_body),
+                    true => self.pipelines.keep_reply((entry.pending, entry.slot), server, value),
+                    false => {
+                        self.pipelines.answer_with_reply(entry.pending, server, value, has_body)
+                    }
                 }
             }
             Unit::Batch => {
@@ -187,8 +190,8 @@ impl Proxy {
                 let Payload::Fetch(batch) = message.payload else {
                     unreachable!("the caller looked")
                 };
-                self.pipelines.gathered((entry.pending, entry.slot), server, value);
-                self.pipelines.gathered_with(&batch);
+                self.pipelines.keep_reply((entry.pending, entry.slot), server, value);
+                self.pipelines.settle_rest_of_batch(&batch);
                 self.recycle(batch);
             }
             Unit::Internal => drop(self.end_message(id, ItemKind::Status, now)),
@@ -253,7 +256,7 @@ impl Proxy {
     fn end_message(&mut self, id: ConnId, kind: ItemKind, now: Time) -> Message {
         let link = self.links.find_mut(id).expect("the caller found it");
         let message = link.pop();
-        link.land(message.end, now);
+        link.note_reply_complete(message.end, now);
         let batch_waits = link.batch.is_some();
         let (pool, server) = (link.pool as usize, link.server);
         let entry = &mut self.pipelines.pools[pool].servers[server as usize];
@@ -355,7 +358,7 @@ impl Proxy {
 
 /// Returns the entry and the unit that an item settles, and moves the message's cursor past a
 /// value.
-fn whose(
+fn match_item(
     message: &mut Message,
     item: &Item,
     bytes: &[u8],
@@ -365,7 +368,7 @@ fn whose(
     let key = item.key.of(bytes);
     match (&mut message.payload, item.kind) {
         (Payload::Fetch(batch), ItemKind::Value) => {
-            let found = batch.find(key).ok_or(NOT_ASKED)?;
+            let found = batch.find(key).ok_or(UNREQUESTED_KEY)?;
             batch.skipped.extend_from_slice(&batch.entries[batch.cursor..found]);
             batch.cursor = found + 1;
             Ok((batch.entries[found], Unit::Key))
@@ -390,20 +393,20 @@ fn whose(
             }
             match question.is_answer(item, &bytes[..item.head as usize]) {
                 true => Ok((Entry::of_request(*pending, *slot), Unit::Single)),
-                false => Err(NOT_ITS_OWN),
+                false => Err(WRONG_KEY_OR_OPAQUE),
             }
         }
         (Payload::Internal(_), ItemKind::Status | ItemKind::Part) => {
             Ok((Entry::of_request(NONE, 0), Unit::Internal))
         }
-        _ => Err(NO_ANSWER),
+        _ => Err(IMPOSSIBLE_REPLY),
     }
 }
 
-const NOT_ASKED: &str = "the value of a key that was not asked for";
+const UNREQUESTED_KEY: &str = "the value of a key that was not asked for";
 const WRONG_NUMBER: &str = "a different number of values than was asked for";
-const NOT_ITS_OWN: &str = "an answer with another key or opaque than was asked for";
-const NO_ANSWER: &str = "not a possible answer to what was asked";
+const WRONG_KEY_OR_OPAQUE: &str = "an answer with another key or opaque than was asked for";
+const IMPOSSIBLE_REPLY: &str = "not a possible answer to what was asked";
 
 impl Message {
     /// Returns how many parts of requests wait for its reply.

@@ -87,7 +87,7 @@ impl Proxy {
             client.reading_stopped = true;
             self.pipelines.actions.push_back(Action::Pause(id));
         }
-        self.pipelines.spoke(id);
+        self.pipelines.update_client(id);
     }
 
     /// Reads requests from the buffered bytes.
@@ -125,7 +125,7 @@ impl Proxy {
         let Some(client) = self.pipelines.clients.find(id) else { return };
         let len = client.partial.len();
         if len == 0 {
-            return self.pipelines.spoke(id);
+            return self.pipelines.update_client(id);
         }
         let (most, answer) = match self.must_log_in(id) {
             true => (limits::LOGIN_LEN_MAX, Answer::LoginFirst),
@@ -136,7 +136,7 @@ impl Proxy {
         };
         let small = len <= limits::BUFFER_KEEP_MAX.min(most);
         if client.paused || small || (len <= most && self.pipelines.memory.has_room(len)) {
-            return self.pipelines.spoke(id);
+            return self.pipelines.update_client(id);
         }
         if self
             .pipelines
@@ -144,7 +144,7 @@ impl Proxy {
             .find(id)
             .is_some_and(|client| client.session.reply_mode == ReplyMode::No)
         {
-            self.pipelines.say(id, &answer);
+            self.pipelines.send_unrequested(id, &answer);
         }
         self.pipelines.leave(id);
     }
@@ -186,8 +186,8 @@ impl Proxy {
     fn consume_head(&mut self, id: ConnId, rest: Source<'_>, now: Time) -> usize {
         let client = self.pipelines.clients.find_mut(id).expect("the caller found it");
         let pool = client.pool as usize;
-        if !client.spoke {
-            client.spoke = true;
+        if !client.has_sent {
+            client.has_sent = true;
             client.protocol = client.protocol.spoken(rest.bytes[0]);
         }
         let reply_mode = client.session.reply_mode;

@@ -284,7 +284,7 @@ impl Proxy {
                 client.awaits = None;
                 let waited = self.pipelines.now.since(client.awaits_since);
                 client.is_late |= hold_after.is_some_and(|patience| waited >= patience);
-                self.pipelines.spoke(id);
+                self.pipelines.update_client(id);
             }
         }
     }
@@ -297,9 +297,9 @@ impl Proxy {
         match request.marks {
             Marks::None => {}
             Marks::Makes => {
-                let pending = entry.plan.id;
-                if !entry.marked && self.pipelines.metrics.total(pending, Counter::Marks) == 0 {
-                    self.pipelines.actions.push_back(Action::Log(Event::Marked { pool: pending }));
+                let id = entry.plan.id;
+                if !entry.marked && self.pipelines.metrics.total(id, Counter::Marks) == 0 {
+                    self.pipelines.actions.push_back(Action::Log(Event::Marked { pool: id }));
                 }
                 entry.marked = true;
                 entry.counters.add(Counter::Marks, 1);

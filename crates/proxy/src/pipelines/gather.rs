@@ -14,7 +14,12 @@ use crate::request::{Kind, Origin, PendingRequest, RequestId};
 
 impl Pipelines {
     /// Keeps a server's whole reply, to be merged with those of others into one answer.
-    pub(crate) fn gathered(&mut self, (id, slot): (RequestId, u32), server: u32, value: Value<'_>) {
+    pub(crate) fn keep_reply(
+        &mut self,
+        (id, slot): (RequestId, u32),
+        server: u32,
+        value: Value<'_>,
+    ) {
         let pending = &mut self.requests[id];
         let is_there = self.clients.find(pending.client).is_some();
         let fits =
@@ -36,14 +41,14 @@ impl Pipelines {
     pub(crate) fn server_error(&mut self, (id, slot): (RequestId, u32), server: u32, line: &[u8]) {
         let pending = &mut self.requests[id];
         if pending.question.gathers {
-            return self.gathered_bad((id, slot), Some(server), Kind::Error, line);
+            return self.keep_error((id, slot), Some(server), Kind::Error, line);
         }
         pending.fail(slot, &Answer::Error(line));
         self.settle_error(id);
     }
 
     /// Keeps a server's error, to be merged with others' replies into one answer.
-    pub(super) fn gathered_bad(
+    pub(super) fn keep_error(
         &mut self,
         (id, slot): (RequestId, u32),
         server: Option<u32>,
@@ -58,7 +63,7 @@ impl Pipelines {
     }
 
     /// Settles a message of several keys: the reply to its first key answers the others as well.
-    pub(crate) fn gathered_with(&mut self, batch: &Batch) {
+    pub(crate) fn settle_rest_of_batch(&mut self, batch: &Batch) {
         let first = batch.entries[0];
         let pending = &mut self.requests[first.pending];
         if pending.question.each {

@@ -12,7 +12,7 @@ use crate::{Action, Closed};
 impl Pipelines {
     /// Checks a client that has changed: it may have to be written, read again or closed. A client
     /// that is to be written already and waits for nothing is accounted for when it is written.
-    pub(crate) fn spoke(&mut self, id: ConnId) {
+    pub(crate) fn update_client(&mut self, id: ConnId) {
         let client = self.clients.find_mut(id).expect("the caller found it");
         if client.dirty && !client.paused && client.state == ClientState::Open {
             return;
@@ -58,7 +58,7 @@ impl Pipelines {
         } else {
             client.out.settle();
         }
-        self.spoke(id);
+        self.update_client(id);
     }
 
     /// Notes that a client has closed its half, or is gone.
@@ -159,7 +159,7 @@ impl Pipelines {
         let Some(client) = self.clients.find_mut(id) else { return };
         client.state = ClientState::Leaving;
         client.forget_input(&mut self.spares);
-        self.spoke(id);
+        self.update_client(id);
     }
 
     fn close_if_settled(&mut self, id: ConnId) {
@@ -185,12 +185,12 @@ impl Pipelines {
         pool.counters.subtract(Counter::ClientsNow, 1);
         self.worker.subtract(Worker::ClientsNow, 1);
         pool.counters.add(Counter::Cancelled, u64::from(client.depth));
-        self.forget_rows(client.head, client.barrier);
+        self.forget_requests(client.head, client.barrier);
     }
 
     /// Forgets the requests of a pipeline that no client waits for any more. Their outstanding
     /// parts are settled without the client.
-    pub(super) fn forget_rows(&mut self, head: RequestId, barrier: RequestId) {
+    pub(super) fn forget_requests(&mut self, head: RequestId, barrier: RequestId) {
         if barrier != NONE {
             // Nothing else would complete it.
             self.requests[barrier].left = 0;

@@ -59,7 +59,7 @@ impl Pipelines {
         client.out.open(&mut self.spares);
         client.out.append(data);
         data.close(&mut self.spares);
-        self.spoke(owner);
+        self.update_client(owner);
     }
 
     /// Passes on more of a value that is being streamed.
@@ -68,7 +68,7 @@ impl Pipelines {
         if let Some(client) = self.clients.find_mut(owner) {
             client.out.open(&mut self.spares);
             client.out.push(part);
-            self.spoke(owner);
+            self.update_client(owner);
         }
     }
 
@@ -91,7 +91,7 @@ impl Pipelines {
             client.request_bytes -= self.requests[pending].counted;
             pending = self.requests[pending].next;
         }
-        self.forget_rows(head, barrier);
-        self.spoke(owner);
+        self.forget_requests(head, barrier);
+        self.update_client(owner);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use proto::Ends;
+use proto::Endpoints;
 use proxy::plan::Plan;
 use proxy::{Action, Closed, ConnId, Passed, Proxy, Side, Slices, Time};
 
@@ -51,7 +51,7 @@ pub trait Service {
     }
 
     /// Where a client's connection begins and ends.
-    fn handle_located(&mut self, _client: ConnId, _ends: Ends, _now: Time) {}
+    fn handle_located(&mut self, _client: ConnId, _ends: Endpoints, _now: Time) {}
 
     /// A `Connect` has to wait for its turn, and begins then.
     fn handle_connecting(&mut self, _link: ConnId, _begins: Time) {}
@@ -134,7 +134,7 @@ impl Service for Proxy {
         Proxy::handle_connecting(self, link, begins);
     }
 
-    fn handle_located(&mut self, client: ConnId, ends: Ends, now: Time) {
+    fn handle_located(&mut self, client: ConnId, ends: Endpoints, now: Time) {
         Proxy::handle_located(self, client, ends, now);
     }
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd;
 
-use proto::Ends;
+use proto::Endpoints;
 use proxy::{Action, Closed, ConnId, Event, Side, Slices};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -171,7 +171,7 @@ impl Loop<'_> {
 
     fn locate(&mut self, id: ConnId) {
         let Some(conn) = self.conns.find(id) else { return };
-        let ends = Ends {
+        let ends = Endpoints {
             from: sys::listen::peer_name(&conn.fd),
             to: sys::listen::local_name(&conn.fd),
             descriptor: conn.fd.as_raw_fd(),

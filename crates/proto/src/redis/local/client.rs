@@ -6,7 +6,7 @@ use super::super::commands::id;
 use super::super::words;
 use super::Talk;
 use super::connection::DEFAULT_USER;
-use crate::{Ends, Profile, ReplyMode};
+use crate::{Endpoints, Profile, ReplyMode};
 
 const BAD_NAME: &[u8] = b"ERR Client names cannot contain spaces, newlines or special characters.";
 const SYNTAX: &[u8] = b"ERR syntax error";
@@ -118,7 +118,7 @@ impl Talk<'_> {
     /// Writes one line, with all fields of Redis 7 and Valkey. Nothing of a client waits in buffers
     /// while it is answered.
     pub(super) fn client_info(&mut self) {
-        let (none, nowhere) = (Profile::default(), Ends::default());
+        let (none, nowhere) = (Profile::default(), Endpoints::default());
         let ends = self.facts.ends.unwrap_or(&nowhere);
         let profile = self.session.profile.as_deref().unwrap_or(&none);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
