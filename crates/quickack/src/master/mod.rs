@@ -110,7 +110,7 @@ struct Master {
     /// WINCH: the workers have been sent away, the listeners are kept.
     resting: bool,
     next_look: Instant,
-    /// Clients that were given to workers since the last look, by slot.
+    /// How many clients those workers have, by slot, that were given some since the last look.
     handed: BTreeMap<usize, u32>,
     /// Clients that were handed over while nobody served: they wait for the next who does.
     waiting_clients: Vec<(Guest, OwnedFd)>,
