@@ -275,13 +275,13 @@ impl Master {
         };
         let vacant = self.slots.iter().take(wanted).filter(|slot| slot.worker.is_none());
         let starts = vacant.map(|slot| slot.not_before);
-        let change = self.change.as_ref().and_then(Change::deadline);
         let ending = self.ending.as_ref().map(|ending| ending.deadline);
         let log = self.log.due_us().map(|due| {
             let wait = due.saturating_sub(Now::read().clock_us);
             Instant::now() + Duration::from_micros(wait)
         });
-        let all = starts.chain(change).chain(ending).chain(self.caches.due()).chain(log);
+        // Whatever else has its time is looked at in the turn that comes each half second.
+        let all = starts.chain(ending).chain(log);
         let next = all.min().unwrap_or(self.next_look).min(self.next_look);
         next.saturating_duration_since(Instant::now())
     }
