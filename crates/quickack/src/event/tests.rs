@@ -352,6 +352,61 @@ fn what_a_client_sent_before_it_hung_up_is_done_even_if_it_was_not_read_at_once(
     leader.end();
 }
 
+/// Both are found by the same wait, in whatever order.
+#[test]
+fn a_client_that_comes_as_another_leaves_has_its_place() {
+    let (listener, address) = tcp_listener(1, &[]);
+    let more = "  client_connections: 1\n";
+    let leader = Leader::start(&text(NOWHERE, more), vec![listener], 0);
+    let leaves = TcpStream::connect(address).unwrap();
+    ask_version(&leaves);
+    let (say, is_busy) = channel();
+    let (go, may_go) = channel();
+    leader.order(move || {
+        say.send(()).unwrap();
+        may_go.recv().unwrap();
+        Order::Share { keep: 1 }
+    });
+    is_busy.recv().unwrap();
+    drop(leaves);
+    let comes = TcpStream::connect(address).unwrap();
+    go.send(()).unwrap();
+    ask_version(comes);
+    leader.end();
+}
+
+#[test]
+fn a_header_is_waited_for_as_long_as_its_pool_is_there() {
+    let (listener, address) = tcp_listener(1, &["127.0.0.0/8"]);
+    let leader = Leader::start(&text(NOWHERE, ""), vec![listener], 0);
+    let install = |row: u32| {
+        move || {
+            let mut install = install(&text(NOWHERE, ""), Vec::new(), 0);
+            install.plan.pools[0].row = row;
+            Order::Install(Box::new(install))
+        }
+    };
+    let half = || {
+        let mut half = TcpStream::connect(address).unwrap();
+        half.write_all(b"PROXY TCP4 192.0.2.1 ").unwrap();
+        // Whoever comes later is taken later.
+        let mut whole = TcpStream::connect(address).unwrap();
+        whole.write_all(b"PROXY UNKNOWN\r\n").unwrap();
+        ask_version(whole);
+        half
+    };
+    let (mut stays, closed) = (half(), half());
+    leader.order(install(1));
+    assert!(matches!(leader.hear(), Told::Installed));
+    stays.write_all(b"198.51.100.2 56324 11211\r\n").unwrap();
+    ask_version(stays);
+    leader.order(install(5));
+    assert!(matches!(leader.hear(), Told::Installed));
+    assert_closed(closed);
+    assert_eq!(leader.counted(Worker::HeadersBroken), 0);
+    assert!(leader.end().is_empty(), "it is not said to be broken");
+}
+
 #[test]
 fn many_connects_keep_the_common_pace_and_all_are_made() {
     const LINKS: usize = 30;

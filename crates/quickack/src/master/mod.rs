@@ -495,3 +495,18 @@ fn choose_accept(wanted: Accept) -> Result<Choice, String> {
     };
     event::choose(wanted, Kernel::running(), &event::CALLS)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counters_have_room_for_a_large_configuration_to_grow() {
+        const POOLS: usize = 1_500;
+        let pool = |n| format!("p{n}:\n  listen: 127.0.0.1:{n}\n  servers: [127.0.0.1:1:1]\n");
+        let text: String = (1..=POOLS).map(pool).collect();
+        let config = config::compile("test", &text, &[]).config.unwrap();
+        let (_memory, board) = make_board(&config).unwrap();
+        assert_eq!(board.rows(), 4 * 2 * POOLS + 1);
+    }
+}

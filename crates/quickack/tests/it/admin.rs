@@ -4,10 +4,11 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 use testkit::load::Options;
-use testkit::process::{DEADLINE, Quickack, wait_until};
+use testkit::process::{DEADLINE, Memcached, Quickack, wait_until};
 
 use super::crew::{self, crew};
 
@@ -136,6 +137,33 @@ fn every_verb_answers_in_text_and_those_that_can_in_json_before_memcached() {
     }
 }
 
+/// More than a socket's buffer holds: it goes on as it is read, and nothing is done meanwhile.
+#[test]
+fn a_long_answer_waits_for_its_reader_before_memcached() {
+    let memcached = Memcached::start();
+    let mut text = crew::text(1, &[], &[memcached.address], &["preconnect: false"]);
+    let port = memcached.address.port();
+    (0..2_000).for_each(|n| text.push_str(&format!("   - 127.0.0.1:{port}:1 server-{n:04}\n")));
+    let quickack = Quickack::start(super::QUICKACK, &text);
+    crew::wait_for_crew(&quickack, 1);
+    let ask = || {
+        let mut stream = visitor(&quickack);
+        stream.write_all(b"stats --json\n").expect("it reads");
+        stream.shutdown(std::net::Shutdown::Write).expect("it is connected");
+        stream
+    };
+    let mut answer = String::new();
+    ask().read_to_string(&mut answer).expect("it answers in text");
+    assert!(answer.len() > 400_000, "{} bytes fit a buffer", answer.len());
+    assert!(serde_json::from_str::<Value>(&answer).is_ok(), "it is not whole: {answer}");
+    let _mute = ask();
+    let before = quickack.process.facts().cpu_ticks();
+    // A span to measure over, not a wait for anything.
+    std::thread::sleep(Duration::from_secs(1));
+    let ticks = quickack.process.facts().cpu_ticks() - before;
+    assert!(ticks <= 20, "{ticks} ticks of CPU in a second in which nobody reads");
+}
+
 /// Those who knock and say nothing, say half of it, or do not listen keep nobody waiting.
 #[test]
 fn bad_visitors_keep_nobody_from_memcached_or_from_the_desk() {
@@ -162,6 +190,23 @@ fn bad_visitors_keep_nobody_from_memcached_or_from_the_desk() {
     drop(silent);
     load.wait_for_everybody();
     load.stop().assert_unharmed();
+}
+
+/// One more waits in the queue until another leaves.
+#[test]
+fn so_many_visitors_and_no_more_are_let_in_before_memcached() {
+    let (_memcached, quickack) = crew::field(1, &[], &[]);
+    let before = quickack.process.facts().descriptors();
+    let visitors: Vec<UnixStream> = (0..60).map(|_| visitor(&quickack)).collect();
+    let mut most = 0;
+    wait_until("those who say nothing are shown out", || {
+        let now = quickack.process.facts().descriptors().saturating_sub(before);
+        most = most.max(now);
+        most > 0 && now == 0
+    });
+    // Some may be the master's own for a moment.
+    assert!(most <= 40, "{most} of {} were let in at once", visitors.len());
+    assert_eq!(crew(&quickack).len(), 1);
 }
 
 #[test]

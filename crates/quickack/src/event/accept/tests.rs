@@ -334,6 +334,25 @@ fn with_the_lock_nobody_stays_at_nothing() {
     assert!(counts.iter().all(|count| (1..=75).contains(count)), "{counts:?}");
 }
 
+/// Of two that there were, one has gone, and its place is empty.
+#[test]
+fn a_poke_leads_to_the_listener_at_which_somebody_waits() {
+    let mut row = Row::new(1, || Policy::Alone);
+    let (now, post) = (row.now, &mut row.posts[0]);
+    let other = sys::listen::tcp("127.0.0.1:0".parse().unwrap(), 8, false).unwrap();
+    let address = sys::listen::local_address(&other).unwrap();
+    post.door.set_listeners(&post.epoll, vec![shared(1, None), shared(2, Some(&other))]);
+    post.door.set_listeners(&post.epoll, vec![shared(2, None)]);
+    post.step(now);
+    post.door.poked(&post.epoll, now);
+    assert!(!post.door.is_knocked(), "nobody waits");
+    let _client = TcpStream::connect(address).unwrap();
+    post.door.poked(&post.epoll, now);
+    assert_eq!(post.door.knocking, [1]);
+    post.step(now);
+    assert_eq!(post.clients.len(), 1);
+}
+
 /// In a process of its own: descriptors are counted for a process.
 #[test]
 #[ignore = "run by the test below, in a process of its own"]
