@@ -307,6 +307,35 @@ fn a_worker_that_retires_hands_its_quiet_clients_over_and_they_notice_nothing() 
 }
 
 #[test]
+fn a_worker_that_retires_stays_until_its_last_client_has_its_answer() {
+    let (go, may_answer) = channel();
+    let (port, stored) = server(may_answer);
+    let (listener, address) = tcp_listener(1, &[]);
+    let leader = Leader::start(&text(port, ""), vec![listener], 0);
+    go.send(()).unwrap();
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"version\r\nset k 0 0 1\r\n").unwrap();
+    let mut reader = BufReader::new(client.try_clone().unwrap());
+    let mut line = String::new();
+    // It was read with the half of a request behind it.
+    reader.read_line(&mut line).unwrap();
+    let (say, is_told) = channel();
+    leader.order(|| Order::Retire);
+    leader.order(move || {
+        say.send(()).unwrap();
+        Order::Share { keep: 1 }
+    });
+    is_told.recv().unwrap();
+    client.write_all(b"v\r\n").unwrap();
+    line.clear();
+    reader.read_line(&mut line).unwrap();
+    assert_eq!((line.as_str(), stored.recv().unwrap()), ("STORED\r\n", 1));
+    assert!(matches!(leader.hear(), Told::Handed(_, fds) if fds.len() == 1));
+    let mut leader = leader;
+    leader.thread.take().unwrap().join().unwrap();
+}
+
+#[test]
 fn a_failed_login_is_told_with_the_address_of_a_header_also_by_the_next_worker() {
     let more = "  redis: true\n  redis_auth: sesame\n";
     let (listener, address) = tcp_listener(1, &["127.0.0.0/8"]);

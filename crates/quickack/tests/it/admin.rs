@@ -6,9 +6,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
 use testkit::load::Options;
-use testkit::process::{DEADLINE, Memcached, Quickack, wait_until};
+use testkit::process::{DEADLINE, Memcached, Quickack, freeze, send, wait_until};
 
 use super::crew::{self, crew};
 
@@ -135,6 +136,8 @@ fn every_verb_answers_in_text_and_those_that_can_in_json_before_memcached() {
         let answer = quickack.ask(line);
         assert!(answer.starts_with("error: "), "{line:?}: {answer}");
     }
+    let told = quickack.ask("");
+    assert!(["reload", "stats", "quit"].iter().all(|verb| told.contains(verb)), "{told}");
 }
 
 /// More than a socket's buffer holds: it goes on as it is read, and nothing is done meanwhile.
@@ -190,6 +193,32 @@ fn bad_visitors_keep_nobody_from_memcached_or_from_the_desk() {
     drop(silent);
     load.wait_for_everybody();
     load.stop().assert_unharmed();
+}
+
+#[test]
+fn changes_asked_for_while_one_is_under_way_are_made_after_it_before_memcached() {
+    let (_memcached, quickack) = crew::field(2, &[], &[]);
+    let workers = crew(&quickack);
+    let before = workers[&0].epoch;
+    // Nothing can be prepared while one of them stands.
+    freeze(workers[&0].pid);
+    let mut asked = ["reload\n", "set log_level=debug\n"].map(|words| {
+        let mut stream = visitor(&quickack);
+        stream.write_all(words.as_bytes()).expect("it reads");
+        stream
+    });
+    assert_eq!(crew(&quickack).len(), 2, "they have been read");
+    quickack.process.signal(Signal::HUP);
+    assert_eq!(crew(&quickack).len(), 2, "it has been taken");
+    send(workers[&0].pid, Signal::CONT);
+    for stream in &mut asked {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers and closes");
+        assert!(answer.contains(" applied by 2/2"), "{answer}");
+    }
+    wait_until("all three hold", || {
+        crew(&quickack).values().all(|worker| worker.epoch >= before + 3)
+    });
 }
 
 /// One more waits in the queue until another leaves.

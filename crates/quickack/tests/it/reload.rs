@@ -120,6 +120,7 @@ fn the_number_of_workers_changes_without_a_dropped_request_to_memcached() {
         quickack.rewrite(&crew::text(count, &[], &[memcached.address], &[]));
         let said = quickack.admin_ok(&["reload"]);
         assert!(said.contains(&format!("applied by {count}/{count}")), "{said}");
+        assert!(!said.contains("not confirmed"), "{said}");
         wait_for_crew(&quickack, count);
         load.wait_for_everybody();
     }
