@@ -197,17 +197,18 @@ fn bad_visitors_keep_nobody_from_memcached_or_from_the_desk() {
 
 #[test]
 fn changes_asked_for_while_one_is_under_way_are_made_after_it_before_memcached() {
-    let (_memcached, quickack) = crew::field(2, &[], &[]);
+    let (memcached, quickack) = crew::field(2, &[], &[]);
     let workers = crew(&quickack);
     let before = workers[&0].epoch;
     // Nothing can be prepared while one of them stands.
     freeze(workers[&0].pid);
-    let mut asked = ["reload\n", "set log_level=debug\n"].map(|words| {
+    let mut asked = ["set log_level=debug\n", "set log_level=warning\n"].map(|words| {
         let mut stream = visitor(&quickack);
         stream.write_all(words.as_bytes()).expect("it reads");
         stream
     });
     assert_eq!(crew(&quickack).len(), 2, "they have been read");
+    quickack.rewrite(&crew::text(2, &[], &[memcached.address], &["timeout: 60002"]));
     quickack.process.signal(Signal::HUP);
     assert_eq!(crew(&quickack).len(), 2, "it has been taken");
     send(workers[&0].pid, Signal::CONT);
